@@ -37,6 +37,7 @@ from jupyter_dtrain.client.variables import Variables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, parse_ranks
@@ -363,23 +364,31 @@ class Session(SessionFacts, Variables, Snapshots):
 
     def resize(
         self,
-        n: int,
+        n: int | None = None,
         names: Iterable[str] = (),
         source: int | None = None,
         *,
+        drop: Ranks = None,
         replay: Iterable[int] = (),
         progress: Callable[[str], None] | None = None,
     ) -> Resized:
         """Give the world ``n`` ranks: start new ones, or end the highest; the others keep processes and variables.
 
-        MPI's world, ``WORLD_SIZE`` and the frameworks' groups follow; dead ranks are replaced on the way. Samplers and
-        whatever else the user's code has divided by the number of ranks stay as they were. ``names``, ``source``,
-        ``replay`` and ``progress``, and what is raised: as for :meth:`heal`.
+        ``drop``: the ranks that leave instead, living or dead. The others are numbered anew in their order, so with
+        ``drop=1`` rank 2 becomes rank 1. ``n`` may be left out then, and must fit where it is given. The text of the
+        result says which rank has which number.
+
+        MPI's world, ``RANK``, ``WORLD_SIZE`` and the frameworks' groups follow; dead ranks that stay are replaced on
+        the way. Samplers and whatever else the user's code has divided by the number of ranks stay as they were. On a
+        host with GPUs, ``LOCAL_RANK`` stays too, as it names the process' GPU. ``names``, ``source`` (a number from
+        before the resize), ``replay`` and ``progress``, and what is raised: as for :meth:`heal`.
         """
-        check_size(n)
+        self._link.check_drives()
         before = self.world.size
-        healed = self._heals.heal(names, source, replay, self.names, progress or (lambda _: None), size=n)
-        return Resized(before, n, healed)
+        dropped = check_size(n, drop, self.world)
+        healed = self._heals.heal(names, source, replay, self.names, progress or (lambda _: None), size=n, drop=dropped)
+        moved = moves(numbers_without(dropped, before)) if dropped else {}
+        return Resized(before, self.world.size if n is None else n, healed, moved)
 
     # Ending.
 

@@ -150,7 +150,7 @@ class Fold:
         self._tasks.put(lambda: self._rank_died(rank, words, events))
 
     def ranks_replaced(self, ranks: list[Rank], size: int) -> None:
-        """Talk to ``ranks`` from now on: they are new, and the world has ``size`` of them."""
+        """Talk to ``ranks`` from now on: they are other processes, and the world has ``size`` of them."""
         self._tasks.put(lambda: self._change(ranks, size))
 
     def ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
@@ -351,7 +351,13 @@ class Fold:
                 entry.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
     def _change(self, ranks: list[Rank], size: int | None = None) -> None:
-        self._world = self._world and self._world.changed(ranks, size)
+        if (before := self._world) is None:
+            return
+        self._world = before.changed(ranks, size)
+        for entry in self._runs.sent:
+            for rank in before.others(self._world, entry.run.unfinished):
+                # The whole run is in its spool: only idle ranks get other numbers.
+                self._end_rank(entry, rank, f"rank {rank} is another process since %distributed resize", [])
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
         if self._world is not None:
@@ -363,11 +369,14 @@ class Fold:
                 if entry.ending is None and entry.run.unfinished and rank not in entry.run.lost:
                     entry.painting.note(f"{words[:1].upper()}{words[1:]}. This cell goes on without it.")
                 continue
-            self._holes.end(entry, rank, self._spool, events)
-            if rank in entry.run.unfinished:
-                entry.run.mark_lost(rank, words)
-                entry.painting.idle(rank)
-                self._end_if_done(entry)
+            self._end_rank(entry, rank, words, events)
+
+    def _end_rank(self, entry: Entry, rank: int, words: str, events: list[Event]) -> None:
+        self._holes.end(entry, rank, self._spool, events)
+        if rank in entry.run.unfinished:
+            entry.run.mark_lost(rank, words)
+            entry.painting.idle(rank)
+            self._end_if_done(entry)
 
     def _ranks_stuck(self, run: int, waiting: dict[int, str]) -> None:
         entry = self._runs.find(run)
@@ -404,14 +413,8 @@ class Fold:
 
     def _interrupt(self, entry: Entry, now: float) -> None:
         entry.run.interrupted = True
-        entry.ending = Interruption(
-            entry.run,
-            self._settings,
-            self._questions,
-            self._steward,
-            entry.painting.note,
-            now,
-        )
+        note = entry.painting.note
+        entry.ending = Interruption(entry.run, self._settings, self._questions, self._steward, note, now)
         entry.ending.tick(now)
 
     def _bound(self) -> tuple[World, RanksChannel] | None:
@@ -452,10 +455,7 @@ class Fold:
         entry.painting.close(run, time.monotonic(), lambda: self._tasks.put(lambda: self._release(entry)))
         if run.regroup or run.busy:
             with contextlib.suppress(Exception):
-                self._generation = max(
-                    self._generation,
-                    self._steward.advance(run.number),
-                )
+                self._generation = max(self._generation, self._steward.advance(run.number))
         if run.outcome != "ok":
             # The runs queued behind it would meet ranks in an unknown state.
             for other in self._runs.behind(run):

@@ -9,11 +9,12 @@ variable that cannot be copied, raises as such a cell does; the world is whole b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
-from jupyter_dtrain.core.world import MAX_RANKS, count_ranks, format_ranks, parse_ranks
+from jupyter_dtrain.core.numbering import describe_moves, numbers_without
+from jupyter_dtrain.core.world import MAX_RANKS, Ranks, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.spool import read_beginning
 from jupyter_dtrain.wire.values import check_variable
@@ -23,6 +24,7 @@ from .replay import collectives_in
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.requests import WorldRequest
 
@@ -38,6 +40,8 @@ DATA: Final = (
     "Samplers, data loaders and anything else that your code divided by the number of ranks have not changed: make "
     "them again."
 )
+OLD_NUMBERS: Final = "Variables that hold a rank's number, such as rank = dist.get_rank(), still hold the old one."
+OWN_GPUS: Final = "Each of them keeps its GPU, and LOCAL_RANK, which names the GPU"
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
 
@@ -57,6 +61,8 @@ class Healed(NamedTuple):
     """The runs whose cells ran again on the new ranks."""
     notes: list[str]
     """Sentences on what could not be made whole."""
+    kept_gpus: bool = False
+    """Whether ranks that have another number kept local ranks that differ from it."""
 
     def __str__(self) -> str:
         who, one = count_ranks(self.ranks).capitalize(), len(self.ranks) == 1
@@ -86,17 +92,23 @@ class Resized(NamedTuple):
     """How many it has."""
     healed: Healed
     """As for a heal: the ranks that are new, and what they got."""
+    moved: dict[int, int] = {}  # noqa: RUF012 — never changed
+    """The ranks that have another number: their numbers, by those of before."""
 
     def __str__(self) -> str:
         if self.size == self.before:
             return str(self.healed)
         count = f"{self.size} rank{'s' if self.size > 1 else ''}"
         words = f"The world has {count} instead of {self.before}"
-        if self.healed.ranks:
-            said = f"{words}.\n{self.healed}"
-        else:
-            said = ".\n".join([f"{words} after {self.healed.seconds:.1f} s", *self.healed.notes]) + "."
-        return f"{said}\n{DATA}"
+        if not self.healed.ranks:
+            words += f" after {self.healed.seconds:.1f} s"
+        lines = [f"{words}."]
+        if self.moved:
+            lines.append(f"{describe_moves(self.moved).capitalize()}.")
+            if self.healed.kept_gpus:
+                lines.append(f"{OWN_GPUS}.")
+        lines += [str(self.healed)] if self.healed.ranks else [f"{note}." for note in self.healed.notes]
+        return "\n".join([*lines, DATA, *([OLD_NUMBERS] if self.moved else [])])
 
 
 class Heals:
@@ -121,17 +133,24 @@ class Heals:
         progress: Callable[[str], None],
         *,
         size: int | None = None,
+        drop: Collection[int] = (),
     ) -> Healed:
-        """As :meth:`.Session.heal` and, with a ``size``, :meth:`.Session.resize`; ``rank_names``: the ranks' names."""
+        """As :meth:`.Session.heal` and, with ``size`` or ``drop``, :meth:`.Session.resize`.
+
+        ``rank_names``: the ranks' names.
+        """
         self._link.check_drives()
         names, cells = list(names), self._sources(list(replay))
-        chosen = self._choose(names, source, rank_names, size)
+        now = self._link.world.size
+        leaving = set(drop) or set(range(now if size is None else size, now))
+        chosen = self._choose(names, source, rank_names, leaving, grows=size is not None and size > now)
         if busy := self._fold.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
-        began, verb = time.monotonic(), "healed" if size is None else "resized"
-        state = self._change(Heal(self._link.me.words, size), verb, progress)
+        began, verb = time.monotonic(), "healed" if size is None and not drop else "resized"
+        state = self._change(Heal(self._link.me.words, None if drop else size, sorted(drop)), verb, progress)
         ranks = [rank.rank for rank in state.ranks]
+        chosen = numbers_without(leaving, now).get(chosen, chosen)
         seconds = time.monotonic() - began
         if cells and ranks:
             # A cell that sets up a process group again does nothing where there is one.
@@ -145,7 +164,8 @@ class Heals:
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
             self._cells.run_aside(code, None, f"heal: {', '.join(names)}", wait=True)
-        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes)
+        kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
+        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes, kept_gpus)
 
     def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
         """The companion of an elastic run of ``code``; new ranks run the cells of the runs ``replay`` first.
@@ -160,7 +180,7 @@ class Heals:
             )
 
         def heal() -> HealState:
-            return self._change(Heal(self._link.me.words, None, sorted(self._beside)), "healed", lambda _: None)
+            return self._change(Heal(self._link.me.words, beside=sorted(self._beside)), "healed", lambda _: None)
 
         return Companion(self._link, self._fold, self._cells, self._notices, heal, self._beside, cells, make_view)
 
@@ -171,8 +191,10 @@ class Heals:
         except Refused as refused:
             raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
 
-    def _choose(self, names: Sequence[str], source: int | None, rank_names: RankNames, size: int | None) -> int:
-        """The rank to copy from, in a world that gets ``size`` ranks.
+    def _choose(
+        self, names: Sequence[str], source: int | None, rank_names: RankNames, leaving: set[int], *, grows: bool
+    ) -> int:
+        """The rank to copy from, by its number now, in a world that loses the ranks ``leaving``, or ``grows``.
 
         Raises :class:`BadRequest` where it cannot give what is asked for.
         """
@@ -181,13 +203,15 @@ class Heals:
         world = self._link.world
         living = [rank.rank for rank in world.ranks if not rank.has_ended]
         if source is None:
-            source = min(living, default=0)
+            source = min({*living} - leaving, default=0)
         elif not names:
             raise BadRequest(f"Name the variables to copy from rank {source}, such as --from {source} model opt.")
         (chosen,) = parse_ranks(source, world.size)
-        if names and size is not None and chosen >= size:
-            raise BadRequest(f"The resize would end rank {chosen}: copy from a rank below {size}.")
-        if not names or (size is None and len(living) == world.size):
+        if names and chosen in leaving:
+            raise BadRequest(
+                f"The resize would end rank {chosen}: copy from one that stays, {format_ranks({*living} - leaving)}."
+            )
+        if not names or (not grows and not leaving and len(living) == world.size):
             return chosen  # the steward says that nobody is dead
         if chosen not in living:
             raise BadRequest(f"Rank {chosen} is dead: copy from a living rank, {format_ranks(living)}.")
@@ -229,7 +253,7 @@ class Heals:
                 said = state.words
                 progress(said)
             time.sleep(POLL)
-        self._link.ranks_replaced(state.ranks, state.size, state.generation)
+        self._link.ranks_replaced([*state.ranks, *state.moved], state.size, state.generation)
         channel = self._link.bound()[1]
         late = channel.hello([rank.engine for rank in state.ranks], time.monotonic() + GREETING)
         if late:
@@ -240,7 +264,25 @@ class Heals:
         return state
 
 
-def check_size(size: int | None) -> None:
-    """Raise :class:`BadRequest` for a number of ranks that no world can have; None stands for the present one."""
+def check_size(size: int | None, drop: Ranks, world: World) -> list[int]:
+    """The ranks of ``world`` that ``drop`` names, none for None, where it is to have ``size`` ranks then.
+
+    Raises :class:`BadRequest` for a number of ranks that no world can have, for ranks that are not there, for all of
+    them, and for a ``size`` that does not fit ``drop``.
+    """
+    if size is None and drop is None:
+        raise BadRequest("Name the number of ranks that the world is to have, or the ranks to drop.")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS):
         raise BadRequest(f"A world has 1 to {MAX_RANKS} ranks, not {size!r}.")
+    if drop is None:
+        return []
+    dropped = parse_ranks(drop, world.size)
+    left = world.size - len(dropped)
+    if not left:
+        raise BadRequest("These are all ranks of the world: %distributed stop ends it.")
+    if size not in (None, left):
+        raise BadRequest(
+            f"Without {count_ranks(dropped)} this world of {world.size} has {left} rank{'s' if left > 1 else ''}, not "
+            f"{size}: leave out {size}."
+        )
+    return dropped

@@ -389,8 +389,9 @@ class Link:
             self._restarted_by(by.words, news.incarnation)
         if news.incarnation != self._incarnation:
             return []
-        engines = {rank.engine for rank in self._world.ranks}
-        new = [rank for rank in news.replaced if rank.engine not in engines]
+        if news.generation < self._world.generation:
+            return news.runs  # a broadcast has overtaken it: ranks may have had other numbers
+        new = [rank for rank in news.replaced if rank.engine != self._world.rank(rank.rank).engine]
         if new or news.size != self._world.size:
             self.ranks_replaced(new, news.size, news.generation)
         for rank in self._world.ranks:
@@ -411,7 +412,7 @@ class Link:
             self._fold.rank_died(rank, words, events)
 
     def ranks_replaced(self, ranks: list[Rank], size: int, generation: int) -> None:
-        """Take the news of a heal: ``ranks`` are new, and the world has ``size`` of them; unless they are late."""
+        """Take the news of a heal, unless it is late: other processes are ``ranks``, and the world has ``size``."""
         with self._lock:
             assert self._world is not None
             if generation < self._world.generation:

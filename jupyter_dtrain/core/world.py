@@ -6,10 +6,11 @@ without asking each other.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -100,11 +101,15 @@ class World(msgspec.Struct, frozen=True):
         return [rank for rank in self.ranks if rank.state == "dead"]
 
     def rank(self, number: int) -> Rank:
-        """The rank with this number; for one that a resize has ended, a rank that is dead."""
+        """The rank with this number; where no rank has it since a resize, a rank that is dead."""
         if number < self.size:
             return self.ranks[number]
-        words = f"rank {number} was ended by %distributed resize"
+        words = f"there is no rank {number} since %distributed resize"
         return Rank(number, 0, "", 0, "cpu", 0, "", state="dead", words=words)
+
+    def others(self, later: World, ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that are other processes in ``later``, or none."""
+        return [rank for rank in ranks if self.rank(rank).engine != later.rank(rank).engine]
 
     def changed(self, ranks: Iterable[Rank], size: int | None = None) -> World:
         """The world with ``ranks`` in the places of those with their numbers; ``size``: how many ranks it has then."""
@@ -234,16 +239,23 @@ class Placement(msgspec.Struct):
             setattr(self, name, getattr(other, name))
 
 
-def placements(hosts: Sequence[str]) -> list[Placement]:
+def placements(hosts: Sequence[str], kept: Sequence[int | None] = ()) -> list[Placement]:
     """The place of every rank, from the name of its host (index: rank).
 
-    Nodes are numbered by their lowest ranks, and the ranks of a node in ascending order, as torchrun does.
+    Nodes are numbered by their lowest ranks, and the ranks of a node in ascending order, as torchrun does. ``kept``:
+    the local ranks that some ranks keep, by rank; the others get those that are free.
     """
     order = list(dict.fromkeys(hosts))
-    seen: dict[str, int] = {}
+    wanted = [*kept, *[None] * (len(hosts) - len(kept))]
+    taken = set(zip(hosts, wanted, strict=True))
+
+    def free_on(host: str) -> Iterator[int]:
+        return (local for local in itertools.count() if (host, local) not in taken)
+
+    free = {host: free_on(host) for host in order}
     places = []
-    for rank, host in enumerate(hosts):
-        local = seen[host] = seen.get(host, -1) + 1
+    for rank, (host, own) in enumerate(zip(hosts, wanted, strict=True)):
+        local = next(free[host]) if own is None else own
         places.append(Placement(rank, len(hosts), local, hosts.count(host), order.index(host), len(order)))
     return places
 

@@ -131,7 +131,6 @@ class Agent:
         """The cell that runs, or ran last."""
         self._transform, self._shell.transform_cell = self._shell.transform_cell, self._transform_cell
         self._place = place
-        self._rank = place.rank
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
         self._released = False
@@ -150,7 +149,7 @@ class Agent:
         self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
-            place.rank,
+            place,
             recorder,
             descriptors,
             plugins,
@@ -280,7 +279,7 @@ class Agent:
         self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
         if came:
             self._releasing.release()
-        source = cell.code if self._rank == min(cell.ranks) else ""
+        source = cell.code if self._place.rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
         self._metrics.begin()
         self._children.begin()
@@ -306,7 +305,7 @@ class Agent:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
         with self._taking:
             if run in self._taken:
-                raise Refused(f"Rank {self._rank} has already begun run {run}, or never will.")
+                raise Refused(f"Rank {self._place.rank} has already begun run {run}, or never will.")
             self._taken.add(run)
 
     def _recover(self, code: str) -> None:
@@ -454,7 +453,7 @@ class Agent:
         run, next_seq, finished = self._recorder.position()
         works = self._running is not None
         return RankPosition(
-            rank=self._rank,
+            rank=self._place.rank,
             state="running" if works else "idle",
             run=run,
             next=next_seq,

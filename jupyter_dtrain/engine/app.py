@@ -105,6 +105,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
             mirror=spec.mirror,
         )
+        self._healer.renumbered = recorder.renumber
         self._plugins.log = recorder.log
         descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)
         descriptors.start()
@@ -239,7 +240,7 @@ def run_engine(
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
     if replacement is None:
         comm: Any = MPI.COMM_WORLD
-        report(Reached(comm.rank, "mpi"))
+        report(Reached(comm.rank, "mpi", os.getpid()))
         # A rank that waits in MPI keeps a processor busy, which the ranks that still start need.
         arrived = comm.Ibarrier()
         while not arrived.Test():
@@ -247,7 +248,7 @@ def run_engine(
     else:
         comm = healing.enter(MPI, replacement)
         vars(MPI)["COMM_WORLD"] = comm
-        report(Reached(comm.rank, "mpi"))
+        report(Reached(comm.rank, "mpi", os.getpid()))
         # Cells come in that generation: in the first of them, this rank joins the others' groups.
         spec = msgspec.structs.replace(spec, generation=replacement.generation - 1)
     # The one exchange of a start: the ranks' hosts, their processors and their frameworks' introductions.

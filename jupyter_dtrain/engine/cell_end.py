@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jupyter_dtrain.core.events import Outcome, Spent
+    from jupyter_dtrain.core.world import Placement
 
     from .children import Children
     from .descriptors import DescriptorReader
@@ -63,7 +64,7 @@ class CellEnd:
 
     def __init__(
         self,
-        rank: int,
+        place: Placement,
         recorder: Recorder,
         descriptors: DescriptorReader,
         plugins: Plugins,
@@ -75,8 +76,8 @@ class CellEnd:
         children: Children,
         report: Callable[[Report], None],
     ) -> None:
-        """``report`` sends to the steward."""
-        self._rank = rank
+        """``place``: the rank's; ``report`` sends to the steward."""
+        self._place = place
         self._recorder = recorder
         self._descriptors = descriptors
         self._plugins = plugins
@@ -118,7 +119,7 @@ class CellEnd:
             with self._interrupts.closing():
                 if outcome != "ok":
                     with contextlib.suppress(Exception):
-                        self._report(Ended(self._rank, run))
+                        self._report(Ended(self._place.rank, run))
                 if exception is not None and outcome != "ok":
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)
@@ -135,7 +136,7 @@ class CellEnd:
                     # Something that the cell had begun was still to come.
                     outcome = "interrupted"
                 if self._interrupts.ending:
-                    outcome, words = "lost", describe_request(self._rank, end_reason.own.words)
+                    outcome, words = "lost", describe_request(self._place.rank, end_reason.own.words)
                 with self._despite("The process groups will be rebuilt"):
                     regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())

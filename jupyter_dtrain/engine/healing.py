@@ -7,6 +7,10 @@ see: only when the steward knows that every rank has come so far does it have th
 (:class:`~jupyter_dtrain.wire.healing_messages.TakeWorld`). So either all ranks have it, or none has. A rank whose cell
 goes on meanwhile, because it uses nothing of all ranks, takes the new world at the end of that cell.
 
+Where a resize drops ranks, those above them get other numbers: ``Split`` sorts the members by these. A rank takes its
+number together with the world, and has its watch know before anything else: whatever ends it from then on, the watch
+reports the end of that number.
+
 Under failure: a rank that dies meanwhile may leave calls of MPI waiting that nothing ends (``Spawn`` in the rank that
 asked for it, ``Merge``; Open MPI 5.0.11). Their threads stay; they use no processor. The steward begins again with
 another try, from the communicator of the last world that all ranks had, and the new try meets none of this.
@@ -21,12 +25,13 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from jupyter_dtrain.core.numbering import numbers_without
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
 from jupyter_dtrain.core.world import place_environment, placements
 from jupyter_dtrain.wire.healing_messages import AbandonWorld, AnyHealingRequest, FormWorld, Heritage, ReadHeritage
 from jupyter_dtrain.wire.messages import Done
-from jupyter_dtrain.wire.reports import Formed, Report
+from jupyter_dtrain.wire.reports import Formed, Renumbered, Report
 
 from .slots import Replacement
 
@@ -49,6 +54,8 @@ class Introduction(NamedTuple):
     """Each framework's introduction."""
     heritage: dict[str, str] = {}  # noqa: RUF012 — never changed
     """The words that each framework of a living rank leaves to new ranks."""
+    local_rank: int | None = None
+    """The local rank that this rank keeps; None where it takes the one that its number gives it."""
 
 
 def introduce(plugins: Plugins) -> Introduction:
@@ -132,6 +139,8 @@ class Healing:
         self._taking = threading.Lock()
         self._late: list[_Try] = []
         """The worlds that this rank takes when its cell has ended, oldest first."""
+        self.renumbered: Callable[[int], None] = lambda _number: None
+        """It is called with this rank's new number, before anything else that a cell can see changes."""
         self.heritage: dict[int, dict[str, str]] = {}
         """In a new process: what each living rank's frameworks have left to it."""
 
@@ -151,28 +160,30 @@ class Healing:
         return Done()
 
     def _form(self, order: FormWorld, mine: _Try) -> None:
-        words = ""
+        words, local_rank = "", self._place.local_rank
         try:
-            mine.world = self._meet(order, mine)
+            mine.world, local_rank = self._meet(order, mine)
         except Exception as error:  # noqa: BLE001 — the steward gets it
             words = f"{type(error).__name__}: {error}"
         if not mine.given_up:
             with contextlib.suppress(OSError):
-                self._report(Formed(self._place.rank, order.number, words))
+                self._report(Formed(self._place.rank, order.number, words, local_rank))
 
-    def _meet(self, order: FormWorld, mine: _Try) -> Any:
+    def _meet(self, order: FormWorld, mine: _Try) -> tuple[Any, int]:
+        """The communicator of the whole world, and this rank's local rank there."""
         living = self._base.Shrink()
         if living.size + len(order.ranks) != order.size:
             raise RuntimeError("another rank has died")
         mine.living = living
         members = _let_in(living, Replacement(tuple(order.ranks), -1, order.generation), order.command)
         mine.living = None
-        world = members.Split(0, key=self._place.rank)
-        mine.told = world.allgather(self._own._replace(heritage=self._plugins.bequeath()))
-        mine.place = place_of(mine.told, world.rank)
+        world = members.Split(0, key=numbers_without(order.leaving, self._place.size)[self._place.rank])
+        local_rank = self._place.local_rank if order.keeps_local_rank else None
+        mine.told = world.allgather(self._own._replace(heritage=self._plugins.bequeath(), local_rank=local_rank))
+        mine.place = place = place_of(mine.told, world.rank)
         # No rank goes on before all have it: one that still makes a communicator crashes when another revokes that.
         world.Barrier()
-        return world
+        return world, place.local_rank
 
     def _abandon(self) -> None:
         mine, self._try = self._try, None
@@ -204,18 +215,22 @@ class Healing:
     def _enter(self, mine: _Try) -> None:
         if mine.place is None:
             return
-        self._mpi.COMM_WORLD = mine.world
+        if mine.place.rank != self._place.rank:
+            with contextlib.suppress(OSError):
+                self._report(Renumbered(mine.place.rank))
+            self.renumbered(mine.place.rank)
         if mine.place != self._place:
             self._place.become(mine.place)
             given.put(place_environment(mine.place))
             adopt(os.environ, mine.place)
+        self._mpi.COMM_WORLD = mine.world
         self._plugins.meet([one.frameworks for one in mine.told])
         self._plugins.rejoin()
 
 
 def place_of(told: list[Introduction], rank: int) -> Placement:
     """The place of ``rank``, from what all ranks have told."""
-    return placements([one.host for one in told])[rank]
+    return placements([one.host for one in told], [one.local_rank for one in told])[rank]
 
 
 def heritage_of(told: list[Introduction], replaced: tuple[int, ...]) -> dict[int, dict[str, str]]:

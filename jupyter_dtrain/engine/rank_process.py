@@ -24,10 +24,10 @@ from typing import Final, NoReturn
 
 import psutil
 
-from jupyter_dtrain.core.events import Body, Event, Finished, Output, encode
+from jupyter_dtrain.core.events import Body, Event, Finished, Output, Started, encode
 from jupyter_dtrain.core.exits import describe_exit
 from jupyter_dtrain.core.stacks import Stack
-from jupyter_dtrain.wire.reports import Died, Paused, Ready, Report, read_report, write_report
+from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
@@ -166,7 +166,9 @@ class RankProcess:
             report = read_report(line)
             if isinstance(report, Ready):
                 self.ready, self.number = report, report.rank
-            if report is not None:
+            if isinstance(report, Renumbered):
+                self.number = report.rank
+            elif report is not None:
                 self._report(report)
 
     def _slot_ended(self) -> None:
@@ -240,7 +242,7 @@ class RankProcess:
         elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
             self._stopped = os.WIFSTOPPED(status)
             if self.ready is not None:
-                self._report(Paused(self.number, self._stopped))
+                self._report(Paused(self.number, self._stopped, self.pid))
         else:
             self.status = status
 
@@ -305,6 +307,8 @@ class RankProcess:
         ends = file_ends(path)
         if ends is None or isinstance(ends[1].body, Finished):
             return None
+        if isinstance(ends[0].body, Started) and ends[0].body.pid != self.pid:
+            return None  # another process had this number then
         return run, path, *ends
 
 

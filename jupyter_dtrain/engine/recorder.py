@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 import msgspec
 
@@ -102,8 +102,10 @@ class _Tail:
 class _Open:
     """A run that was begun here, finished or not."""
 
-    def __init__(self, run: int, spool: Spool) -> None:
+    def __init__(self, run: int, rank: int, spool: Spool) -> None:
         self.run = run
+        self.rank = rank
+        """The rank's number in this run."""
         self.spool = spool
         self.seq = 0
         self.announced = 0
@@ -119,6 +121,11 @@ class _Open:
         self.next_totals = 0.0
         self.wire_room = float(WIRE_POINTS)
         self.wire_time = self.started
+
+
+def _open_log(path: Path) -> TextIO:
+    path.touch(mode=0o600)
+    return open(path, "a", encoding="utf-8", errors="replace", buffering=1)
 
 
 class Recorder:
@@ -149,11 +156,25 @@ class Recorder:
         self._pending_size = 0
         self._between: list[_Said] = []
         self._between_size = 0
-        log.touch(mode=0o600)
-        self._log = open(log, "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 — lives as long as the rank
+        self._log_file = log
+        self._log = _open_log(log)
         self._closing = False
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
+
+    def renumber(self, rank: int) -> None:
+        """Record later runs under the number ``rank``, with a log file of that number. No run goes on.
+
+        Earlier runs keep the number that the rank had in them. Where the file cannot be opened, the old one goes on.
+        """
+        with self._lock:
+            self._write_log(f"[jupyter-dtrain] rank {self.rank} is rank {rank} from here on\n")
+            before, self.rank = self.rank, rank
+            with contextlib.suppress(OSError):
+                log = _open_log(self._log_file.with_name(f"rank-{rank}.log"))
+                self._log.close()
+                self._log = log
+                self._write_log(f"[jupyter-dtrain] rank {before} is rank {rank} from here on\n")
 
     def begin(
         self,
@@ -169,7 +190,7 @@ class Recorder:
 
         ``cell``: the notebook's cell that it comes from; ``elastic`` and ``joins`` as in :class:`Started`.
         """
-        opened = _Open(run, Spool(spool_path(self._folder, run, self.rank)))
+        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)))
         with self._lock:
             self._current = self._runs[run] = opened
             self._last_run = run
@@ -290,7 +311,7 @@ class Recorder:
 
     def withdraw(self, run: int) -> None:
         """Record that ``run`` was interrupted before this rank began it. Another run may be going on."""
-        opened = _Open(run, Spool(spool_path(self._folder, run, self.rank)))
+        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)))
         with self._announcing:
             with self._lock:
                 self._runs[run] = opened
@@ -323,7 +344,7 @@ class Recorder:
             events = opened.spool.read(from_seq)
             if not events:
                 return None
-            return Batch(run, self.rank, from_seq, events[-1].seq, events, opened.tail.totals())
+            return Batch(run, opened.rank, from_seq, events[-1].seq, events, opened.tail.totals())
 
     def _drop_reason(self, opened: _Open) -> str:
         return opened.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
@@ -348,7 +369,7 @@ class Recorder:
                 self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
 
     def _append(self, opened: _Open, body: Body) -> None:
-        event = Event(opened.run, self.rank, opened.seq, time.time(), body)
+        event = Event(opened.run, opened.rank, opened.seq, time.time(), body)
         try:
             size = opened.spool.append(event)
         except UnicodeEncodeError:
@@ -368,7 +389,7 @@ class Recorder:
             opened.batch.append(event)
         if opened.spool.failure is not None and not opened.told_failure:
             opened.told_failure = True
-            note = f"[jupyter-dtrain] rank {self.rank}: the log cannot be written ({opened.spool.failure}); "
+            note = f"[jupyter-dtrain] rank {opened.rank}: the log cannot be written ({opened.spool.failure}); "
             self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
 
     def _thin(self, opened: _Open, metrics: Metrics) -> Metrics:
@@ -399,7 +420,7 @@ class Recorder:
         opened.next_totals = now + TOTALS_PERIOD
         events, opened.batch = opened.batch, []
         first, opened.announced = opened.announced, opened.seq
-        return Batch(opened.run, self.rank, first, opened.seq - 1, events, opened.tail.totals() if over else None)
+        return Batch(opened.run, opened.rank, first, opened.seq - 1, events, opened.tail.totals() if over else None)
 
     def _announce_loop(self) -> None:
         while True:

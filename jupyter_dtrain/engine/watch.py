@@ -271,7 +271,7 @@ class Watch:
         self._ranks[process.pid] = process
         self._watched[process.pid] = awaited
         self._touched.add(process.pid)
-        self._reports.send(Reached(number, "started"))
+        self._reports.send(Reached(number, "started", process.pid))
 
     def _report(self, report: Report) -> None:
         if isinstance(report, Ready):
@@ -413,7 +413,7 @@ class Watch:
                 case RenewWatch():
                     self._lease_end = time.monotonic() + self._spec.settings.lease
                 case SendSignal():
-                    self._rank(request.rank).signal(request.signal, request.reason)
+                    self._rank(request.rank, request.pid).signal(request.signal, request.reason)
                 case InspectRank():
                     self._rank(request.rank).look(lambda found: answer(accepted(found)))
                     return
@@ -422,10 +422,10 @@ class Watch:
         else:
             answer(accepted(Done()))
 
-    def _rank(self, number: int) -> RankProcess:
-        """The living rank ``number``. Raises :class:`Refused` where there is none."""
+    def _rank(self, number: int, wanted: int = 0) -> RankProcess:
+        """The living rank ``number``, or the one whose process is ``wanted``. Raises :class:`Refused` without one."""
         for pid, process in self._ranks.items():
-            if process.number == number:
+            if pid == wanted or (process.number == number and not wanted):
                 self._touched.add(pid)
                 return process
         raise Refused(f"Rank {number} has ended, or it is on another host.")

@@ -2,8 +2,9 @@
 
 Unpatched, ``Accelerator()`` on a host without a GPU silently trains one process per rank: there it uses the world only
 where ``ACCELERATE_USE_CPU`` says so. And it makes its state once per process, while a notebook goes on. Here a new
-``Accelerator`` gets a new state where the old one cannot serve it, because the process group is gone or the user asks
-for another precision. Older accelerators then use the new state too, because all share it.
+``Accelerator`` gets a new state where the old one cannot serve it, because the process group is gone, a resize has
+changed its numbers, or the user asks for another precision. Older accelerators then use the new state too, because all
+share it.
 
 The loss is the argument of ``accelerator.backward``, before Accelerate divides it by the steps of an accumulation or
 scales it. Releasing and recovering happen in torch's groups; Accelerate has none of its own.
@@ -89,11 +90,11 @@ def has_accelerator() -> bool:
 
 
 def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..., None]:
-    """Drop a state whose process group is gone, before user code makes a new ``Accelerator``; keep any other."""
+    """Drop a state that is outdated, before user code makes a new ``Accelerator``; keep any other."""
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        if _group_is_gone(state):
+        if _is_outdated(state):
             _forget(state, everything=True)
         original(self, *args, **kwargs)
 
@@ -116,13 +117,16 @@ def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., No
     return __init__
 
 
-def _group_is_gone(state: Any) -> bool:
-    """Whether there is a state of several torch processes whose process group is gone."""
+def _is_outdated(state: Any) -> bool:
+    """Whether there is a state of several torch processes whose process group is gone, or has other numbers now."""
     dist: Any = sys.modules.get("torch.distributed")
     shared = state.PartialState._shared_state  # noqa: SLF001 — as its own reset does
     # TPU processes meet without torch's groups.
     several = bool(shared) and shared.get("backend") not in (None, "xla")
-    return several and dist.is_available() and not dist.is_initialized()
+    if not several or not dist.is_available():
+        return False
+    known = shared.get("process_index"), shared.get("num_processes")
+    return not dist.is_initialized() or known != (dist.get_rank(), dist.get_world_size())
 
 
 def _forget(state: Any, *, everything: bool) -> None:

@@ -7,19 +7,32 @@ import re
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.session import current
 
-from .offers import rank_names
+from .offers import rank_names, some_ranks
 from .parsing import MagicParser, Parsed
 from .worlds import ProgressLine
 
 
 def resize_arguments(parser: MagicParser) -> None:
     """Arguments of ``resize``."""
-    parser.add_argument("size", type=int, metavar="N", help="number of ranks that the world is to have")
+    parser.add_argument(
+        "size",
+        nargs="?",
+        metavar="N",
+        help="number of ranks that the world is to have: new ones start, or the highest end",
+    )
+    parser.add_argument(
+        "--drop",
+        metavar="RANKS",
+        help="the ranks to end instead, such as 1 or 0,4-7, also dead ones; the others are numbered anew, in their "
+        "order (N is not needed then)",
+        completer=some_ranks,
+    )
     heal_arguments(parser)
 
 
 def heal_arguments(parser: MagicParser) -> None:
     """Arguments of ``heal``."""
+    parser.options_anywhere = True
     parser.add_argument(
         "names",
         nargs="*",
@@ -54,13 +67,25 @@ def heal(args: Parsed) -> None:
 
 
 def resize(args: Parsed) -> None:
-    """``%distributed resize N [--from RANK NAME …] [--replay RUNS]``."""
+    """``%distributed resize [N] [--drop RANKS] [--from RANK NAME …] [--replay RUNS]``."""
     replay = run_numbers(args.replay)
+    size, names = _size_and_names([*filter(None, [args.size]), *args.names])
     line = ProgressLine()
     try:
-        _tell(line, str(current().resize(args.size, args.names, args.source, replay=replay, progress=line.say)))
+        done = current().resize(size, names, args.source, drop=args.drop, replay=replay, progress=line.say)
+        _tell(line, str(done))
     finally:
         line.end()
+
+
+def _size_and_names(words: list[str]) -> tuple[int | None, list[str]]:
+    """N, if it is there, and the names. With ``--drop`` the first word may be either, and argparse cannot tell."""
+    if words and not words[0].strip().isidentifier():
+        try:
+            return int(words[0]), words[1:]
+        except ValueError:
+            raise BadRequest(f"{words[0]!r} is not a number of ranks.") from None
+    return None, words
 
 
 def _tell(line: ProgressLine, words: str) -> None:

@@ -28,6 +28,8 @@ class MagicParser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         self.known: list[tuple[argparse.Action, Completer | None]] = []
         """The arguments, each with its completer."""
+        self.options_anywhere = False
+        """Whether options may stand between plain words. Each option takes one value or none then."""
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
@@ -35,6 +37,29 @@ class MagicParser(argparse.ArgumentParser):
         action = super().add_argument(*names, **kwargs)
         self.known.append((action, completer))
         return action
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Like argparse's own method, also for options between plain words: ``resize 4 --from 0 model``.
+
+        argparse gives the first row of plain words to all positional arguments, and has no place for the next row.
+        """
+        if self.options_anywhere and args is not None:
+            args = self._options_first(list(args))
+        return super().parse_known_args(args, namespace)
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        first: list[str] = []
+        plain: list[str] = []
+        while words:
+            word = words.pop(0)
+            if not word.startswith("-"):
+                plain.append(word)
+                continue
+            first.append(word)
+            action = self._option_string_actions.get(word)
+            if words and action is not None and action.nargs is None:
+                first.append(words.pop(0))
+        return first + plain
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise instead of ending the process; argparse calls it after it has printed help."""

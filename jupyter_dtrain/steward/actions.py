@@ -160,7 +160,7 @@ class Actions:
         world, channel = bound
         for rank in world.ranks:
             if rank.rank in ranks and rank.state != "dead":
-                channel.ask_watch(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason))
+                channel.ask_watch(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason, rank.pid))
 
     def _ask_positions(self) -> dict[int, Future[RankPosition]]:
         if (bound := self._bound()) is None:

@@ -5,7 +5,8 @@
 The living ranks say whether they are idle. Those that the world is to lose are ended. Then the others are asked to form
 MPI's world with a new process for each dead rank and each further one; each reports that it has, and each new rank that
 it is ready. Only then are all of them told to take that world, and clients hear of the new ranks. New ranks have the
-numbers of the dead, or follow the highest one. No rank that lives gets another number.
+numbers of the dead, or follow the highest one. A rank that lives gets another number only where a resize drops ranks
+below it: :mod:`.renumbering`.
 
 A heal may also happen beside runs that the asking client names: they use nothing of all ranks, such as a training that
 goes on without those that have died. Ranks that work on them form the world on a thread of their own, too.
@@ -24,12 +25,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.world import Rank, count_ranks
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.agent_messages import SendSignal
@@ -48,6 +50,8 @@ from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.reports import Died, Formed, Reached
 from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
+
+from .renumbering import number_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World
@@ -71,6 +75,11 @@ SAVE = (
     "resize, make the objects again; then %distributed load SNAPSHOT brings their state back"
 )
 """The way to fewer ranks for what is spread over all of them."""
+PARTS_BY_NUMBER = (
+    "The ranks that stay would get other numbers, by which their parts are known. Delete these variables on the living "
+    "ranks first, or have %distributed heal replace the dead ones under their numbers"
+)
+"""The way on where the missing part of something that is spread over all ranks is lost already."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +96,8 @@ class Owner(NamedTuple):
     """Gets the numbers of new ranks."""
     notice: Callable[[str], None]
     """Shows users a sentence."""
+    gpus: Mapping[str, int]
+    """The GPUs of each host, by its watch."""
 
 
 class Healing:
@@ -116,6 +127,12 @@ class Healing:
         """The newest heal; None before the first."""
         self._size = 0
         """How many ranks the world has after the newest heal."""
+        self._leaving: list[int] = []
+        """The ranks that are no part of that world."""
+        self._numbers: dict[int, int] = {}
+        """The later number of each rank that stays."""
+        self._local_ranks: dict[int, int] = {}
+        """The later local ranks of the living ones, as they report them."""
         self._dropped: list[int] = []
         """The ranks that the newest heal has ended, or ends, because the world is to lose them."""
         self._alone = False
@@ -132,6 +149,8 @@ class Healing:
         self._coming: set[int] = set()
         self._ordered: list[int] = []
         """The numbers of the new ranks of the newest try."""
+        self._pids: set[int] = set()
+        """Their processes."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
@@ -149,19 +168,26 @@ class Healing:
     # Requests of clients.
 
     def _asked(self, heal: Heal) -> HealBegun:
-        size = self._state.request.size if heal.size is None else heal.size
+        now = self._state.request.size
+        size = now if heal.size is None else heal.size
+        leaving = sorted({*heal.drop}) or list(range(size, now))
+        if heal.drop:
+            size = now - len(leaving)
         with self._starting:
-            if self._goes_on and size != self._size:
+            if self._goes_on and (size, leaving) != (self._size, self._leaving):
                 raise Refused("a heal or resize is still running: try again when it has ended")
             if self._goes_on:
                 return HealBegun(self._number)
-            if why := self._nothing_to_do(heal) or self._obstacle(size):
+            if strange := [rank for rank in leaving if rank not in range(now)]:
+                raise Refused(f"it has no {count_ranks(strange)}")
+            if why := self._nothing_to_do(heal) or self._obstacle(size, leaving):
                 raise Refused(why)
             # A resize would change the numbers by which the runs divide their work.
-            return HealBegun(self._start(size, alone=False, beside=heal.beside if heal.size is None else ()))
+            beside = heal.beside if heal.size is None and not heal.drop else ()
+            return HealBegun(self._start(size, leaving, alone=False, beside=beside))
 
     def _nothing_to_do(self, heal: Heal) -> str:
-        if self._state.dead or self._state.phase != "running":
+        if self._state.dead or self._state.phase != "running" or heal.drop:
             return ""
         if heal.size is None:
             return "no rank is dead. %distributed resync copies variables from one rank to the others"
@@ -176,13 +202,13 @@ class Healing:
     def _goes_on(self) -> bool:
         return self._heal is not None and self._heal.phase == "going on"
 
-    def _obstacle(self, size: int) -> str:
-        """Why no heal to ``size`` ranks can work; empty where one may. Any thread."""
+    def _obstacle(self, size: int, leaving: Collection[int] = ()) -> str:
+        """Why no heal to ``size`` ranks, without those ``leaving``, can work; empty where one may. Any thread."""
         state = self._state
         if state.phase != "running":
             return f"the world is {state.phase}"
         cure = self._cure(size)
-        if not any(rank.rank < size for rank in state.ranks if not rank.has_ended):
+        if not any(rank.rank not in leaving for rank in state.ranks if not rank.has_ended):
             return f"no rank is left that could take a new one in: {cure}"
         if self._request.roles and size != state.request.size:
             return (
@@ -208,12 +234,12 @@ class Healing:
             return RESTART
         return f"%distributed stop, then %distributed start -n {size}, makes a world of that size"
 
-    def _start(self, size: int, *, alone: bool, beside: Iterable[int] = ()) -> int:
+    def _start(self, size: int, leaving: list[int], *, alone: bool, beside: Iterable[int] = ()) -> int:
         """Begin a heal; its number. ``_starting`` is held."""
         self._number += 1
         self._beside = set(beside)
-        self._size = size
         now = self._state.request.size
+        self._size, self._leaving, self._numbers = size, leaving, numbers_without(leaving, now)
         self._state.changing = (
             f"The world is being resized from {now} to {size} ranks" if size != now else "Dead ranks are being replaced"
         )
@@ -252,10 +278,10 @@ class Healing:
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
             self._fail(f"{why}: {self._cure(self._size)}")
-        elif self._size <= max(answers, default=-1) and (
+        elif (self._leaving and (set(answers) & {*self._leaving} or moves(self._numbers))) and (
             why := next((words for one in answers.values() if one is not None for words in one.spread), "")
         ):
-            self._fail(f"{why}. {SAVE}")
+            self._fail(f"{why}. {SAVE if set(answers) & {*self._leaving} else PARTS_BY_NUMBER}")
         else:
             self._notes = list(
                 dict.fromkeys(words for one in answers.values() if one is not None for words in one.notes)
@@ -264,36 +290,41 @@ class Healing:
 
     def _drop(self) -> None:
         """End the ranks that the world is to lose."""
-        self._dropped = [rank for rank in self._living() if rank >= self._size]
+        self._dropped = [rank for rank in self._living() if rank in self._leaving]
         if not self._dropped:
             self._form()
             return
         self._stage, self._deadline = "dropping", time.monotonic() + END_PATIENCE
         self._say(f"ending {count_ranks(self._dropped)}")
-        self._signal(self._dropped, "by %distributed resize")
+        pids = [rank.pid for rank in self._state.ranks if rank.rank in self._dropped]
+        self._signal(pids, "by %distributed resize")
 
     def _form(self) -> None:
         """Begin a try."""
         bound, living = self._bound(), self._living()
-        if bound is None or (why := self._obstacle(self._size)):
+        if bound is None or (why := self._obstacle(self._size, self._leaving)):
             self._fail(why if bound is not None else "the world has ended")
             return
         self._tries += 1
         self._try += 1
-        new = [rank for rank in self._state.dead if rank < self._size]
-        self._ordered = [*new, *range(len(self._state.ranks), self._size)]
-        self._stage, self._new, self._ends = "forming", {}, []
+        new = [self._numbers[rank] for rank in self._state.dead if rank in self._numbers]
+        self._ordered = [*new, *range(len(self._numbers), self._size)]
+        self._stage, self._new, self._ends, self._pids, self._local_ranks = "forming", {}, [], set(), {}
         self._forming, self._coming = set(living), set(self._ordered)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"starting {count_ranks(self._ordered)}" if self._ordered else "joining the ranks that stay")
         generation, command = self._state.next_generation(), local.slot_command(self._request)
-        ask_agents(*bound, living, FormWorld(self._try, self._size, self._ordered, generation, command))
+        # On the host of the ranks: all of them are on one.
+        keeps = any(self._owner.gpus.get(rank.watch, 0) for rank in self._state.ranks)
+        order = FormWorld(self._try, self._size, self._ordered, generation, command, self._leaving, keeps)
+        ask_agents(*bound, living, order)
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""
         if self._stage != "forming":
-            self._kill([report.rank])  # it comes too late
+            self._kill([report.pid])  # it comes too late
             return
+        self._pids.add(report.pid)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"rank {report.rank} {'has joined MPI' if report.step == 'mpi' else 'starts'}")
 
@@ -305,27 +336,27 @@ class Healing:
             self._again(f"rank {report.rank}: {report.words}")
             return
         self._forming.discard(report.rank)
+        self._local_ranks[report.rank] = report.local_rank
         self._take_if_whole()
 
     def ready(self, rank: Rank) -> None:
         """A new rank can run cells."""
         if self._stage != "forming" or rank.rank not in self._coming:
-            self._kill([rank.rank])
+            self._kill([rank.pid])
             return
         self._coming.discard(rank.rank)
         self._new[rank.rank] = rank
         self._take_if_whole()
 
-    def is_newcomer(self, died: Died) -> bool:
-        """Whether ``died`` is the end of a process that is no rank of the world, or not yet."""
-        current = next((rank for rank in self._state.ranks if rank.rank == died.rank), None)
-        if current is not None and current.pid == died.pid:
-            return False
-        if self._stage == "taking":
+    def number_of(self, died: Died) -> int | None:
+        """The rank that has died; None where the process is no rank of the world, or not yet under its number."""
+        number = number_of(self._state.ranks, died.rank, died.pid)
+        if self._stage == "taking" and number != died.rank:
             self._ends.append(died)
-        elif self._stage == "forming":
+            return None
+        if self._stage == "forming" and number is None:
             self._again(died.words)
-        return True
+        return number
 
     def rank_died(self, rank: int) -> None:
         """A rank of the world has died."""
@@ -349,15 +380,17 @@ class Healing:
         if self._stage != "taking":
             return
         ranks, ends = [self._new[number] for number in sorted(self._new)], self._ends
-        generation = self._state.replace(ranks, self._size)
-        numbers = [rank.rank for rank in ranks]
-        self._owner.replaced(numbers)
-        self._tell(RanksReplaced(ranks=ranks, size=self._size, generation=generation))
+        generation = self._state.replace(ranks, self._size, self._numbers, self._local_ranks)
+        numbers, others = [rank.rank for rank in ranks], moves(self._numbers).values()
+        moved = [rank for rank in self._state.ranks if rank.rank in others and rank.rank not in numbers]
+        self._owner.replaced(numbers + [rank.rank for rank in moved])
+        self._tell(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
-        self._dropped = []
-        self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes)
-        _log.info("The world has %s ranks after %.1f s, new are %s", self._size, seconds, numbers)
+        self._dropped, self._pids = [], set()
+        self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes, moved)
+        words = "The world has %s ranks after %.1f s, new are %s, without %s of before"
+        _log.info(words, self._size, seconds, numbers, self._leaving)
         if self._alone:
             old = min(rank for rank in self._living() if rank not in numbers)
             self._owner.notice(
@@ -380,20 +413,20 @@ class Healing:
     def _abandon(self) -> None:
         if (bound := self._bound()) is not None:
             ask_agents(*bound, self._living(), AbandonWorld())
-        self._kill(self._ordered)
+        self._kill(self._pids)
         self._new, self._coming, self._forming = {}, set(), set()
 
-    def _kill(self, numbers: list[int]) -> None:
-        """Kill new processes: dead ranks, and those that are none yet, have none of their own."""
-        living = self._living()
-        self._signal([number for number in numbers if number not in living], "by a heal")
+    def _kill(self, pids: Iterable[int]) -> None:
+        """Kill new processes. A number says too little: a living rank may have it, until the world is taken."""
+        known = {rank.pid for rank in self._state.ranks if not rank.has_ended}
+        self._signal({*pids} - known, "by a heal")
 
-    def _signal(self, numbers: list[int], reason: str) -> None:
-        """Kill the processes with these numbers, which one watch has forked."""
+    def _signal(self, pids: Iterable[int], reason: str) -> None:
+        """Kill these processes, which one watch has forked."""
         if (bound := self._bound()) is not None:
             world, channel = bound
-            for number in numbers:
-                channel.ask_watch(world.ranks[0].watch, SendSignal(number, int(signal.SIGKILL), reason))
+            for pid in pids:
+                channel.ask_watch(world.ranks[0].watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
 
     def _fail(self, why: str) -> None:
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
@@ -421,7 +454,7 @@ class Healing:
         """Do what is due; when there is more to do."""
         if self._stage in ("dropping", "forming", "pausing") and not self._state.healable:
             self._abandon()
-            self._fail(self._obstacle(self._size))
+            self._fail(self._obstacle(self._size, self._leaving))
         if now >= self._deadline:
             if self._stage == "pausing":
                 self._form()
@@ -432,7 +465,7 @@ class Healing:
                 missing = sorted(self._forming | self._coming)
                 self._again(f"{count_ranks(missing)} made no progress for {self._request.settings.start_timeout:g} s")
             else:
-                self._kill(self._ordered)
+                self._kill(self._pids)
                 self._fail(f"the steward itself failed (step {self._stage!r}), and its log says why: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
@@ -452,4 +485,4 @@ class Healing:
                 self._alone = True
                 self._fail(why)
             else:
-                self._start(size, alone=True)
+                self._start(size, [], alone=True)

@@ -14,7 +14,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +67,9 @@ class Keeper:
         """Record that a rank has died: it sends no more events."""
         self._news.put(lambda writer: writer.rank_died(rank, words))
 
-    def ranks_replaced(self, ranks: list[int]) -> None:
-        """Record that new processes have the numbers of dead ranks."""
-        self._news.put(lambda writer: writer.ranks_replaced(ranks))
+    def ranks_replaced(self, ranks: list[int], gone: Iterable[int]) -> None:
+        """Record that other processes have the numbers ``ranks``, and that no process has those in ``gone``."""
+        self._news.put(lambda writer: writer.ranks_replaced(ranks, gone))
 
     def ranks_ended(self, words: str) -> None:
         """Record that all present ranks have ended: they send no more events."""

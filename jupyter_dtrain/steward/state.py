@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.numbering import moves
 from jupyter_dtrain.core.work import describe_load
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import OpenRun, Phase, Restarter, WorldNews, WorldState
 
 from .progress import Progress
+from .renumbering import renumber
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.start_failures import StartFailure
@@ -66,7 +68,7 @@ class State:
         self.changing = ""
         """A heal or resize that goes on, in words."""
         self._replaced: set[int] = set()
-        """The ranks that a heal has put in the place of dead ones, or has added."""
+        """The ranks that a heal has put in the place of dead ones, or has added, or has given another number."""
         self.ends = 0.0
         """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
         self.mpi = ""
@@ -205,16 +207,19 @@ class State:
             self._last[number] = events
         return True
 
-    def replace(self, ranks: list[Rank], size: int) -> int:
-        """``ranks`` are new, and the world has ``size`` of them; the generation of what runs from now on."""
+    def replace(self, ranks: list[Rank], size: int, numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> int:
+        """``ranks`` are new, and the world has ``size`` of them; the generation of what runs from now on.
+
+        ``numbers`` and ``local_ranks`` of those that stay: see :func:`.renumber`.
+        """
         with self._lock:
+            self._ranks = renumber(self._ranks.values(), numbers, local_ranks)
+            self._last = {numbers[rank]: events for rank, events in self._last.items() if rank in numbers}
+            self._replaced = {numbers[rank] for rank in self._replaced if rank in numbers} | {*moves(numbers).values()}
             for rank in ranks:
                 self._ranks[rank.rank] = rank
                 self._last.pop(rank.rank, None)
                 self._replaced.add(rank.rank)
-            self._ranks = {number: rank for number, rank in self._ranks.items() if number < size}
-            self._last = {number: events for number, events in self._last.items() if number < size}
-            self._replaced = {number for number in self._replaced if number < size}
             self._request = self._request.resized(size)
             # Cells and news of before are of an earlier one.
             self._generation += 1

@@ -26,6 +26,7 @@ import msgspec
 from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.events import Event, RankState
 from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import launcher_of, local, worlds
@@ -55,6 +56,7 @@ from .nodes import Nodes
 from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
+from .renumbering import number_of
 from .requests import Requests
 from .state import State, rank_of
 from .watches import WatchEnd
@@ -112,7 +114,7 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
-            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice),
+            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
@@ -287,15 +289,16 @@ class Supervisor:
             else:
                 self._fail(rank_ended(died.words, said))
             return
-        if self._state.phase != "running" or self._actions.healing.is_newcomer(died):
+        if self._state.phase != "running" or (rank := self._actions.healing.number_of(died)) is None:
             return
-        self._mark_dead(died.rank, died.words, died.run, died.events, asked=died.asked)
+        self._mark_dead(rank, renamed(died.words, died.rank, rank), died.run, died.events, asked=died.asked)
 
     def _rank_paused(self, paused: Paused) -> None:
         """A stopped rank is never taken for dead: it may go on."""
         state: RankState = "stopped" if paused.stopped else "idle"
-        if self._state.change_rank(paused.rank, state=state):
-            self._tell(RankPaused(rank=paused.rank, state=state))
+        rank = number_of(self._state.ranks, paused.rank, paused.pid)
+        if rank is not None and self._state.change_rank(rank, state=state):
+            self._tell(RankPaused(rank=rank, state=state))
 
     def _rank_fell(self, fell: Fell) -> None:
         """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
@@ -313,7 +316,7 @@ class Supervisor:
         self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
 
     def _ranks_replaced(self, ranks: list[int]) -> None:
-        self._keeper.ranks_replaced(ranks)
+        self._keeper.ranks_replaced(ranks, range(self._state.request.size, self._request.size))
         if self._request.size != (request := self._state.request).size:
             self._request, self._launcher = request, launcher_of(request)
             worlds.relist(request.folder, request.size)

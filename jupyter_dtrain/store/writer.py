@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -165,10 +165,16 @@ class StoreWriter:
         self._dead[rank] = words
         self._news = True
 
-    def ranks_replaced(self, ranks: list[int]) -> None:
-        """Note that new processes write under the numbers of dead ranks, in later runs."""
+    def ranks_replaced(self, ranks: list[int], gone: Iterable[int] = ()) -> None:
+        """Note that other processes write under the numbers ``ranks``, in later runs, and none under those in ``gone``.
+
+        A rank that has another number wrote all of its earlier runs under the one that it had.
+        """
         for rank in ranks:
             self._dead.pop(rank, None)
+        for rank in gone:
+            self._dead.setdefault(rank, f"rank {rank} has another number since %distributed resize")
+            self._news = True
 
     def ranks_ended(self, words: str, when: float) -> None:
         """Note that no rank which ran at ``when`` will write anything more; there may be new ones."""

@@ -242,6 +242,8 @@ class SendSignal(WatchRequest[Done], frozen=True, tag="signal"):
     signal: int
     reason: str = ""
     """Why, for the report of the rank's death."""
+    pid: int = 0
+    """The process that is meant: numbers change while a resize goes on. 0: the rank that has the number."""
 
 
 class RenewWatch(WatchRequest[Done], frozen=True, tag="lease"):

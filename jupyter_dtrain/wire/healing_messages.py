@@ -31,6 +31,8 @@ class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
     """The asking client, in words."""
     size: int | None = None
     """How many ranks the world has then: the highest ones end, or new ones come. None: as many as now."""
+    drop: list[int] = msgspec.field(default_factory=list)
+    """Instead of ``size``: these ranks leave the world, and the others are numbered anew, in their order."""
     beside: list[int] = msgspec.field(default_factory=list)
     """The runs that may go on meanwhile, in a heal: they use nothing of all ranks."""
 
@@ -49,6 +51,8 @@ class HealState(msgspec.Struct, frozen=True):
     """The world's, once it is done."""
     notes: list[str] = []
     """Sentences on what it cannot make whole."""
+    moved: list[Rank] = []
+    """The living ranks that have another number, under that number, once it is done."""
 
 
 class ReadHeal(StewardRequest[HealState], frozen=True, tag="heal-state"):
@@ -85,10 +89,15 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     size: int
     """How many ranks the world has then."""
     ranks: list[int]
+    """The numbers that the new ranks have then."""
     generation: int
     """The world's, once they are replaced."""
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
+    leaving: list[int] = msgspec.field(default_factory=list)
+    """The ranks that are no part of that world; :mod:`jupyter_dtrain.core.numbering` has the numbers of the others."""
+    keeps_local_rank: bool = False
+    """Whether living ranks keep their local ranks, which name their GPUs."""
 
 
 class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):

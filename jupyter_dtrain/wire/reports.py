@@ -53,6 +53,7 @@ class Reached(msgspec.Struct, frozen=True, tag="reached"):
 
     rank: int
     step: Step
+    pid: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -77,6 +78,15 @@ class Formed(msgspec.Struct, frozen=True, tag="formed"):
     """The try."""
     words: str
     """Why it could not; empty where it has."""
+    local_rank: int = 0
+    """Its index on its host in that world."""
+
+
+class Renumbered(msgspec.Struct, frozen=True, tag="renumbered"):
+    """A living rank takes another number, as it takes the world that a resize has formed. It is for its watch alone."""
+
+    rank: int
+    """The number from now on."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -91,6 +101,7 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
 
     rank: int
     stopped: bool
+    pid: int = 0
 
 
 class Fell(msgspec.Struct, frozen=True, tag="fell"):
@@ -120,7 +131,7 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Whether a person asked for it."""
 
 
-Report = WatchReady | Spooled | Reached | Ready | Formed | Ended | Paused | Fell | Died
+Report = WatchReady | Spooled | Reached | Ready | Formed | Renumbered | Ended | Paused | Fell | Died
 
 
 def rank_in(environment: Mapping[str, str]) -> int:

@@ -120,7 +120,7 @@ class WorldNews(msgspec.Struct, frozen=True):
     changing: str = ""
     """A heal or resize that goes on, in words: no cell may begin."""
     replaced: list[Rank] = []
-    """The ranks that a heal has put in the place of dead ones or has added, as they are now."""
+    """The ranks that a heal has put in the place of dead ones, has added or has renumbered, as they are now."""
     last: dict[int, list[Event]] = {}
     """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
 
@@ -374,7 +374,7 @@ class RanksReplaced(Broadcast, frozen=True, tag="replaced"):
     """A heal has put new processes in the place of dead ranks, or has given the world another number of ranks."""
 
     ranks: list[Rank]
-    """The new ones."""
+    """The new ones, and those that have another number now."""
     size: int
     """How many ranks the world has now."""
     generation: int

@@ -9,9 +9,10 @@ import pytest
 from jupyter_dtrain import Settings
 from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.fold import Fold
-from jupyter_dtrain.core.events import Event, Finished
+from jupyter_dtrain.core.events import Event, Finished, Output
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.wire.messages import to_content
+from jupyter_dtrain.wire.spool import Spool, spool_path
 from tests.machines import Steward as Keeping
 from tests.steward.until import until
 
@@ -142,6 +143,31 @@ def test_a_rank_that_dies_takes_its_part_of_the_cell_along(scene, submit, finish
     assert second.wait(5)
     assert (first.outcomes, first.lost) == ({0: "error", 1: "lost"}, {1: "rank 1 was killed (SIGKILL)"})
     assert scene.ended == [(1, "lost"), (2, "interrupted")]
+
+
+def test_a_run_ends_under_the_numbers_that_it_began_with(scene, submit, finished, tmp_path):
+    """A client is late: ranks got other numbers. It reads the rest from the spools; later cells use the new ones."""
+    run = submit(1, (0, 1, 2, 3))
+    scene.settle()
+    for rank, last in enumerate(("ok", "ok", "ok", None)):
+        spool = Spool(spool_path(tmp_path, 1, rank))
+        spool.append(Event(1, rank, 0, 0.0, Output("stdout", f"of {rank}\n")))
+        if last:
+            spool.append(Event(1, rank, 1, 0.0, Finished(last, 0.1)))
+        spool.close()
+    moved = [Rank(rank, 0, "here", rank, "cpu", 1001 + rank, str(rank + 1)) for rank in (1, 2)]
+    scene.hear(finished(rank=0))
+    scene.fold.rank_died(1, "rank 1 was killed (SIGKILL), by %distributed resize", [])
+    scene.fold.ranks_replaced(moved, 3)
+
+    assert run.wait(5)
+    assert run.outcomes == {0: "ok", 1: "ok", 2: "ok", 3: "lost"}
+    assert [run.text(rank) for rank in (1, 2, 3)] == ["of 1\n", "of 2\n", "of 3\n"]
+    assert run.lost == {3: "rank 3 is another process since %distributed resize"}
+    later = submit(2, (1, 2))
+    scene.settle()
+    assert scene.channel.cells[4:] == [(2, 2), (3, 2)]
+    assert later.unfinished == [1, 2]
 
 
 def test_a_cell_for_a_dead_rank_is_not_sent(scene, submit):

@@ -15,6 +15,7 @@ from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.wire.messages import PROTOCOL, Done
 from jupyter_dtrain.wire.steward_messages import (
@@ -27,10 +28,12 @@ from jupyter_dtrain.wire.steward_messages import (
     KillRanks,
     Leave,
     Noticed,
+    RanksReplaced,
     ReadStatus,
     ReleaseRun,
     Renew,
     WorldEnded,
+    WorldNews,
     WorldRestarting,
     WorldStatus,
 )
@@ -237,6 +240,37 @@ def test_numbers_of_runs_are_those_of_the_world(link):
     link.skip_run(3)
 
     assert link.number_run() == 8
+
+
+RANKS = [Rank(number, 0, "here", number, "cpu", 1000 + number, f"engine {number}") for number in range(4)]
+MOVED = [msgspec.structs.replace(RANKS[number + 1], rank=number) for number in (1, 2)]
+"""Ranks 2 and 3 once rank 1 has left."""
+
+
+def test_ranks_get_other_numbers(link, steward):
+    """By the broadcast; an answer that it has overtaken kills nobody, as its dead rank has another number."""
+    link._world = World("w", "id", RANKS, generation=4)
+    link.join(take_over=False)
+    steward.say(RanksReplaced(ranks=MOVED, size=3, generation=6))
+    until(lambda: link._world.size == 3)
+    old = WorldNews(0, None, 5, {1: "rank 1 was killed (SIGKILL)"}, [2], [], [], 4)
+    link._take_driven(Driven(None, old))
+
+    assert link._world.ranks == [RANKS[0], *MOVED]
+    assert link._world.generation == 6
+
+
+def test_other_numbers_are_known_without_the_broadcast(link):
+    """It was lost: the steward's next answer names the ranks with other numbers, and who is dead under those."""
+    link._world = World("w", "id", RANKS, generation=4)
+    news = WorldNews(0, None, 7, {2: "rank 2 is gone"}, [], [], [], 3, "", MOVED)
+    link._take_driven(Driven(None, news))
+
+    assert [(rank.rank, rank.pid, rank.state) for rank in link._world.ranks] == [
+        (0, 1000, "idle"),
+        (1, 1002, "idle"),
+        (2, 1003, "dead"),
+    ]
 
 
 def test_the_user_is_shown_what_the_steward_has_to_say(link, steward, notices, capsys):

@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jupyter_dtrain.core.events import Error, Finished, Metrics, Output
+from jupyter_dtrain.core.world import placements
 from jupyter_dtrain.engine.cell_end import CellEnd
 from jupyter_dtrain.engine.children import Children
 from jupyter_dtrain.engine.descriptors import DescriptorReader
@@ -75,7 +76,7 @@ class Rank:
             self.interrupts,
             Children(plugins.services()),
         )
-        cell_end = CellEnd(0, self.recorder, *parts, self.report)
+        cell_end = CellEnd(placements(["here"])[0], self.recorder, *parts, self.report)
         cell_end.words_patience = cell_end.metrics_patience = PATIENCE
         self.recorder.begin(self.run, [0])
         self.metrics.begin()

@@ -7,7 +7,7 @@ import threading
 from jupyter_dtrain.core.events import Dropped, Finished, Output, Result, Started
 from jupyter_dtrain.engine import recorder as recorder_module
 from jupyter_dtrain.engine.recorder import KEEP_RUNS, TAIL_LINES, TAIL_WIDTH, WIRE_TEXT
-from jupyter_dtrain.wire.spool import read_file
+from jupyter_dtrain.wire.spool import read_file, spool_path
 
 
 def joined(bodies, stream=None) -> str:
@@ -274,6 +274,33 @@ def test_the_newest_runs_can_be_read_and_old_ones_are_closed(make_recorder, path
 
     assert [1, 2] == [run for run in range(1, KEEP_RUNS + 3) if recorder.read(run, 0) is None]
     assert 2 == len(list(read_file(path_of(1))))
+
+
+def test_later_runs_have_the_new_number_and_earlier_ones_keep_theirs(make_recorder, heard, tmp_path):
+    """Also where an earlier one is read again, or a later one is withdrawn. The log goes on in another file."""
+    recorder = make_recorder()
+    recorder.begin(1)
+    recorder.write("stdout", "of three\n")
+    recorder.finish("ok")
+    recorder.log("before")
+    recorder.renumber(2)
+    recorder.log("after")
+    recorder.begin(2)
+    recorder.write("stdout", "of two\n")
+    recorder.finish("ok")
+    recorder.withdraw(4)
+
+    assert {(run, rank) for run, rank in ((event.run, event.rank) for event in heard.events)} == {
+        (1, 3),
+        (2, 2),
+        (4, 2),
+    }
+    assert {(batch.run, batch.rank) for batch in heard.batches} == {(1, 3), (2, 2), (4, 2)}
+    assert [(recorder.read(run, 0).rank, recorder.read(run, 0).events[0].rank) for run in (1, 2)] == [(3, 3), (2, 2)]
+    assert joined(event.body for event in read_file(spool_path(tmp_path / "spool", 2, 2))) == "of two\n"
+    told = "[jupyter-dtrain] rank 3 is rank 2 from here on\n"
+    assert (tmp_path / "rank.log").read_text() == f"before\n{told}"
+    assert (tmp_path / "rank-2.log").read_text() == f"{told}after\n"
 
 
 def test_text_that_no_encoding_knows_is_replaced(make_recorder, heard):

@@ -61,7 +61,7 @@ class Jax(Framework):
     def prepare(self, place: Placement, spec: RankSpec) -> None:
         """Wait for ``jax`` to be imported."""
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
-        self._temporary = f"dtrain-{spec.world_id}-arrays-{place.rank}-"
+        self._place, self._temporary = place, f"dtrain-{spec.world_id}-arrays-"
         alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
         when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
         own_gpu = partial(_see_own_gpu, place)
@@ -114,7 +114,7 @@ class Jax(Framework):
             return [], {}
         from . import snapshots  # it imports numpy
 
-        return snapshots.save_values(values, size, self._temporary)
+        return snapshots.save_values(values, size, f"{self._temporary}{self._place.rank}-")
 
     def misfit(self, values: Mapping[str, Any], folder: Path) -> str:
         """Name the leaves that do not fit."""
