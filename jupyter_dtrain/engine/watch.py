@@ -104,6 +104,8 @@ class Watch:
         """Whether the steward is gone, or out of reach."""
         self._daemons: set[psutil.Process] = set()
         """The processes of ``mpiexec`` that have started the slots' processes."""
+        self._kept: list[int] = []
+        """The output of all processes that held slots: while it is open, MPI's daemon counts none as ended."""
         self._asked_to_end = False
         self._ending = False
         # No client renews the lease before the world is up.
@@ -136,6 +138,8 @@ class Watch:
             self._give_turns()
             self._copy_spools()
             self._await_pipe()
+        while self._kept:
+            os.close(self._kept.pop())
         end_all()
         self._finish()
 
@@ -268,6 +272,8 @@ class Watch:
             sys.stderr.write(f"Rank {number} cannot be started: {error}\n")
             slot.end(well=False)
             return
+        self._kept += slot.output
+        slot.output = []
         self._ranks[process.pid] = process
         self._watched[process.pid] = awaited
         self._touched.add(process.pid)

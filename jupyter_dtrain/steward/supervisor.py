@@ -56,6 +56,7 @@ from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import STILL, Progress
 from .requests import Requests
+from .seats import Seats
 from .state import State, rank_of
 from .watches import WatchEnd
 
@@ -103,6 +104,7 @@ class Supervisor:
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
+        seats = Seats(launcher, lambda: self._cluster.watches())
         self._actions = Actions(
             request,
             self._runs_to_end,
@@ -112,7 +114,7 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
-            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice),
+            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, seats),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
@@ -315,7 +317,8 @@ class Supervisor:
     def _ranks_replaced(self, ranks: list[int]) -> None:
         self._keeper.ranks_replaced(ranks)
         if self._request.size != (request := self._state.request).size:
-            self._request, self._launcher = request, launcher_of(request)
+            self._request = request
+            self._launcher.resize(request)
             worlds.relist(request.folder, request.size)
 
     def _ranks_failed(self, error: StartFailed) -> None:

@@ -89,6 +89,8 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     """The world's, once they are replaced."""
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
+    hosts: list[str] = []
+    """The host of each of ``ranks``, under the name by which ``mpiexec`` knows it; empty where all are on one machine."""
 
 
 class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):
