@@ -90,7 +90,7 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
     hosts: list[str] = []
-    """The host of each of ``ranks``, under the name by which ``mpiexec`` knows it; empty where all are on one machine."""
+    """The host of each of ``ranks``, by the name that ``mpiexec`` knows; empty where all are on one machine."""
 
 
 class TakeWorld(AgentRequest[Done], frozen=True, tag="take-world"):

@@ -125,7 +125,7 @@ def test_the_only_rank_of_a_host_is_replaced(network: Network) -> None:
 
 @pytest.mark.slow
 def test_a_world_on_hosts_shrinks_and_grows(network: Network) -> None:
-    """The highest ranks end; new ones fill the hosts' free slots; a restart starts as many; more than slots are refused."""
+    """The highest ranks end; new ones fill the hosts' free slots, and more are refused; a restart starts as many."""
     session = start(network, "gpu1:2,gpu2:2", n=3)
     session.run("x = 1", view=None)
     session.resize(4)
