@@ -104,7 +104,7 @@ class Supervisor:
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
-        seats = Seats(launcher, lambda: self._cluster.watches())
+        seats = Seats(launcher, lambda: self._cluster.watches())  # noqa: PLW0108 — each launch has its own
         self._actions = Actions(
             request,
             self._runs_to_end,

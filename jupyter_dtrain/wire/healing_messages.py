@@ -89,7 +89,7 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     """The world's, once they are replaced."""
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
-    hosts: list[str] = []
+    hosts: list[str] = msgspec.field(default_factory=list)
     """The host of each of ``ranks``, by the name that ``mpiexec`` knows; empty where all are on one machine."""
 
 

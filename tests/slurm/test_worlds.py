@@ -101,7 +101,8 @@ def test_a_dead_rank_is_replaced_on_its_node(site: Site) -> None:
     session.heal(["x"])
     code = (
         "import os, socket\nfrom mpi4py import MPI\n"
-        "(os.environ['LOCAL_RANK'], os.environ.get('SLURM_PROCID'), socket.gethostname(), MPI.COMM_WORLD.allreduce(1), x)"
+        "given = os.environ\n"
+        "(given['LOCAL_RANK'], given.get('SLURM_PROCID'), socket.gethostname(), MPI.COMM_WORLD.allreduce(1), x)"
     )
     found = values(session.run(code, view=None))
     kept = [rank.pid for rank in session.world.ranks[:3]] == pids[:3]
