@@ -34,8 +34,11 @@ BESIDE = """
 The fault suite heals the world after every play in which a rank has died on this machine, and compares it again.
 
 * **The steward asks the living ranks** whether they are idle. One that works on a cell, or does not answer within 3 s,
-  ends the heal. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM, the ranks are
-  on other hosts, or `OMPI_MCA_btl` leaves out tcp. The error says which, and names `%distributed restart`.
+  ends the heal. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM, the watch of
+  the dead rank's host has ended, or `OMPI_MCA_btl` leaves out tcp. The error says which, and names `%distributed
+  restart`.
+* **On other hosts** a dead rank is replaced on its own host. While its last output is on its way, a heal asks you to
+  try again.
 * **No cell begins** until the heal has ended: the world would change under it. The error says so. A cell that was on
   its way when the ranks said that they are idle ends the heal, and keeps the world that it has.
 * **The living ranks form the world again** with a new process for each dead rank. They take it only when every rank has
@@ -47,7 +50,7 @@ The fault suite heals the world after every play in which a rank has died on thi
 * **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
   to lose, and waits up to 15 s for that. It ends none of them if the ranks have roles, or if each rank holds only a
   part of a model or array; the error says so. If it fails later, the ranks that it has ended are dead, and a heal
-  replaces them.
+  replaces them. On other hosts, a resize that finds too few free slots is refused before it changes anything.
 * **A resize that drops ranks** (`--drop`) gives those above them other numbers. The ranks take the new numbers together
   with the new world, so a resize that fails leaves all numbers as they were. A rank that dies meanwhile is reported
   under the number that it has in the world as it is then.

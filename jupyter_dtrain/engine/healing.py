@@ -66,11 +66,13 @@ def introduce(plugins: Plugins) -> Introduction:
 def enter(mpi: Any, replacement: Replacement) -> Any:
     """In a new process: the communicator of the whole world. Waits for the living ranks, which have spawned it."""
     members = mpi.Comm.Get_parent().Merge(high=True)
-    return _let_in(members, replacement, [""]).Split(0, key=replacement.rank)
+    return _let_in(mpi, members, replacement, [""], []).Split(0, key=replacement.rank)
 
 
-def _let_in(members: Any, first: Replacement, command: list[str]) -> Any:
+def _let_in(mpi: Any, members: Any, first: Replacement, command: list[str], hosts: list[str]) -> Any:
     """The communicator of ``members`` and the new processes after ``first``; the lowest member has ``command`` run.
+
+    ``hosts``: as in :class:`.FormWorld`; the lowest member counts, which is never new.
 
     One after the other, each as a job of its own: ``mpiexec`` ends a whole job that was spawned when one of its
     processes dies, also with ``--with-ft ulfm`` (PRRTE of Open MPI 5.0.11). No communicator on the way is freed: a late
@@ -78,8 +80,20 @@ def _let_in(members: Any, first: Replacement, command: list[str]) -> Any:
     """
     for place in range(first.place + 1, len(first.ranks)):
         program, *arguments = [*command, first._replace(place=place).words]
-        members = members.Spawn(program, args=arguments, maxprocs=1).Merge(high=False)
+        where = _on(mpi, hosts[place]) if hosts else mpi.INFO_NULL
+        members = members.Spawn(program, args=arguments, maxprocs=1, info=where).Merge(high=False)
     return members
+
+
+def _on(mpi: Any, host: str) -> Any:
+    """What has ``mpiexec`` start a process on ``host``.
+
+    The slot of a dead rank counts as taken there, so ranks may exceed slots; the folder of this rank may be missing.
+    """
+    info = mpi.Info.Create()
+    for name, value in (("host", host), ("map_by", "slot:OVERSUBSCRIBE"), ("bind_to", "none"), ("wdir", "/")):
+        info.Set(name, value)
+    return info
 
 
 def adopt(environment: MutableMapping[str, str], place: Placement) -> None:
@@ -175,7 +189,8 @@ class Healing:
         if living.size + len(order.ranks) != order.size:
             raise RuntimeError("another rank has died")
         mine.living = living
-        members = _let_in(living, Replacement(tuple(order.ranks), -1, order.generation), order.command)
+        first = Replacement(tuple(order.ranks), -1, order.generation)
+        members = _let_in(self._mpi, living, first, order.command, order.hosts)
         mine.living = None
         world = members.Split(0, key=numbers_without(order.leaving, self._place.size)[self._place.rank])
         local_rank = self._place.local_rank if order.keeps_local_rank else None

@@ -4,6 +4,9 @@
 slot costs a hundredth of a second. So does the MPI job that living ranks spawn to replace dead ones (:mod:`.healing`),
 with a second argument that says which. The process sends its environment, its processors and what ``mpiexec`` has
 opened for it over a unix socket (see :mod:`.slots`), and the watch forks the rank. Then it waits for the rank's end.
+On another host it hands over its standard output too: MPI's daemon there forgets the world when all processes of the
+world's start have ended on that host, and then takes no new rank in; it counts one as ended only once its output is
+closed (PRRTE of Open MPI 5.0.11).
 
 Under failure: it ends with 0 where the rank did, and kills itself with SIGKILL where the rank ended in another way, or
 where the watch is gone. A process that calls ``_exit`` with another code leaves the other ranks' ``Shrink`` stuck (Open
@@ -61,10 +64,13 @@ def hand_over(watch: _socket.socket) -> None:
     entries = [name + b"=" + value for name, value in os.environb.items()]
     replaces = [REPLACES + b"=" + os.fsencode(words) for words in sys.argv[2:3]]
     message = b"\0".join([*entries, CPUS + b"=" + cpus, *replaces])
-    passed = []
+    handed = []
     if os.environb.get(INHERITED, b"").isdigit():
-        descriptor = int(os.environb[INHERITED]).to_bytes(LENGTH, sys.byteorder)
-        passed = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)]
+        handed = [int(os.environb[INHERITED])]
+    elif os.path.dirname(__file__) == sys.argv[1]:  # noqa: PTH120 — pathlib takes longer than all else here
+        handed = [1, 2]  # the copy that the watch of another host has made
+    rights = b"".join(number.to_bytes(LENGTH, sys.byteorder) for number in handed)
+    passed = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if handed else []
     watch.sendmsg([len(message).to_bytes(LENGTH, "big")], passed)
     watch.sendall(message)
 

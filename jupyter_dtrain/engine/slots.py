@@ -91,18 +91,22 @@ class Slot:
         """Where it takes the place of a dead rank; None in a world's start."""
         self.descriptor: int | None = None
         """The channel that its launcher has opened for it, as a descriptor of this process."""
+        self.output: list[int] = []
+        """Its standard output and error, as descriptors of this process, on a host that is not the steward's."""
         self._received = b""
 
     def read(self) -> bool:
         """Read what has come; returns whether the slot is complete. Raises :class:`EOFError` when it was given up."""
         with contextlib.suppress(BlockingIOError):
             while not self._complete:
-                data, passed, _, _ = socket.recv_fds(self.socket, 1 << 16, 1)
+                data, passed, _, _ = socket.recv_fds(self.socket, 1 << 16, 2)
                 if not data:
                     raise EOFError
                 self._received += data
-                if passed:
+                if len(passed) == 1:
                     self.descriptor = passed[0]
+                else:
+                    self.output += passed
         if self._complete:
             self._unpack()
         return self._complete
@@ -153,6 +157,8 @@ class Slot:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
+        while self.output:
+            os.close(self.output.pop())
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None

@@ -47,7 +47,7 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Fell, Reached, Ready, Report, WatchReady
+from jupyter_dtrain.wire.reports import Died, Fell, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders, slot_holder
@@ -104,6 +104,8 @@ class Watch:
         """Whether the steward is gone, or out of reach."""
         self._daemons: set[psutil.Process] = set()
         """The processes of ``mpiexec`` that have started the slots' processes."""
+        self._kept: list[int] = []
+        """The output of all processes that held slots: while it is open, MPI's daemon counts none as ended."""
         self._asked_to_end = False
         self._ending = False
         # No client renews the lease before the world is up.
@@ -136,6 +138,8 @@ class Watch:
             self._give_turns()
             self._copy_spools()
             self._await_pipe()
+        while self._kept:
+            os.close(self._kept.pop())
         end_all()
         self._finish()
 
@@ -268,22 +272,24 @@ class Watch:
             sys.stderr.write(f"Rank {number} cannot be started: {error}\n")
             slot.end(well=False)
             return
+        self._kept += slot.output
+        slot.output = []
         self._ranks[process.pid] = process
         self._watched[process.pid] = awaited
         self._touched.add(process.pid)
-        self._reports.send(Reached(number, "started", process.pid))
+        self._report(Reached(number, "started", process.pid))
 
     def _report(self, report: Report) -> None:
-        if isinstance(report, Ready):
-            if self._socket is None:
-                self._connect()
+        if isinstance(report, Ready) and self._socket is None:
+            self._connect()
+        if isinstance(report, Reached | Ready | Paused | Died):
             report = msgspec.structs.replace(report, watch=self._identity)
         if isinstance(report, Died) and self._copier is not None:
             # A client that hears of the end reads the rank's last words in the mirror.
             if self._copier.backlog(report.rank) > PROMPT:
                 self._late[report.rank] = report
                 self._copy_at = 0.0
-                self._reports.send(Fell(report.rank, report.words, report.run))
+                self._reports.send(Fell(report.rank, report.words, report.run, report.pid, report.watch))
                 return
             for piece in self._copier.pieces(report.rank):
                 self._reports.send(piece)

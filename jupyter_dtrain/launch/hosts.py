@@ -26,8 +26,8 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
-from . import local
-from .hostlist import named_hosts, place
+from . import daemons, local
+from .hostlist import fill, named_hosts, place
 from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 from .leftovers import MARK
 from .networks import address_to
@@ -138,6 +138,7 @@ class Hosts:
         self._python = self._options.python or sys.executable
         self.address = request.address
         self.hosts = request.hosts
+        self.slots = request.slots or request.hosts
         self.scratch = request.scratch
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
@@ -164,16 +165,25 @@ class Hosts:
         if network:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
-            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch]
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *daemons.OPTIONS]
+        return [*command, *self.slot_command()]
+
+    def slot_command(self) -> list[str]:
+        """With the interpreter there and the program that the watch has put beside its socket."""
         python = [self._python]
         if self._python.startswith("~/"):
             # Only a shell there knows the home.
             python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
-        return [*command, *python, "-I", "-S", f"{request.scratch}/slot_holder.py", request.scratch]
+        slot = ["-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
+        return ["/usr/bin/env", *daemons.FORGET, *python, *slot]
+
+    def resize(self, request: WorldRequest) -> None:
+        """Ranks fill the hosts in order, as in a start."""
+        self._request, self.hosts = request, fill(self.slots, request.size)
 
     def environment(self) -> dict[str, str]:
         """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
-        return local.ranks_environment(self._request)
+        return local.ranks_environment(self._request) | daemons.ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
         request = self._request
@@ -204,7 +214,8 @@ def _place(n: int | None, options: HostsOptions) -> Placement:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
     ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
-    return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface))
+    slots = {host.name: host.slots for host in hosts}
+    return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
 
 
 DECLARATION: Final = LauncherDeclaration(

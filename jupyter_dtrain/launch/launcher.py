@@ -83,6 +83,8 @@ class Launcher(Protocol):
     """The address of this machine as the ranks reach it."""
     scratch: str
     """The world's folder, on each host of its ranks, for what ends with it."""
+    slots: dict[str, int]
+    """The most ranks of each host, in order; empty where all ranks are on this machine, which takes any number."""
 
     def controller_command(self, incarnation: int) -> list[str]:
         """Ipyparallel's controller, on this machine."""
@@ -92,6 +94,15 @@ class Launcher(Protocol):
 
     def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
         """``mpiexec``; ``network``: the subnet that all hosts share with this machine, empty if there is none."""
+
+    def slot_command(self) -> list[str]:
+        """The process that ``mpiexec`` starts for each rank, on every host of the world.
+
+        One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.engine.slot_holder`).
+        """
+
+    def resize(self, request: WorldRequest) -> None:
+        """Take the ``request`` of the same world with another number of ranks: a later restart starts so many."""
 
     def environment(self) -> dict[str, str]:
         """The environment of what this machine runs for the world: ``mpiexec``, and local watches."""
@@ -112,6 +123,8 @@ class Placement(NamedTuple):
     """The ranks of each host, in order; empty where all are on this machine."""
     address: str
     """The address of this machine at which ranks reach it."""
+    slots: dict[str, int] = {}  # noqa: RUF012 — never changed
+    """The most ranks of each host, in order, where a resize may add ranks; empty: as many as ``hosts`` has."""
 
 
 class Capacity(NamedTuple):

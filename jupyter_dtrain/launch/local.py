@@ -266,6 +266,7 @@ class Local:
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
         self.scratch = request.scratch
+        self.slots: dict[str, int] = {}
 
     def controller_command(self, incarnation: int) -> list[str]:
         """With unix sockets."""
@@ -278,6 +279,14 @@ class Local:
     def ranks_command(self, mpi: Mpi, network: str) -> list[str]:  # noqa: ARG002 — no rank is on another host
         """With all ranks here."""
         return ranks_command(self._request, mpi)
+
+    def slot_command(self) -> list[str]:
+        """With this interpreter."""
+        return slot_command(self._request)
+
+    def resize(self, request: WorldRequest) -> None:
+        """Take the new request."""
+        self._request = request
 
     def environment(self) -> dict[str, str]:
         """With the variables that ranks need from their first moment."""

@@ -246,6 +246,7 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         launcher=asked.launcher.name,
         launcher_options=asked.launcher_values,
         hosts=placement.hosts,
+        slots=placement.slots,
         address=placement.address,
     )
 

@@ -256,6 +256,10 @@ class Cluster:
         log = "\n".join(f"{name} said: {line}" for name, lines in said.items() for line in lines.splitlines())
         return StartFailure(why, MORE_TIME, log)
 
+    def watches(self) -> dict[str, str]:
+        """The routing identities of the watches that live, by the host's name; empty for this machine. Any thread."""
+        return {} if self._watches is None else self._watches.living
+
     def controller_code(self) -> int | None:
         """The exit code of the controller; None while it runs."""
         return None if self._controller is None else self._controller.poll()

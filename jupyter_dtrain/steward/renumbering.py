@@ -2,8 +2,8 @@
 
 A rank takes its number as it takes the new world, and has its watch know first. The steward follows when all ranks have
 been asked to take that world. So for some milliseconds a report may bear a number that the steward does not use yet, or
-no longer uses: the process id says which rank is meant. That holds where all ranks are on this machine, as they are in
-every resize.
+no longer uses: the process says which rank is meant. Processes of two hosts may share an id, so their watches tell them
+apart.
 
 Pure functions; nothing here waits or fails.
 """
@@ -11,22 +11,39 @@ Pure functions; nothing here waits or fails.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.world import Rank
 
+if TYPE_CHECKING:
+    from jupyter_dtrain.wire.reports import Died, Fell, Paused, Reached
 
-def number_of(ranks: Iterable[Rank], rank: int, pid: int) -> int | None:
-    """The number under which the steward knows process ``pid``, which reports as ``rank``; None where it is no rank.
 
-    ``pid`` 0 stands for whatever process has the number.
+class Process(NamedTuple):
+    """A process of a rank, or of one that is to be."""
+
+    watch: str
+    """The routing identity of the watch that has forked it."""
+    pid: int
+
+
+def process_of(one: Rank | Reached | Died | Fell | Paused) -> Process:
+    """The process that it is about."""
+    return Process(one.watch, one.pid)
+
+
+def number_of(ranks: Iterable[Rank], report: Died | Fell | Paused) -> int | None:
+    """The number under which the steward knows the process that reports; None where it is no rank.
+
+    A report without a process id is about whatever process has the number.
     """
-    known = list(ranks)
-    if any(one.rank == rank and pid in (0, one.pid) for one in known):
-        return rank
-    return next((one.rank for one in known if pid and one.pid == pid and not one.has_ended), None)
+    known, process = list(ranks), process_of(report)
+    if any(one.rank == report.rank and (not report.pid or process_of(one) == process) for one in known):
+        return report.rank
+    return next((one.rank for one in known if process_of(one) == process and not one.has_ended), None)
 
 
 def renumber(ranks: Iterable[Rank], numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> dict[int, Rank]:

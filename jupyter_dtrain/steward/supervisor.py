@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import shutil
 import threading
@@ -55,9 +54,10 @@ from .lease import Lease
 from .nodes import Nodes
 from .open_runs import OpenRuns
 from .processes import become_subreaper, describe_descendants, is_running
-from .progress import STILL, Progress
+from .progress import REPORT_PATIENCE, STILL, Progress
 from .renumbering import number_of
 from .requests import Requests
+from .seats import Seats
 from .state import State, rank_of
 from .watches import WatchEnd
 
@@ -72,8 +72,6 @@ FAILED_PATIENCE = 10.0
 TICK = 0.5
 ABORT_PATIENCE = 3.0
 """Seconds in which ranks that never got ready may say where they were."""
-REPORT_PATIENCE = 4.0
-"""Seconds that a watch may take to report the end of its rank before the steward does so itself."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,8 +90,6 @@ class Supervisor:
         self._state = State(request, self._lease)
         self._gone: dict[int, float] = {}
         """By process id: since when a rank is known to be gone without a report."""
-        self._lost_at = math.inf
-        """Since when a rank has no process, in a world that starts."""
         self._gpus: dict[str, int] = {}
         """The GPUs of each host, by its watch."""
         launcher = self._launcher = launcher_of(request)
@@ -105,6 +101,7 @@ class Supervisor:
         self._waiting: list[dict[str, Any]] = []
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
+        seats = Seats(launcher, lambda: self._cluster.watches())  # noqa: PLW0108 — each launch has its own
         self._actions = Actions(
             request,
             self._runs_to_end,
@@ -114,7 +111,7 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
-            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus),
+            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
@@ -214,7 +211,6 @@ class Supervisor:
     def _launch(self) -> None:
         self._launches += 1
         self._silence = None
-        self._lost_at = math.inf
         self._gpus.clear()
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
@@ -295,17 +291,20 @@ class Supervisor:
 
     def _rank_paused(self, paused: Paused) -> None:
         """A stopped rank is never taken for dead: it may go on."""
-        state: RankState = "stopped" if paused.stopped else "idle"
-        rank = number_of(self._state.ranks, paused.rank, paused.pid)
-        if rank is not None and self._state.change_rank(rank, state=state):
-            self._tell(RankPaused(rank=rank, state=state))
+        self._change(paused, "stopped" if paused.stopped else "idle")
 
     def _rank_fell(self, fell: Fell) -> None:
         """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
-        words = f"{fell.words}; its last output is still on its way"
-        if self._state.change_rank(fell.rank, state="unreachable", words=words):
-            self._actions.rank_died(fell.rank, fell.run)
-            self._tell(RankPaused(rank=fell.rank, state="unreachable", words=words))
+        rank = self._change(fell, "unreachable", f"{fell.words}; its last output is still on its way")
+        if rank is not None:
+            self._actions.rank_died(rank, fell.run)
+
+    def _change(self, report: Paused | Fell, state: RankState, words: str = "") -> int | None:
+        rank = number_of(self._state.ranks, report)
+        if rank is None or not self._state.change_rank(rank, state=state, words=words):
+            return None
+        self._tell(RankPaused(rank=rank, state=state, words=words))
+        return rank
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
         if not self._state.mark_dead(number, words, events, asked=asked):
@@ -318,7 +317,8 @@ class Supervisor:
     def _ranks_replaced(self, ranks: list[int]) -> None:
         self._keeper.ranks_replaced(ranks, range(self._state.request.size, self._request.size))
         if self._request.size != (request := self._state.request).size:
-            self._request, self._launcher = request, launcher_of(request)
+            self._request = request
+            self._launcher.resize(request)
             worlds.relist(request.folder, request.size)
 
     def _ranks_failed(self, error: StartFailed) -> None:
@@ -393,7 +393,7 @@ class Supervisor:
             self._start_again(f"Nothing has moved for {STILL:g} s: {describe_descendants()}.")
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(process_ended("ipyparallel's controller", code, self._cluster.said("controller", 40)))
-        elif (lost := self._lost_in_start(now)) is not None:
+        elif not self._launcher.remote and (lost := self._state.progress.lost(self._cluster.ranks_here)) is not None:
             words = describe_unknown_end(lost, "its watch is gone").capitalize()
             self._fail(StartFailure(f"{words}, while the world was starting.", AGAIN))
         elif self._silence is not None and now > self._state.deadline:
@@ -403,19 +403,6 @@ class Supervisor:
             # The watches report what they say then: where in their code they were.
             self._cluster.abort_ranks()
             self._state.deadline = now + ABORT_PATIENCE
-
-    def _lost_in_start(self, now: float) -> int | None:
-        """A rank that has no process any more and was not reported: its watch was killed. The others wait for it."""
-        lost = (
-            not self._launcher.remote
-            and self._state.progress.started
-            and set(range(self._request.size)) - self._cluster.ranks_here()
-        )
-        if not lost or len(lost) == self._request.size:  # mpiexec tells no numbers
-            self._lost_at = math.inf
-            return None
-        self._lost_at = min(self._lost_at, now)
-        return min(lost) if now - self._lost_at > REPORT_PATIENCE else None
 
     def _check_running(self) -> None:
         if (code := self._cluster.controller_code()) is not None:

@@ -56,6 +56,12 @@ class Watches:
         """Their processes on this machine; for another host that is ssh."""
         return list(self._processes.values())
 
+    @property
+    def living(self) -> dict[str, str]:
+        """The routing identities of those that have begun and not ended, by the host's name. Any thread."""
+        begun = self.begun.copy()
+        return {host: one.identity for host, one in begun.items() if self._processes[host].poll() is None}
+
     def add(self, host: str, process: subprocess.Popen[bytes], first_line: bytes, spec: RankSpec) -> None:
         """Follow a watch that has just been started, and send it what it needs to begin."""
         self._processes[host] = process

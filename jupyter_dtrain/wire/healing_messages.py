@@ -94,6 +94,8 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     """The world's, once they are replaced."""
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
+    hosts: list[str] = msgspec.field(default_factory=list)
+    """The host of each of ``ranks``, by the name that ``mpiexec`` knows; empty where all are on one machine."""
     leaving: list[int] = msgspec.field(default_factory=list)
     """The ranks that are no part of that world; :mod:`jupyter_dtrain.core.numbering` has the numbers of the others."""
     keeps_local_rank: bool = False

@@ -54,6 +54,8 @@ class Reached(msgspec.Struct, frozen=True, tag="reached"):
     rank: int
     step: Step
     pid: int = 0
+    watch: str = ""
+    """Routing identity of its watch, which adds it."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -102,6 +104,8 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
     rank: int
     stopped: bool
     pid: int = 0
+    watch: str = ""
+    """Routing identity of its watch."""
 
 
 class Fell(msgspec.Struct, frozen=True, tag="fell"):
@@ -111,6 +115,9 @@ class Fell(msgspec.Struct, frozen=True, tag="fell"):
     words: str
     run: int | None
     """The run that the rank was working on."""
+    pid: int = 0
+    watch: str = ""
+    """Routing identity of its watch."""
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
@@ -129,6 +136,8 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     """Output on the rank's descriptors that the watch had not read."""
     asked: bool = False
     """Whether a person asked for it."""
+    watch: str = ""
+    """Routing identity of its watch."""
 
 
 Report = WatchReady | Spooled | Reached | Ready | Formed | Renumbered | Ended | Paused | Fell | Died

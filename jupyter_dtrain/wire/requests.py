@@ -137,6 +137,8 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The values of the launcher's own options; see :meth:`options_of_launcher`."""
     hosts: dict[str, int] = {}
     """The ranks of each host, in order; empty where all are on this machine."""
+    slots: dict[str, int] = {}
+    """The most ranks of each host that the person named, in order; empty where that is not known."""
     address: str = ADDRESS
     """The address of this machine at which ranks reach it."""
 

@@ -88,3 +88,28 @@ def test_a_restarted_world_stays_in_its_job(world: Session, site: Site) -> None:
     assert site.jobs() == before
     assert not pids & fresh
     assert values(world.run("1 + 1", view=None)) == dict.fromkeys(range(4), 2)
+
+
+@pytest.mark.slow
+def test_a_dead_rank_is_replaced_on_its_node(site: Site) -> None:
+    """In the same job, under its number; the others keep their variables."""
+    session = start()
+    session.run("import os\nx = 10 + int(os.environ['RANK'])", view=None)
+    pids = [rank.pid for rank in session.world.ranks]
+    session.run("os.kill(os.getpid(), 9)", ranks=[3], wait=False, view=None)
+    until(lambda: [rank.rank for rank in session.world.dead] == [3])
+    session.heal(["x"])
+    code = (
+        "import os, socket\nfrom mpi4py import MPI\n"
+        "given = os.environ\n"
+        "(given['LOCAL_RANK'], given.get('SLURM_PROCID'), socket.gethostname(), MPI.COMM_WORLD.allreduce(1), x)"
+    )
+    found = values(session.run(code, view=None))
+    kept = [rank.pid for rank in session.world.ranks[:3]] == pids[:3]
+    session.stop()
+    site.check_empty()
+
+    assert found == {
+        rank: (str(rank % 2), None, f"gpu{rank // 2 + 1}", 4, 10 + rank if rank < 3 else 10) for rank in range(4)
+    }
+    assert kept

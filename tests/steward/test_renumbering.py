@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.steward.renumbering import number_of, renumber
+from jupyter_dtrain.wire.reports import Paused
 
 
 def a_rank(number: int, **changes) -> Rank:
@@ -34,7 +35,13 @@ LATER = [
     ],
 )
 def test_a_report_is_about_the_rank_with_its_process(ranks, rank, pid, number):
-    assert number_of(ranks, rank, pid) == number
+    assert number_of(ranks, Paused(rank, True, pid)) == number
+
+
+def test_processes_of_two_hosts_that_share_an_id_are_told_apart_by_their_watches():
+    ranks = [a_rank(0, pid=1000, engine="0", watch="a"), a_rank(1, pid=1000, engine="1", watch="b")]
+    assert [number_of(ranks, Paused(rank, True, 1000, watch)) for rank in (0, 1) for watch in "ab"] == [0, 1, 0, 1]
+    assert number_of(ranks, Paused(1, True, 1000, "c")) is None
 
 
 def test_those_that_stay_keep_process_and_device():

@@ -139,7 +139,7 @@ class Batch(Hosts):
         return {}
 
     def _place(self, slots: dict[str, int]) -> None:
-        self.hosts = fill(slots, self._request.size)
+        self.hosts, self.slots = fill(slots, self._request.size), slots
         if sum(self.hosts.values()) < self._request.size:
             raise StartFailed(
                 f"The job has {sum(slots.values())} slots, too few for {self._request.size} ranks.",

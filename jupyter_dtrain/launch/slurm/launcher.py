@@ -22,7 +22,8 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
-from .. import local
+from .. import daemons, local
+from ..hostlist import fill
 from ..launcher import Allocation, Capacity, LauncherDeclaration, Look, Mpi, WatchCommand
 from ..leftovers import MARK
 from ..networks import local_address
@@ -47,6 +48,7 @@ class Slurm:
         """Not the steward's own: it may run on a node of the job."""
         self.address = ADDRESS
         self.hosts: dict[str, int] = {}
+        self.slots: dict[str, int] = {}
         self._beat = f"{request.scratch}.beat"
         self._held = Held(self._options, request.size, job_name(request.id), self._beat, own_job(os.environ))
         self._munge: list[str] = []
@@ -64,7 +66,7 @@ class Slurm:
         self._held.get(say, stopped)
         if stopped.is_set():
             return
-        self.hosts = self._held.hosts
+        self.hosts = self.slots = self._held.hosts
         try:
             first, *_ = queue.node_addresses([next(iter(self.hosts))]).values()
             address = local_address(first)
@@ -121,15 +123,23 @@ class Slurm:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
             command += ["--with-ft", "ulfm", "--prtemca", "prte_local_tmpdir_base", request.scratch]
-            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch]
+            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *daemons.OPTIONS]
+        return [*command, *self.slot_command()]
+
+    def slot_command(self) -> list[str]:
+        """Without the variables of the step that started MPI's daemon."""
         forget = [word for name in OF_A_STEP for word in ("-u", name)]
         slot = [sys.executable, "-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return [*command, "/usr/bin/env", *forget, *slot]
+        return ["/usr/bin/env", *daemons.FORGET, *forget, *slot]
+
+    def resize(self, request: WorldRequest) -> None:
+        """Ranks fill the nodes of the job in order; the job stays as it is."""
+        self._request, self.hosts = request, fill(self.slots, request.size)
 
     def environment(self) -> dict[str, str]:
         """No more than ``mpiexec`` needs, and the job's nodes."""
         variables = {name: one for name, one in self._launched().items() if name.startswith(("OMPI_", "PRTE_"))}
-        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables))
+        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | daemons.ENVIRONMENT)
 
     def _launched(self) -> dict[str, Variable]:
         return local.launched_variables(self._request, self.scratch)
