@@ -94,7 +94,7 @@ def _unreachable(address: tuple[str, int]) -> str:
     except TimeoutError:
         return f"no answer within {CONNECT_PATIENCE:g} s"
     except OSError as error:
-        return error.strerror if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else ""
+        return str(error.strerror) if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else ""
     return ""
 
 
