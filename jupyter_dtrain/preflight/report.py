@@ -28,7 +28,9 @@ def sentences(finding: Finding) -> str:
     """Which machines, what and why, as the reason of an error."""
     unnamed = [name for name in finding.where if name not in finding.what]
     where = f"{name_some(unnamed)}: " if unnamed else ""
-    return f"{where}{finding.what} {finding.why}".rstrip()
+    # The words of another program end as it likes.
+    end = "." if finding.why and not finding.what.endswith((".", "!", "?")) else ""
+    return f"{where}{finding.what}{end} {finding.why}".rstrip()
 
 
 def _caption(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> str:

@@ -1,8 +1,9 @@
 """A bad cable: passes frames between a host's port and the switch late, loses some, and drops those to blocked ports.
 
 The kernel's own netem and packet filter would do the same, but many kernels lack the one and many machines the other.
-A program of its own, in the switch's network namespace: ``cable.py PORT PLUG DELAY LOSS open|closed [TCP-PORT...]``. It
-says ``ready`` once frames pass, and runs until it is killed; the switch then takes the port back.
+A program of its own, in the switch's network namespace: ``cable.py PORT PLUG DELAY LOSS WAY [TCP-PORT...]``, where WAY
+is ``open``, ``closed`` or the address that the host may not call. It says ``ready`` once frames pass, and runs until it
+is killed; the switch then takes the port back.
 """
 
 from __future__ import annotations
@@ -36,24 +37,40 @@ class Way:
     """One direction of the cable."""
 
     def __init__(
-        self, send: Callable[[bytes], object], delay: float, loss: float, blocked: set[int], *, closed: bool = False
+        self,
+        send: Callable[[bytes], object],
+        delay: float,
+        loss: float,
+        blocked: set[int],
+        *,
+        closed: bool = False,
+        target: str = "",
     ) -> None:
         self.send = send
         self.delay = delay
         self.loss = loss
         self.blocked = blocked
         self.closed = closed
+        self.target = socket.inet_aton(target) if target else b""
         self.under_way: deque[tuple[float, bytes]] = deque()
 
     def take(self, frame: bytes) -> None:
         """A frame that came in, which may be lost."""
         if random.random() < self.loss or len(self.under_way) >= QUEUE:  # noqa: S311 — noise, no secret
             return
-        if self.blocked and tcp_port(frame[HEADER:]) in self.blocked:
+        if self.target:
+            if self.calls_target(frame[HEADER:]):
+                return
+        elif self.blocked and tcp_port(frame[HEADER:]) in self.blocked:
             return
         if self.closed and begins(frame[HEADER:]) and tcp_port(frame[HEADER:]) != SSH:
             return
         self.under_way.append((time.monotonic() + self.delay, frame))
+
+    def calls_target(self, frame: bytes) -> bool:
+        """Whether a frame asks the target for a connection, to one of the blocked ports, or to any but ssh's."""
+        port = tcp_port(frame)
+        return begins(frame) and frame[30:34] == self.target and (port in self.blocked if self.blocked else port != SSH)
 
     def pass_on(self) -> float | None:
         """Send the frames whose time has come; the seconds until the next one's."""
@@ -86,18 +103,20 @@ def begins(frame: bytes) -> bool:
     return bool(flags & SYN) and not flags & ACK
 
 
-def main(port: str, plug: str, delay: float, loss: float, blocked: set[int], *, closed: bool) -> None:
+def main(port: str, plug: str, delay: float, loss: float, way: str, blocked: set[int]) -> None:
     """Pass frames between the interface ``port`` and a new one named ``plug``.
 
-    ``closed``: drop what asks the host at ``port`` for a connection, but for ssh.
+    ``way``: ``closed`` drops what asks the host at ``port`` for a connection, but for ssh; an address drops what the
+    host asks of it, at the ``blocked`` ports, or at any but ssh's.
     """
     far = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(far, TUNSETIFF, struct.pack("16sH", plug.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
     near = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     near.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     near.bind((port, ETH_P_ALL))
-    out = Way(lambda frame: os.write(far, frame), delay, loss, blocked)
-    back = Way(near.send, delay, loss, blocked, closed=closed)
+    target = "" if way in ("open", "closed") else way
+    out = Way(lambda frame: os.write(far, frame), delay, loss, blocked, target=target)
+    back = Way(near.send, delay, loss, set() if target else blocked, closed=way == "closed")
     ends: list[socket.socket | int] = [near, far]
     print("ready", flush=True)
     while True:
@@ -116,4 +135,4 @@ def main(port: str, plug: str, delay: float, loss: float, blocked: set[int], *, 
 
 if __name__ == "__main__":
     ports = {int(word) for word in sys.argv[6:]}
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), ports, closed=sys.argv[5] == "closed")
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), sys.argv[5], ports)

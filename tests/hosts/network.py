@@ -174,11 +174,18 @@ class Host:
         self._network.switch.run(["ip", "link", "set", self.name, "up"])
 
     def impair(
-        self, *, delay: float = 0.0, loss: float = 0.0, block: tuple[int, ...] = (), closed: bool = False
+        self,
+        *,
+        delay: float = 0.0,
+        loss: float = 0.0,
+        block: tuple[int, ...] = (),
+        closed: bool = False,
+        target: str = "",
     ) -> None:
         """Delay all frames by seconds, each way, lose this part of them, and drop TCP to these ports, each way.
 
-        ``closed``: drop all that asks this host for a connection, but for ssh, as a usual firewall does.
+        ``closed``: drop all that asks this host for a connection, but for ssh, as a usual firewall does. ``target``: an
+        address; drop only what this host asks of it: connections to the ports in ``block``, or to all but ssh's.
         """
         self.restore()
         switch, plug = self._network.switch, f"{self.name}-far"
@@ -190,7 +197,7 @@ class Host:
             plug,
             str(delay),
             str(loss),
-            "closed" if closed else "open",
+            target or ("closed" if closed else "open"),
         ]
         words += map(str, block)
         self._cable = switch.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from jupyter_dtrain import DistributedError, StartFailed
 from jupyter_dtrain.core.errors import BadRequest, WorldLost
 from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, left, start, values
 from tests.hosts.network import Network
 from tests.steward.until import child_named, state_of, steward_of, until
@@ -113,28 +117,66 @@ def test_a_firewall_is_one_finding(network: Network) -> None:
     until(lambda: left(network) == [])
 
 
-@pytest.mark.parametrize("fault", ["host key", "interpreter", "package"])
-def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: str) -> None:
-    """Named with its reason and cure, before any process is started there."""
-    known = network.known_hosts.read_text()
-    options: dict[str, Any] = {}
-    if fault == "host key":
-        network.known_hosts.write_text(known.replace(network["gpu2"].public_key, network["gpu1"].public_key))
-        words = "(?s)The key of gpu2 is not the one that ssh knows.*ssh-keygen"
-    elif fault == "interpreter":
-        options, words = {"python": "/opt/none/python"}, "/opt/none/python"
-    else:
-        bare = shutil.which("python3", path="/usr/bin")
-        if bare is None:
-            pytest.skip("this machine has no Python without the package at /usr/bin/python3")
-        options, words = {"python": bare}, "jupyter.dtrain"
-    try:
-        with pytest.raises(StartFailed, match=words) as caught:
-            start(network, **options)
-        print(caught.value)
-    finally:
-        network.known_hosts.write_text(known)
+OLD = ("torch", "numpy", "jupyter-dtrain")
+"""Distributions of which one host has another version."""
 
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest, network: Network) -> Iterator[tuple[dict[str, Any], str]]:
+    """Something that is wrong with one host or with all: the start options that meet it, and the finding's words."""
+    gpu2 = network["gpu2"]
+    with contextlib.ExitStack() as stack:
+        match request.param:
+            case "host key":
+                known = network.known_hosts.read_text()
+                stack.callback(network.known_hosts.write_text, known)
+                network.known_hosts.write_text(known.replace(gpu2.public_key, network["gpu1"].public_key))
+                yield {}, "The key of gpu2 is not the one that ssh knows.*ssh-keygen"
+            case "interpreter":
+                yield {"python": "/opt/none/python"}, "/opt/none/python cannot be run there.*--python"
+            case "package":
+                bare = shutil.which("python3", path="/usr/bin")
+                if bare is None:
+                    pytest.skip("this machine has no Python without the package at /usr/bin/python3")
+                yield (
+                    {"python": bare},
+                    "The package jupyter_dtrain is missing on gpu1, gpu2.*pip install jupyter-dtrain",
+                )
+            case name:
+                metadata = metadata_of(name)
+                text = re.sub(r"(?m)^Version: .*$", "Version: 0.0.1", metadata.read_text(), count=1)
+                gpu2.replace(metadata, text)
+                stack.callback(gpu2.run, ["umount", str(metadata)])
+                package = name.replace("-", "_")
+                yield {}, rf"The machines have different versions of {package}: .*; 0\.0\.1 on gpu2\..*{name}==\d"
+
+
+def metadata_of(name: str) -> Path:
+    """The file that says which version of a distribution is installed; skips where it is not."""
+    try:
+        files = distribution(name).files or []
+    except PackageNotFoundError:
+        pytest.skip(f"{name} is not installed")
+    return Path(str(next(file for file in files if file.name == "METADATA").locate()))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["host key", "interpreter", "package", *(pytest.param(name, marks=pytest.mark.slow) for name in OLD)],
+    indirect=True,
+)
+def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: tuple[dict[str, Any], str]) -> None:
+    """The doctor and a start name it alike, with its reason and cure, before any process is started there."""
+    options, words = fault
+    found = doctor("gpu1:2,gpu2:2", ssh_args=f"-F {network.ssh_config}", quick=True, **options)
+    with pytest.raises(StartFailed, match=words) as caught:
+        start(network, **options)
+    print(caught.value)
+
+    [error] = found.errors
+    assert re.search(words, f"{error.what} {error.cure}")
+    # A start puts the hosts before a finding that names none.
+    assert caught.value.reason.endswith(f"{error.what.rstrip('.')}. {error.why}")
     until(lambda: left(network) == [])
 
 

@@ -1,13 +1,9 @@
-"""Worlds on three hosts; and hosts whose software differs, which no world starts on."""
+"""Worlds on three hosts."""
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import distribution
-
 import pytest
 
-from jupyter_dtrain import StartFailed
 from tests.hosts.launching import left, start, values
 from tests.hosts.network import Network
 from tests.steward.until import until
@@ -22,20 +18,13 @@ SUM = (
 
 
 @pytest.mark.slow
-def test_ranks_on_three_hosts_compute_together_and_other_versions_are_refused(able: None) -> None:
-    """Ranks fill the hosts in order; one finding names the host that differs, and nothing is left."""
+def test_ranks_on_three_hosts_compute_together(able: None) -> None:
+    """Ranks fill the hosts in order, and nothing is left."""
     pytest.importorskip("torch")
     with Network(hosts=3) as network:
         session = start(network, "gpu1:1,gpu2:2,gpu3:1")
         found = values(session.run(SUM, view=None))
         session.stop()
-        until(lambda: left(network) == [])
-
-        path = next(file for file in distribution("torch").files or [] if file.name == "METADATA").locate()
-        text = re.sub(r"(?m)^Version: .*$", "Version: 1.0.0", str(path.read_text()), count=1)
-        network["gpu3"].replace(str(path), text)
-        with pytest.raises(StartFailed) as caught:
-            start(network, "gpu1:1,gpu3:1")
         until(lambda: left(network) == [])
 
     assert found == {
@@ -44,6 +33,3 @@ def test_ranks_on_three_hosts_compute_together_and_other_versions_are_refused(ab
         2: ("gpu2", "1", "1", 4.0),
         3: ("gpu3", "2", "0", 4.0),
     }
-    assert "The machines have different versions of torch: " in caught.value.reason
-    assert "1.0.0" in caught.value.reason
-    assert "gpu3" in caught.value.reason

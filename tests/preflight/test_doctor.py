@@ -54,7 +54,9 @@ def test_two_hosts_that_are_fine_have_no_error(whole):
     assert whole.ok
     assert whole.hosts == ["a", "b"]
     assert [type(one) for one in whole.machines.values()] == [Facts] * 3
-    assert [one.what for one in whole.findings if one.severity == "warning"] == ["a, b are one machine."]
+    # This user may have dead worlds, such as those of other tests, which are warnings of their own.
+    warnings = [one.what for one in whole.findings if one.severity == "warning" and "ead worlds" not in one.what]
+    assert warnings == ["a, b are one machine."]
     assert any(one.what == "TCP works from each host to all machines (4 connections tried)." for one in whole.findings)
     assert any(one.what.startswith("All-reduce between two hosts: ") for one in whole.findings)
     assert any("All hosts see the working directory" in one.what for one in whole.findings)

@@ -209,14 +209,20 @@ class JaxGroups:
         return get_distributed_runtime_service
 
     def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Record which epoll instance gloo opens."""
+        """Record which epoll instance gloo opens, and have it listen on the interface that torch's gloo uses.
+
+        By default JAX's gloo listens where the name of its host leads. On Debian and Ubuntu that is 127.0.1.1, which no
+        other host reaches.
+        """
 
         @functools.wraps(original)
         def make_gloo_tcp_collectives(*args: Any, **kwargs: Any) -> Any:
+            interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+            chosen = {"interface": interface} if interface and not args[1:] and "hostname" not in kwargs else {}
             before = epolls()
             self._loops &= before
             try:
-                return original(*args, **kwargs)
+                return original(*args, **(chosen | kwargs))
             finally:
                 self._loops |= epolls() - before
 

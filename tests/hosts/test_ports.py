@@ -1,0 +1,73 @@
+"""One thing that a firewall drops between the machines of a world: one direction, or one port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from jupyter_dtrain import DistributedError, StartFailed
+from jupyter_dtrain.preflight.doctor import doctor
+from tests.hosts.launching import PATIENCE, left, start
+from tests.hosts.network import Network
+from tests.steward.until import until
+
+pytestmark = pytest.mark.slow
+
+
+class Rule(NamedTuple):
+    """A host, and the address that it may not call, though it may call all others and is called by all."""
+
+    host: str
+    address: Callable[[Network], str]
+    words: str
+
+
+RULES = {
+    "between ranks": Rule("gpu1", lambda network: network["gpu2"].address, "gpu2 ({}) cannot be reached from gpu1"),
+    "back to mpiexec": Rule("gpu2", lambda network: network.address, "this machine ({}) cannot be reached from gpu2"),
+}
+INIT = "import torch.distributed as dist\ndist.init_process_group('gloo')"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_direction_that_is_blocked_is_one_finding(network: Network, rule: str) -> None:
+    """The doctor and a start name both ends, and leave no process on any machine."""
+    host, address_of, words = RULES[rule]
+    address = address_of(network)
+    network[host].impair(target=address)
+    try:
+        found = doctor("gpu1:1,gpu2:1", ssh_args=f"-F {network.ssh_config}", quick=True)
+        with pytest.raises(StartFailed) as caught:
+            start(network, "gpu1:1,gpu2:1")
+    finally:
+        network[host].restore()
+
+    [error] = found.errors
+    assert error.what.startswith(f"{words.format(address)}: no answer within 3 s")
+    assert "firewall" in error.cure
+    assert (caught.value.reason, caught.value.cure) == (f"{error.what} {error.why}", error.cure)
+    until(lambda: left(network) == [])
+
+
+def test_the_stores_port_alone_is_named_by_the_rank_that_does_not_reach_it(network: Network) -> None:
+    """No examination knows that port, and a start needs it for nothing. The other rank is released; both go on."""
+    pytest.importorskip("torch")
+    session = start(network, "gpu1:1,gpu2:1")
+    run = session.run("import os; print(os.environ['MASTER_PORT'])", view=None)
+    port = int(run.text(1))
+    network["gpu2"].impair(target=network.address, block=(port,))
+    try:
+        with pytest.raises(DistributedError) as caught:
+            session.run(INIT, view=None, timeout=2 * PATIENCE)
+    finally:
+        network["gpu2"].restore()
+    again = session.run(INIT, view=None, timeout=2 * PATIENCE).outcome
+    session.stop()
+
+    place = f"{network.address}:{port} (no answer within 5 s)"
+    assert f"this host does not reach the world's store at {place}. A firewall may drop" in str(caught.value)
+    assert caught.value.run.outcome == "error"
+    assert again == "ok"
+    until(lambda: left(network) == [])
