@@ -150,6 +150,8 @@ class Healing:
         self._plugins = plugins
         self._report = report
         self._try: _Try | None = None
+        self._agreeing = threading.Lock()
+        """Held while the living ranks agree on who they are: a try that was given up may still do so."""
         self._taking = threading.Lock()
         self._late: list[_Try] = []
         """The worlds that this rank takes when its cell has ended, oldest first."""
@@ -185,10 +187,16 @@ class Healing:
 
     def _meet(self, order: FormWorld, mine: _Try) -> tuple[Any, int]:
         """The communicator of the whole world, and this rank's local rank there."""
-        living = self._base.Shrink()
-        if living.size + len(order.ranks) != order.size:
-            raise RuntimeError("another rank has died")
+        # Two tries at once would meet in each other's collectives. These two end, whatever dies meanwhile.
+        with self._agreeing:
+            living = self._base.Shrink()
+            if living.size + len(order.ranks) != order.size:
+                raise RuntimeError("another rank has died")
+            # A rank that still makes a communicator crashes when another revokes that: nobody may until all have it.
+            living.Agree(1)
         mine.living = living
+        if mine.given_up:
+            raise RuntimeError("the try is over")
         first = Replacement(tuple(order.ranks), -1, order.generation)
         members = _let_in(self._mpi, living, first, order.command, order.hosts)
         mine.living = None

@@ -9,7 +9,7 @@ from jupyter_dtrain import BadRequest, HealFailed, RanksBusy, Session
 from jupyter_dtrain.launch.worlds import list_worlds
 from tests.session.cells import begin, pids, run, values
 from tests.session.test_behaviour_heal import kill, newcomer, whole
-from tests.steward.until import until
+from tests.steward.until import child_named, until
 
 pytestmark = pytest.mark.here("it kills processes of ranks")
 
@@ -18,6 +18,24 @@ import os
 names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
 [os.environ[name] for name in names]
 """
+
+
+LATE = """
+import time
+from jupyter_dtrain.wire.messages import REQUEST_MESSAGE
+healing = get_ipython().kernel.control_handlers[REQUEST_MESSAGE].__self__._healing
+ended_before = []
+class Late:
+    def __init__(self, comm): self.comm = comm
+    def Shrink(self):
+        made = self.comm.Shrink()
+        asked = healing._try
+        time.sleep(1)
+        ended_before.append(asked is None or asked.given_up)
+        return made
+healing._base = Late(healing._base)
+"""
+"""A rank that is slow to leave the call in which it makes a communicator with the others that live."""
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +183,24 @@ def test_an_impossible_resize_is_refused_before_anything_happens(world):
     assert busy.wait(20)
     assert pids(world) == before
     assert whole(world)
+
+
+def test_a_try_ends_when_no_rank_makes_a_communicator_any_more(launch):
+    """Where no process can be started; a rank that still made one would crash in Open MPI as others revoke it."""
+    with launch(n=3) as session:
+        run(session, LATE, [2])
+        before = pids(session)
+        mpiexec = child_named(session, "prterun")
+        limits = mpiexec.rlimit(psutil.RLIMIT_NOFILE)
+        mpiexec.rlimit(psutil.RLIMIT_NOFILE, (mpiexec.num_fds(), limits[1]))
+        with pytest.raises(HealFailed, match=r"try 3 of 3"):
+            session.resize(4)
+        mpiexec.rlimit(psutil.RLIMIT_NOFILE, limits)
+
+        assert values(run(session, "healing._base = healing._base.comm\nended_before", [2])) == {2: [False] * 3}
+        assert pids(session) == before
+        session.resize(4)
+        assert whole(session)
 
 
 @pytest.mark.slow
