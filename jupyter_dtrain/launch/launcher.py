@@ -57,7 +57,7 @@ class Allocation(Protocol):
         """Look at the nodes that :meth:`get` has got, for some seconds at most, before ranks start there.
 
         Return at once when ``stopped`` is set. Raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world
-        can start on them.
+        can start on them; nodes that were taken away meanwhile do not answer, and then that is the reason.
         """
 
     def look(self, *, ending: bool = False) -> Look:

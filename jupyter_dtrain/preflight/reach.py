@@ -72,13 +72,13 @@ class BySsh:
 
     cures = SSH
 
-    def __init__(self, args: str = "", python: str | None = None) -> None:
+    def __init__(self, args: str = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
         """``args``: options for ssh, as in a shell. ``python``: default the path of this interpreter.
 
-        Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
+        ``stopped``: default one that is never set. Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
         self.carrier = Ssh.parse(args)
-        self.stopped = threading.Event()
+        self.stopped = stopped or threading.Event()
         self.python = python or sys.executable
 
     def local_address(self, host: str) -> str:

@@ -111,7 +111,7 @@ class Nodes:
             self._allocation.get(self._say, self._stopped)
             if not self._stopped.is_set():
                 self._say("examining the nodes")
-                self._examine()
+                self._allocation.examine(self._stopped)
         except StartFailed as error:
             failure = StartFailure(error.reason, error.cure, error.log)
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
@@ -127,15 +127,6 @@ class Nodes:
             ending, self._ending = self._ending, False
             self._look(ending=ending)
             self._wanted.wait(EVERY)
-
-    def _examine(self) -> None:
-        try:
-            self._allocation.examine(self._stopped)
-        except StartFailed:
-            # Nodes that were taken away meanwhile do not answer.
-            if over := self._allocation.look(ending=True).over:
-                raise StartFailed(f"{over}.", "Start the world again.") from None
-            raise
 
     def _look(self, *, ending: bool) -> None:
         try:
