@@ -42,6 +42,10 @@ class Look(NamedTuple):
     """When they are taken away, in seconds since the epoch; 0 if that is not known."""
     over: str = ""
     """Why they are the world's no more: a sentence without its full stop; empty while they are."""
+    job: str = ""
+    """The number of the job that holds them; empty where it is not known."""
+    hosts: tuple[str, ...] = ()
+    """The names by which they are reached, in the order of their ranks; empty where they are not known."""
 
 
 class Allocation(Protocol):

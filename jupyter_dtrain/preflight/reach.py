@@ -35,8 +35,8 @@ class MpiJob(NamedTuple):
     environment: dict[str, str]
 
 
-class Reach(Protocol):
-    """One way to the hosts."""
+class Asking(Protocol):
+    """One way to the hosts, as far as it carries programs and their answers."""
 
     @property
     def carrier(self) -> Carrier:
@@ -53,6 +53,10 @@ class Reach(Protocol):
     @property
     def python(self) -> str:
         """The interpreter on the hosts."""
+
+
+class Reach(Asking, Protocol):
+    """One way to the hosts."""
 
     def local_address(self, host: str) -> str:
         """The address of this machine that leads to ``host``; empty where that is not known."""

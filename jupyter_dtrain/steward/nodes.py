@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure
 from jupyter_dtrain.core.world import time_left
+from jupyter_dtrain.wire.steward_messages import Lent
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.launcher import Allocation, Look
@@ -85,6 +86,8 @@ class Nodes:
     def _seen(self, look: Look, *, ending: bool) -> None:
         """The scheduler has shown the nodes; ``ending``: for :meth:`ask`."""
         self._state.ends = look.ends
+        if look.hosts:
+            self._state.lent = Lent(look.job, list(look.hosts))
         left = look.ends - time.time()
         if look.over and self._state.phase == "starting":
             self._failed(StartFailure(f"{look.over}.", "Start the world again."))

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, Session, StartFailed
+from jupyter_dtrain import Session, StartFailed
 from jupyter_dtrain.core.errors import WorldLost
 from tests.hosts.launching import PATIENCE, SETTINGS, left, values
 from tests.hosts.network import ROOT
@@ -71,6 +71,7 @@ PROGRAMS = {
     "sge": {"qsub": SGE_QSUB, "qstat": SGE_QSTAT, "qdel": QDEL},
     "lsf": {"bsub": LSF_BSUB, "bjobs": LSF_BJOBS, "bkill": QDEL},
 }
+HOSTS = ["gpu1", "gpu2"]
 EXAMINES = "examining the nodes"
 SOON = 8.0
 """Seconds for the end of a wait on a busy machine; the examination would last longer."""
@@ -152,11 +153,16 @@ def test_a_world_runs_on_the_hosts_of_a_job(network, pbs):
         )
         found = values(run)
         assert len(holds(network)) == 1
-        with pytest.raises(BadRequest, match="A scheduler has chosen the hosts of this world"):
-            session.sync(pbs / "options")
+        copied = session.sync(pbs / "options")
+        seen = values(session.run(f"open({str(pbs / 'options')!r}).read()"))
     assert found == {0: ("gpu1", "0", "4"), 1: ("gpu1", "1", "4"), 2: ("gpu2", "0", "4"), 3: ("gpu2", "1", "4")}
     assert any("job 12 waits in PBS: Not Running: Not enough free nodes available" in text for text in said)
-    assert (pbs / "options").read_text().startswith("-l select=2:ncpus=2 -q gpu ")
+    options = (pbs / "options").read_text()
+    assert options.startswith("-l select=2:ncpus=2 -q gpu ")
+    assert [(one.host, one.files, one.words) for one in copied.hosts] == [(host, 1, "copied") for host in HOSTS]
+    assert seen == dict.fromkeys(range(4), options)
+    for host in network.hosts:
+        host.run(["rm", "-rf", f"/tmp/{pbs.parts[2]}"])
     assert (pbs / "deleted").read_text() == "12\n"
     gone(network)
 

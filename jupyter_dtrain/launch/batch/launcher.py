@@ -200,6 +200,7 @@ class Batch(Hosts):
     def look(self, *, ending: bool = False) -> Look:
         """How the world's own job is; another's job is not asked about."""
         deadline = time.monotonic() + SETTLE
+        hosts = tuple(self.hosts)
         while self._job:
             try:
                 job = self._scheduler.ask(self._job)
@@ -209,9 +210,9 @@ class Batch(Hosts):
                 why = f": {job.reason}" if job.reason else ""
                 return Look(0.0, f"{self._scheduler.title}'s job {self._job} is over{why}")
             if not ending or time.monotonic() > deadline:
-                return Look(job.ends)
+                return Look(job.ends, "", self._job, hosts)
             time.sleep(0.5)
-        return Look()
+        return Look(hosts=hosts)
 
     def give_back(self) -> None:
         """Delete the world's own job. Does not raise."""
