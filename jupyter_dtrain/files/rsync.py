@@ -37,8 +37,10 @@ _VANISHED: Final = 24
 """The exit code of rsync where files went while it copied: they have no copy to make."""
 _NOT_WRITTEN: Final = 11
 """The exit code of rsync where a disk takes no more."""
-_BROKEN: Final = (10, 12, 20, 30, 35, 255)
-"""Exit codes of rsync whose reason is the connection's. 20: its other end was told to stop; 255: ssh's or a gate's."""
+_BROKEN: Final = (10, 12, 20, 30, 35)
+"""Exit codes of rsync whose reason is the connection's; 20: its other end was told to stop."""
+_OTHERS: Final = 128
+"""Higher codes are its connection's: 255 where ssh or a gate failed, else a signal that killed the program there."""
 INSTALL: Final = "Install it there (Debian: apt install rsync)."
 
 _OPTIONS: Final = (
@@ -140,7 +142,8 @@ def reason(said: str, host: str) -> tuple[str, str]:
     for pattern, why, cure in _CAUSES:
         if line := next((line for line in lines if re.search(pattern, line)), ""):
             return why.format(host=host, said=line), cure
-    return f"rsync failed: {lines[0] if lines else 'it said nothing.'}", "Mend that, then sync again."
+    first = next((line for line in lines if line.startswith("rsync")), lines[0] if lines else "it said nothing.")
+    return f"rsync failed: {first}", "Mend that, then sync again."
 
 
 def _read(
@@ -189,7 +192,7 @@ def _why(answer: Answer, host: str, way: Way) -> Unreached:
     if answer.code == _NOT_WRITTEN and not answer.errors.strip():
         # rsync kills its ssh as soon as it knows this code, often before the words arrive.
         why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
-    if answer.code in _BROKEN and why.startswith("rsync failed"):
+    if (answer.code in _BROKEN or answer.code > _OTHERS) and why.startswith("rsync failed"):
         if found := way.broken(host, answer):
             return found
         why = f"The connection to {host} broke: {why.removeprefix('rsync failed: ')}"

@@ -16,7 +16,7 @@ from jupyter_dtrain.launch.programs import Answer, Unreached
 from jupyter_dtrain.launch.slurm import shell
 from jupyter_dtrain.launch.slurm.allocation import look_at
 from jupyter_dtrain.launch.slurm.queue import Job
-from jupyter_dtrain.launch.slurm.steps import FAILED, munge_options
+from jupyter_dtrain.launch.slurm.steps import FAILED, explain, munge_options
 from jupyter_dtrain.launch.ssh import SSH_FAILED
 from jupyter_dtrain.preflight.cures import SRUN
 from jupyter_dtrain.preflight.reach import Asking, BySsh
@@ -41,7 +41,7 @@ class Way(Asking, Protocol):
         """Why rsync, which gave ``answer``, lost its connection to ``host``; None where nobody says."""
 
     def check(self, host: str) -> str:
-        """What a person does to see whether the way to ``host`` works: the beginning of a sentence."""
+        """The beginning of a sentence: how a person sees whether the way to ``host`` works."""
 
 
 class OverSsh(BySsh):
@@ -96,7 +96,7 @@ class OverSrun:
             return ended
         words = "\n".join(line for line in answer.errors.splitlines() if not line.startswith("rsync"))
         found = self.carrier.explain(msgspec.structs.replace(answer, errors=words, code=FAILED), host, "rsync")
-        return found if isinstance(found, Unreached) and words.strip() else None
+        return found if isinstance(found, Unreached) and explain(host, words)[0] else None
 
     def check(self, host: str) -> str:
         """By Slurm."""

@@ -1,4 +1,4 @@
-"""The verb that copies code and data to hosts without a shared file system."""
+"""The verb that copies code and data to hosts and nodes without a shared file system."""
 
 from __future__ import annotations
 

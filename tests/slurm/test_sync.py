@@ -320,6 +320,27 @@ def test_a_node_that_is_lost_while_it_copies_is_named(site: Site, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_an_rsync_that_is_killed_on_a_node_is_named(world: Session, site: Site, folder: Path) -> None:
+    """As where its memory is gone: neither the job nor the node is to blame."""
+    (folder / "big").write_bytes(os.urandom(BIG))
+    gpu2 = site.network["gpu2"]
+    gpu2.impair(delay=0.1)
+
+    def kill(words: str) -> None:
+        if _goes_on(words.partition("gpu2")[2]):
+            gpu2.run(["pkill", "-KILL", "-x", "rsync"], check=False)
+
+    try:
+        found = copy(world, "big", progress=kill)
+    finally:
+        gpu2.restore()
+
+    assert outcomes(found)[0] == ("gpu1", 1, "copied")
+    assert found.hosts[1].reason.startswith("The connection to gpu2 broke: rsync: ")
+    assert found.hosts[1].cure == "See whether `sinfo -R` names gpu2, then sync again."
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "delay", "why"),
     [(BIG, 0.1, "it was cancelled, as scancel does"), (4 * BIG, 0.5, "it has reached its time limit")],
