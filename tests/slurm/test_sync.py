@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, Session, SyncFailed
-from jupyter_dtrain.files.sync import Synced, sync_by, sync_world
-from jupyter_dtrain.files.ways import OverSrun
+from jupyter_dtrain.files.sync import Synced, sync_world
 from tests.hosts.enclosure import wait_for
 from tests.hosts.network import Host
 from tests.slurm.launching import start, values
@@ -217,7 +216,7 @@ def test_a_copy_that_ends_early_leaves_no_process_and_no_half_file(
     seen: list[str] = []
     try:
         if end == "stop":
-            stopper = threading.Thread(target=_stop_when, args=(lambda: any(_goes_on(words) for words in seen),))
+            stopper = threading.Thread(target=_stop_when, args=(lambda: any(goes_on(words) for words in seen),))
             stopper.start()
             with pytest.raises(KeyboardInterrupt):
                 copy(world, "big", progress=seen.append)
@@ -248,7 +247,7 @@ def test_a_path_that_makes_no_sense_is_refused(world: Session) -> None:
         world.sync("~")
 
 
-def _goes_on(words: str) -> bool:
+def goes_on(words: str) -> bool:
     """Whether a line of progress shows a copy in its middle."""
     return re.search(r" [1-9]\d? %", words) is not None
 
@@ -279,7 +278,7 @@ def test_a_kernel_that_is_killed_leaves_no_copy_behind(world: Session, site: Sit
     try:
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            assert any(_goes_on(line) for line in process.stdout)
+            assert any(goes_on(line) for line in process.stdout)
             process.kill()
         until(lambda: here() == [], PATIENCE)
     finally:
@@ -292,34 +291,6 @@ def test_a_kernel_that_is_killed_leaves_no_copy_behind(world: Session, site: Sit
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_while_it_copies_is_named(site: Site, tmp_path: Path) -> None:
-    """The other node gets its files. In a job without a world, which would end with its node."""
-    big = tmp_path / "big"
-    big.write_bytes(os.urandom(BIG))
-    gpu2 = site.network["gpu2"]
-    gpu2.impair(delay=0.1)
-
-    def cut(words: str) -> None:
-        if _goes_on(words.partition("gpu2")[2]):
-            gpu2.impair(loss=1.0)
-
-    with site.occupied() as job:
-        try:
-            found = sync_by(big, ["gpu1", "gpu2"], OverSrun(job), progress=cut)
-            remaining = here()
-        finally:
-            gpu2.restore()
-    for node in site.network.hosts:
-        until(lambda node=node: "rsync" not in " ".join(programs(node)), PATIENCE)
-        node.run(["rm", "-rf", f"/tmp/{tmp_path.parts[2]}"])
-    site.check_empty()
-
-    assert outcomes(found)[0] == ("gpu1", 1, "copied")
-    assert found.hosts[1].reason == "The node has not answered for 7 s."
-    assert remaining == []
-
-
-@pytest.mark.slow
 def test_an_rsync_that_is_killed_on_a_node_is_named(world: Session, site: Site, folder: Path) -> None:
     """As where its memory is gone: neither the job nor the node is to blame."""
     (folder / "big").write_bytes(os.urandom(BIG))
@@ -327,7 +298,7 @@ def test_an_rsync_that_is_killed_on_a_node_is_named(world: Session, site: Site, 
     gpu2.impair(delay=0.1)
 
     def kill(words: str) -> None:
-        if _goes_on(words.partition("gpu2")[2]):
+        if goes_on(words.partition("gpu2")[2]):
             gpu2.run(["pkill", "-KILL", "-x", "rsync"], check=False)
 
     try:
@@ -338,83 +309,3 @@ def test_an_rsync_that_is_killed_on_a_node_is_named(world: Session, site: Site, 
     assert outcomes(found)[0] == ("gpu1", 1, "copied")
     assert found.hosts[1].reason.startswith("The connection to gpu2 broke: rsync: ")
     assert found.hosts[1].cure == "See whether `sinfo -R` names gpu2, then sync again."
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("size", "delay", "why"),
-    [(BIG, 0.1, "it was cancelled, as scancel does"), (4 * BIG, 0.5, "it has reached its time limit")],
-)
-def test_a_job_that_is_over_is_the_reason(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, delay: float, why: str
-) -> None:
-    """In the middle of a copy, on all nodes. Nothing is left."""
-    (tmp_path / "big").write_bytes(os.urandom(size))
-    monkeypatch.chdir(tmp_path)
-    session = start(ntasks_per_node=1, time="1")
-    request, lent = session.request, session.lent
-    cancelled: list[str] = []
-
-    def cancel(words: str) -> None:
-        if "cancelled" in why and _goes_on(words) and not cancelled:
-            cancelled.append(words)
-            subprocess.run(["scancel", lent.job], check=True)
-
-    for node in site.network.hosts:
-        node.impair(delay=delay)
-    try:
-        found = sync_world(request, lent, "big", progress=cancel)
-        again = sync_world(request, lent, "big")
-        remaining = here()
-    finally:
-        for node in site.network.hosts:
-            node.restore()
-        session.stop()
-    halves: list[str] = []
-    for node in site.network.hosts:
-        until(lambda node=node: "rsync" not in " ".join(programs(node)), PATIENCE)
-        halves += node.run(["find", str(tmp_path), "-name", ".big*"]).stdout.split()
-        node.run(["rm", "-rf", f"/tmp/{tmp_path.parts[2]}"])
-    site.check_empty()
-
-    assert halves == []
-    for one in [*found.hosts, *again.hosts]:
-        assert one.reason == f"Slurm's job {lent.job} is over: {why}."
-        assert one.cure == "Start a world in a new job, then sync again."
-    assert remaining == []
-
-
-INSIDE = """
-import os, sys, tempfile
-
-def play():
-    from jupyter_dtrain import Session, Settings
-
-    with Session.start(slurm=True, settings=Settings(start_timeout=60)) as session:
-        os.chdir("/tmp/to")
-        print(session.sync("note.py"))
-
-with tempfile.TemporaryDirectory(prefix="notebook-") as home:
-    os.environ |= {name: f"{home}/{name}" for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")}
-    play()
-"""
-"""A notebook in a job, with a home that ends with it."""
-
-
-@pytest.mark.slow
-def test_a_notebook_on_a_node_of_its_job_copies_to_the_others(site: Site) -> None:
-    """Its own node sees the file already."""
-    gpu1, gpu2 = site.network.hosts
-    gpu1.run(["mkdir", "-p", "/tmp/to"])
-    gpu1.run(["tee", "/tmp/to/note.py"], input="VALUE = 1")
-    words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--time=10", "srun", "--overlap", "--nodes=1"]
-    words += ["--ntasks=1", "--nodelist=gpu1", sys.executable, "-c", INSIDE]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
-    there = read(gpu2, "/tmp/to/note.py")
-    for node in site.network.hosts:
-        node.run(["rm", "-rf", "/tmp/to"])
-
-    assert re.search(r"gpu1 +0 +0 bytes +shares this machine's files: left alone", done.stdout), done.stderr
-    assert re.search(r"gpu2 +1 +9 bytes +copied", done.stdout)
-    assert there == "VALUE = 1"
-    site.check_empty()
