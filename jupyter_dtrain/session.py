@@ -338,7 +338,7 @@ class Session(SessionFacts, Variables, Snapshots):
         from .files.sync import sync_world
 
         self._link.check()
-        found = sync_world(self.request, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
+        found = sync_world(self.request, self.lent, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
         found.check()
         return found
 

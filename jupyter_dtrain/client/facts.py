@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jupyter_dtrain.wire.requests import LOCAL
-from jupyter_dtrain.wire.steward_messages import ReadState
+from jupyter_dtrain.wire.steward_messages import Lent, ReadState
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
@@ -64,6 +64,12 @@ class SessionFacts:
     def ends(self) -> float:
         """When a scheduler takes the nodes away, in seconds since the epoch, else 0. Raises :class:`WorldLost`."""
         return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
+
+    @property
+    def lent(self) -> Lent:
+        """The nodes that a scheduler lends to the world; none where nobody has lent any. Raises :class:`WorldLost`."""
+        request = self.request
+        return Lent() if request.launcher == LOCAL or request.hosts else self._link.ask(ReadState()).lent
 
     @property
     def world(self) -> World:

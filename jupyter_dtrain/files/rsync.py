@@ -1,17 +1,20 @@
-"""One copy to one host by rsync, over the ssh of :mod:`jupyter_dtrain.launch.ssh`.
+"""One copy to one host by rsync, over ssh or srun: see :mod:`.ways`.
 
 No file name passes through a shell, but for the folder there, which is quoted. No option lets rsync delete a file.
 
-Under failure: a copy ends by its deadline, or when it is asked to, with rsync and ssh. The programs there end when the
-connection closes, or after :data:`SILENCE` seconds. Files that are complete stay; rsync removes an incomplete one.
+Under failure: a copy ends by its deadline, or when it is asked to, with rsync and its connection. The programs there
+end when the connection closes, or after :data:`SILENCE` seconds. Files that are complete stay; rsync removes an
+incomplete one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import selectors
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -21,7 +24,8 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.launch.programs import NOT_RUN, Answer, Unreached, end, start
-from jupyter_dtrain.launch.ssh import SSH_FAILED, Ssh
+
+from .ways import Way
 
 SILENCE: Final = 60
 """Seconds without a byte after which rsync gives up, here and there."""
@@ -33,8 +37,10 @@ _VANISHED: Final = 24
 """The exit code of rsync where files went while it copied: they have no copy to make."""
 _NOT_WRITTEN: Final = 11
 """The exit code of rsync where a disk takes no more."""
-_BROKEN: Final = (10, 12, 30, 35, SSH_FAILED)
-"""Exit codes of rsync whose reason is the connection's."""
+_BROKEN: Final = (10, 12, 20, 30, 35)
+"""Exit codes of rsync whose reason is the connection's; 20: its other end was told to stop."""
+_OTHERS: Final = 128
+"""Higher codes are its connection's: 255 where ssh or a gate failed, else a signal that killed the program there."""
 INSTALL: Final = "Install it there (Debian: apt install rsync)."
 
 _OPTIONS: Final = (
@@ -100,7 +106,7 @@ def copy(
     host: str,
     folder: str,
     *,
-    ssh: Ssh,
+    way: Way,
     exclude: Sequence[str],
     deadline: float,
     stop: threading.Event,
@@ -113,7 +119,7 @@ def copy(
     command = ["rsync", *_OPTIONS, *(f"--exclude={pattern}" for pattern in exclude)]
     if not source.endswith("/"):
         command.append("--copy-links")
-    command += [f"--rsh={_quote(ssh.call())}", f"--rsync-path=cd {shlex.quote(folder)} && exec rsync"]
+    command += [f"--rsh={_quote(way.call())}", f"--rsync-path=cd {shlex.quote(folder)} && exec rsync"]
     process = start([*command, "--", source, f"{host}:./"])
     try:
         output, errors = _read(process, deadline, stop, progress)
@@ -123,10 +129,10 @@ def copy(
             cure = "Sync again, with a larger --timeout: files that are complete are not copied again."
             return Unreached("timed out", "The copy was not complete at its deadline.", cure)
     finally:
-        end(process)
+        _leave(process, way.farewell)
     if process.returncode in {0, _VANISHED}:
         return Copied(_number(output, "Number of regular files transferred"), _number(output, "transferred file size"))
-    return _why(Answer(output, errors, process.returncode, 0.0, 0.0), host, ssh)
+    return _why(Answer(output, errors, process.returncode, 0.0, 0.0), host, way)
 
 
 def reason(said: str, host: str) -> tuple[str, str]:
@@ -136,7 +142,8 @@ def reason(said: str, host: str) -> tuple[str, str]:
     for pattern, why, cure in _CAUSES:
         if line := next((line for line in lines if re.search(pattern, line)), ""):
             return why.format(host=host, said=line), cure
-    return f"rsync failed: {lines[0] if lines else 'it said nothing.'}", "Mend that, then sync again."
+    first = next((line for line in lines if line.startswith("rsync")), lines[0] if lines else "it said nothing.")
+    return f"rsync failed: {first}", "Mend that, then sync again."
 
 
 def _read(
@@ -165,19 +172,31 @@ def _read(
     return output, errors
 
 
-def _why(answer: Answer, host: str, ssh: Ssh) -> Unreached:
+def _leave(process: subprocess.Popen[str], farewell: float) -> None:
+    """End rsync with its connection, which gets ``farewell`` seconds to end the program on the host."""
+    if farewell:
+        process.terminate()
+        # The connection shares the pipe for errors, so the pipe's end is the end of both.
+        deadline = time.monotonic() + farewell
+        _read(process, deadline, threading.Event(), lambda _: None)
+        if time.monotonic() >= deadline:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+    end(process)
+
+
+def _why(answer: Answer, host: str, way: Way) -> Unreached:
     if answer.code in NOT_RUN:
         return Unreached("no program", f"rsync cannot be run on {host}.", INSTALL, answer.errors)
     why, cure = reason(answer.errors, host)
     if answer.code == _NOT_WRITTEN and not answer.errors.strip():
         # rsync kills its ssh as soon as it knows this code, often before the words arrive.
         why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
-    if answer.code in _BROKEN and why.startswith("rsync failed"):
-        found = ssh.explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, "rsync")
-        if isinstance(found, Unreached) and found.kind != "failed":
+    if (answer.code in _BROKEN or answer.code > _OTHERS) and why.startswith("rsync failed"):
+        if found := way.broken(host, answer):
             return found
         why = f"The connection to {host} broke: {why.removeprefix('rsync failed: ')}"
-        cure = f"See whether `{ssh.by_hand(host)}` works in a terminal, then sync again."
+        cure = f"{way.check(host)}, then sync again."
     return Unreached("failed", why, cure, answer.errors)
 
 

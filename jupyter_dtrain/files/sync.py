@@ -19,16 +19,17 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.errors import BadRequest, SyncFailed
+from jupyter_dtrain.core.errors import BadRequest, StartFailed, SyncFailed
 from jupyter_dtrain.launch.programs import Unreached
-from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.remote import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table
 from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
+from jupyter_dtrain.wire.steward_messages import Lent
 
 from .rsync import INSTALL, Copied, copy, reason
+from .ways import OverSrun, OverSsh, Way
 
 TIMEOUT: Final = 600.0
 """Seconds that copies may take by default."""
@@ -36,6 +37,8 @@ ASKING: Final = 15.0
 """Seconds that the hosts have to get ready."""
 SIDE_BY_SIDE: Final = 16
 """The most copies at a time."""
+SLURM: Final = "slurm"
+"""The name of the launcher whose hosts srun reaches."""
 PACE: Final = 0.3
 """Seconds between two reports of progress."""
 
@@ -141,9 +144,23 @@ def sync(
     Raises :class:`BadRequest`, and :class:`SyncFailed` where this machine has no rsync. A host that fails does not
     raise: see :meth:`Synced.check`.
     """
+    way = OverSsh(ssh_args, python)
+    return sync_by(_source(path), hosts, way, to=to, exclude=exclude, timeout=timeout, cwd=cwd, progress=progress)
+
+
+def sync_by(
+    source: Path,
+    hosts: Sequence[str],
+    way: Way,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    exclude: Sequence[str] = (),
+    timeout: float = TIMEOUT,
+    cwd: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> Synced:
+    """As :func:`sync`, by ``way``; ``source`` is absolute, and a file or folder of this machine."""
     began = time.monotonic()
-    reach = BySsh(ssh_args, python)
-    source = _source(path)
     is_folder = source.is_dir()
     base = cwd or os.getcwd()  # noqa: PTH109 — text, as the host needs it
     folder = str(source.parent) if to is None else os.fspath(to)
@@ -154,7 +171,7 @@ def sync(
         asked = {"target": target, "is_folder": is_folder, "cwd": cwd, "shared": shared}
         program = Program("receiver", ASKING + MARGIN, room=Path(__file__).parent, **asked)
         programs = dict.fromkeys(hosts, program)
-        places = ask_all(hosts, programs, reach, kind=_Place, timeout=ASKING)
+        places = ask_all(hosts, programs, way, kind=_Place, timeout=ASKING)
 
     done: dict[str, int] = {}
     stop = threading.Event()
@@ -162,6 +179,7 @@ def sync(
     def copy_to(host: str) -> HostCopy:
         place: _Place | Unreached = places[host]
         if isinstance(place, Unreached):
+            place = way.unreached(place)
             return HostCopy(host, reason=place.reason, cure=place.cure)
         if place.shared:
             return HostCopy(host, shared=True)
@@ -174,7 +192,7 @@ def sync(
             f"{source}/" if is_folder else str(source),
             host,
             place.folder,
-            ssh=reach.carrier,
+            way=way,
             exclude=exclude,
             deadline=began + timeout,
             stop=stop,
@@ -194,25 +212,33 @@ def sync(
         pool.shutdown(cancel_futures=True)
 
 
-def sync_world(request: WorldRequest, path: str | os.PathLike[str], **options: Any) -> Synced:
-    """Copy ``path`` to the hosts of a world, by its own ssh. ``options``: as for :func:`sync`, which raises."""
+def sync_world(request: WorldRequest, lent: Lent, path: str | os.PathLike[str], **options: Any) -> Synced:
+    """Copy ``path`` to the hosts of a world: by srun in a job of Slurm, else by the world's ssh.
+
+    ``lent``: the nodes that a scheduler has lent to it. ``options``: as for :func:`sync`, which raises.
+    """
+    source = _source(path)
     if request.launcher == LOCAL:
-        return Synced(_shown(_source(path)), [])
-    if not request.hosts:
+        return Synced(_shown(source), [])
+    hosts = list(request.hosts) or lent.hosts
+    if not hosts:
         raise BadRequest(
-            "A scheduler has chosen the hosts of this world; most clusters have one file system. Where yours does not, "
-            "name the hosts: %distributed sync PATH --hosts NAME,NAME.",
+            "A scheduler has chosen the hosts of this world, and it does not say which; most clusters have one file "
+            "system. Where yours does not, name the hosts: %distributed sync PATH --hosts NAME,NAME.",
             option="hosts",
         )
+    if request.launcher == SLURM:
+        return sync_by(source, hosts, _over_srun(lent.job), cwd=request.cwd, **options)
     launched = request.launcher_options
-    return sync(
-        path,
-        list(request.hosts),
-        ssh_args=launched.get("ssh_args") or "",
-        python=launched.get("python"),
-        cwd=request.cwd,
-        **options,
-    )
+    way = OverSsh(launched.get("ssh_args") or "", launched.get("python"))
+    return sync_by(source, hosts, way, cwd=request.cwd, **options)
+
+
+def _over_srun(job: str) -> Way:
+    try:
+        return OverSrun(job)
+    except StartFailed as error:
+        raise SyncFailed(f"{error.reason} {error.cure}") from None
 
 
 def _report(

@@ -42,6 +42,10 @@ class Look(NamedTuple):
     """When they are taken away, in seconds since the epoch; 0 if that is not known."""
     over: str = ""
     """Why they are the world's no more: a sentence without its full stop; empty while they are."""
+    job: str = ""
+    """The number of the job that holds them; empty where it is not known."""
+    hosts: tuple[str, ...] = ()
+    """The names by which they are reached, in the order of their ranks; empty where they are not known."""
 
 
 class Allocation(Protocol):
@@ -57,7 +61,7 @@ class Allocation(Protocol):
         """Look at the nodes that :meth:`get` has got, for some seconds at most, before ranks start there.
 
         Return at once when ``stopped`` is set. Raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world
-        can start on them.
+        can start on them; nodes that were taken away meanwhile do not answer, and then that is the reason.
         """
 
     def look(self, *, ending: bool = False) -> Look:

@@ -1,10 +1,9 @@
-"""The verb that copies code and data to hosts without a shared file system."""
+"""The verb that copies code and data to hosts and nodes without a shared file system."""
 
 from __future__ import annotations
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
-from jupyter_dtrain.session import current
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.session import Session, current
 
 from .offers import paths, ssh_hosts
 from .parsing import MagicParser, Parsed, seconds
@@ -67,15 +66,16 @@ def sync(args: Parsed) -> None:
         elif args.ssh_args is not None or args.python is not None:
             raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
         else:
-            found = sync_world(_request(), args.path, **options)
+            session = _session()
+            found = sync_world(session.request, session.lent, args.path, **options)
         line.show(found._repr_mimebundle_())
     finally:
         line.end()
     found.check()
 
 
-def _request() -> WorldRequest:
+def _session() -> Session:
     try:
-        return current().request
+        return current()
     except NoWorld as error:
         raise NoWorld(f"{error} Without a world, name the hosts: %distributed sync --hosts gpu1,gpu2 PATH.") from None

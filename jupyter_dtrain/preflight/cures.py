@@ -59,7 +59,7 @@ SRUN: Final = Cures(
         "See whether `ping` reaches those nodes from here.",
     ),
     limit="Raise it: Limit{unit}={value} for slurmd's service there; see PropagateResourceLimits in slurm.conf, too.",
-    files="Use a folder that all nodes see, or copy code and data there first: `sbcast` does so within a job.",
+    files="`%distributed sync PATH` copies code and data to each node, to the same path.",
     leftovers="%distributed doctor --slurm --remove-leftovers",
     mpi="See whether `mpiexec hostname` works in a job on these nodes: `salloc --nodelist={hosts}`.",
 )

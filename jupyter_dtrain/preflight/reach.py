@@ -35,8 +35,8 @@ class MpiJob(NamedTuple):
     environment: dict[str, str]
 
 
-class Reach(Protocol):
-    """One way to the hosts."""
+class Asking(Protocol):
+    """One way to the hosts, as far as it carries programs and their answers."""
 
     @property
     def carrier(self) -> Carrier:
@@ -53,6 +53,10 @@ class Reach(Protocol):
     @property
     def python(self) -> str:
         """The interpreter on the hosts."""
+
+
+class Reach(Asking, Protocol):
+    """One way to the hosts."""
 
     def local_address(self, host: str) -> str:
         """The address of this machine that leads to ``host``; empty where that is not known."""
@@ -72,13 +76,13 @@ class BySsh:
 
     cures = SSH
 
-    def __init__(self, args: str = "", python: str | None = None) -> None:
+    def __init__(self, args: str = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
         """``args``: options for ssh, as in a shell. ``python``: default the path of this interpreter.
 
-        Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
+        ``stopped``: default one that is never set. Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
         self.carrier = Ssh.parse(args)
-        self.stopped = threading.Event()
+        self.stopped = stopped or threading.Event()
         self.python = python or sys.executable
 
     def local_address(self, host: str) -> str:

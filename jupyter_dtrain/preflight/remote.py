@@ -19,7 +19,7 @@ import msgspec
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
 
-from .reach import Reach
+from .reach import Asking
 
 MARGIN: Final = 2.0
 """Seconds that an answer has to arrive after the program has ended itself."""
@@ -78,7 +78,7 @@ def command(python: str) -> list[str]:
 
 
 def ask_all(
-    hosts: Sequence[str], programs: Mapping[str, Program], reach: Reach, *, kind: Any, timeout: float
+    hosts: Sequence[str], programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float
 ) -> dict[str, Any]:
     """Run ``programs``, each by the host's name, and read their answers as ``kind``, within ``timeout`` seconds.
 

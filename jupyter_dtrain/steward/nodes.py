@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure
 from jupyter_dtrain.core.world import time_left
+from jupyter_dtrain.wire.steward_messages import Lent
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.launcher import Allocation, Look
@@ -85,6 +86,8 @@ class Nodes:
     def _seen(self, look: Look, *, ending: bool) -> None:
         """The scheduler has shown the nodes; ``ending``: for :meth:`ask`."""
         self._state.ends = look.ends
+        if look.hosts:
+            self._state.lent = Lent(look.job, list(look.hosts))
         left = look.ends - time.time()
         if look.over and self._state.phase == "starting":
             self._failed(StartFailure(f"{look.over}.", "Start the world again."))
@@ -111,7 +114,7 @@ class Nodes:
             self._allocation.get(self._say, self._stopped)
             if not self._stopped.is_set():
                 self._say("examining the nodes")
-                self._examine()
+                self._allocation.examine(self._stopped)
         except StartFailed as error:
             failure = StartFailure(error.reason, error.cure, error.log)
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
@@ -127,15 +130,6 @@ class Nodes:
             ending, self._ending = self._ending, False
             self._look(ending=ending)
             self._wanted.wait(EVERY)
-
-    def _examine(self) -> None:
-        try:
-            self._allocation.examine(self._stopped)
-        except StartFailed:
-            # Nodes that were taken away meanwhile do not answer.
-            if over := self._allocation.look(ending=True).over:
-                raise StartFailed(f"{over}.", "Start the world again.") from None
-            raise
 
     def _look(self, *, ending: bool) -> None:
         try:

@@ -16,7 +16,7 @@ from jupyter_dtrain.core.numbering import moves
 from jupyter_dtrain.core.work import describe_load
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.wire.steward_messages import OpenRun, Phase, Restarter, WorldNews, WorldState
+from jupyter_dtrain.wire.steward_messages import Lent, OpenRun, Phase, Restarter, WorldNews, WorldState
 
 from .progress import Progress
 from .renumbering import renumber
@@ -71,6 +71,7 @@ class State:
         """The ranks that a heal has put in the place of dead ones, or has added, or has given another number."""
         self.ends = 0.0
         """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
+        self.lent = Lent()
         self.mpi = ""
         """The version of MPI; empty until it is known."""
 
@@ -160,6 +161,7 @@ class State:
                 runs=runs,
                 failure=self.failure,
                 ends=self.ends,
+                lent=self.lent,
             )
 
     # Changes.

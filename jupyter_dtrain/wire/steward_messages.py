@@ -133,6 +133,15 @@ class Restarter(msgspec.Struct, frozen=True):
     words: str
 
 
+class Lent(msgspec.Struct, frozen=True):
+    """The nodes that a scheduler lends to a world."""
+
+    job: str = ""
+    """The number of their job; empty where it is not known."""
+    hosts: list[str] = []
+    """The names by which they are reached, in the order of their ranks; empty where no scheduler has chosen them."""
+
+
 class WorldState(msgspec.Struct, frozen=True):
     """All that the steward knows of its world."""
 
@@ -173,6 +182,7 @@ class WorldState(msgspec.Struct, frozen=True):
     """Why the newest start has failed; None if it has not, or where the steward is too old to tell."""
     ends: float = 0.0
     """When a scheduler takes the world's nodes away, in seconds since the epoch; 0 where none is known to."""
+    lent: Lent = Lent()
 
 
 class ReadState(StewardRequest[WorldState], frozen=True, tag="state"):

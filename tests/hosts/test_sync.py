@@ -362,6 +362,7 @@ def test_a_full_disk_is_named_each_time(network: Network, folder: Path) -> None:
         ('rsync: [receiver] mkstemp "/a" failed: Permission denied (13)', "This user may not write there"),
         ('rsync: [receiver] write failed on "/a": Disk quota exceeded (122)', "The disk of gpu1 is full"),
         ("rsync: --info=x: unknown option", "rsync failed: rsync: --info=x: unknown option"),
+        ("srun: a warning\nrsync: connection lost", "rsync failed: rsync: connection lost"),
         ("", "rsync failed: it said nothing"),
     ],
 )

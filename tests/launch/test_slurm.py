@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -12,7 +14,7 @@ from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
 from jupyter_dtrain.launch.programs import Answer, run_on
-from jupyter_dtrain.launch.slurm import gate
+from jupyter_dtrain.launch.slurm import gate, shell
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, in_job, place
@@ -264,3 +266,36 @@ def test_a_pipe_whose_other_end_is_silent_is_given_up(seals):
         late.join()
         os.close(reads)
         os.close(writes)
+
+
+LATE = """
+import os, sys
+from cryptography.fernet import Fernet
+from jupyter_dtrain.launch.slurm.gate import CODE, OUTPUT, Seal, Wire, _pass_on
+
+key = Fernet.generate_key()
+far = Seal(key, b"F", b"N")
+reads, writes = os.pipe()
+os.write(writes, far.close(OUTPUT, b"late") + far.close(CODE, b"3"))
+sys.stdin.read()
+os._exit(_pass_on(Wire(Seal(key, b"N", b"F"), reads, -1)) or 99)
+"""
+
+
+def test_a_pipe_whose_reader_is_gone_waits_for_the_end_of_its_program():
+    """Killed with srun, that program would leave its files."""
+    with subprocess.Popen([sys.executable, "-c", LATE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as gate_process:
+        gate_process.stdout.close()
+        gate_process.stdin.close()
+
+    assert gate_process.returncode == 3
+
+
+def test_the_remote_shell_of_a_copy_shows_no_variable(monkeypatch):
+    """On its command line: other users can read that. Its steps get them in the credential."""
+    monkeypatch.setenv("FROM_HERE", "zebra")
+    steps = shell.steps_of("7", ["--socket=/run/a b"])
+
+    assert steps.environment["FROM_HERE"] == "zebra"
+    assert "zebra" not in " ".join(shell.command(steps))
+    assert shell.command(steps)[-2:] == ["7", '["--socket=/run/a b"]']

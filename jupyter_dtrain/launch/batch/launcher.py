@@ -3,8 +3,9 @@
 From a login node, ipyparallel's launcher of that scheduler submits the job. Inside of a job, the world uses its hosts
 and leaves it as it was. All else is as with hosts over ssh: the site must allow ssh to the hosts of one's own job.
 
-Under failure: the world's end deletes the job. Where the steward was killed, the job's script ends by itself: when the
-world's watch has removed its folder there, or where that folder has not come for ten minutes.
+Under failure: the world's end deletes the job, as does a start that its examination ends. Where the steward was killed,
+the job's script ends by itself: when the world's watch has removed its folder there, or where that folder has not come
+for ten minutes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta
 
+from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.wire.requests import ADDRESS, MAIN, WorldRequest
@@ -31,6 +33,8 @@ from .schedulers import SCHEDULERS, Unanswered, run
 if TYPE_CHECKING:
     from ipyparallel.cluster.launcher import BatchSystemLauncher
 
+EXAMINATION: Final = "jupyter_dtrain.preflight.doctor:check_hosts"
+"""``module:NAME`` of the function that examines the hosts. No import: that room stands above this one."""
 EVERY: Final = 3.0
 """Seconds between two looks at a job that waits: each look costs the cluster's one server."""
 SETTLE: Final = 8.0
@@ -118,7 +122,14 @@ class Batch(Hosts):
             raise
 
     def examine(self, stopped: threading.Event) -> None:
-        """Nothing: no scheduler but Slurm has an examination."""
+        """By ssh, as with hosts. Raises :class:`StartFailed` with the findings of the doctor."""
+        try:
+            load(EXAMINATION)(self.hosts, self._options, stopped)
+        except StartFailed:
+            # One question, with no wait for a slow answer: most refusals have nothing to do with the job.
+            if over := self.look().over:
+                raise StartFailed(f"{over}.", "Start the world again.") from None
+            raise
 
     def _await_hosts(self, say: Callable[[str], None], stopped: threading.Event) -> dict[str, int]:
         title = self._scheduler.title
@@ -189,6 +200,7 @@ class Batch(Hosts):
     def look(self, *, ending: bool = False) -> Look:
         """How the world's own job is; another's job is not asked about."""
         deadline = time.monotonic() + SETTLE
+        hosts = tuple(self.hosts)
         while self._job:
             try:
                 job = self._scheduler.ask(self._job)
@@ -198,9 +210,9 @@ class Batch(Hosts):
                 why = f": {job.reason}" if job.reason else ""
                 return Look(0.0, f"{self._scheduler.title}'s job {self._job} is over{why}")
             if not ending or time.monotonic() > deadline:
-                return Look(job.ends)
+                return Look(job.ends, "", self._job, hosts)
             time.sleep(0.5)
-        return Look()
+        return Look(hosts=hosts)
 
     def give_back(self) -> None:
         """Delete the world's own job. Does not raise."""

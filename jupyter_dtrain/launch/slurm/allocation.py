@@ -131,30 +131,9 @@ class Held:
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)
 
     def look(self, *, ending: bool = False) -> Look:
-        """Ask Slurm about the job. ``ending``: something of it has ended; wait some seconds for the reason.
-
-        Where Slurm does not answer, nothing is known to have changed.
-        """
-        began = time.monotonic()
-        while True:
-            try:
-                self.job = queue.ask_job(self.job.id)
-            except NoJob:
-                return Look(0.0, f"Slurm's job {self.job.id} is over")
-            except Unanswered:
-                pass
-            job = self.job
-            seconds = time.monotonic() - began
-            if job.runs and (not ending or seconds > NOTICE):
-                break
-            if not job.runs and (job.state != "COMPLETING" or job.reason == "TimeLimit" or seconds > SETTLE):
-                break
-            time.sleep(0.2)
-        if job.runs:
-            return Look(job.ends)
-        why = "it has reached its time limit" if job.reason == "TimeLimit" else job.ended
-        why = "Slurm is ending it" if job.state == "COMPLETING" and job.reason != "TimeLimit" else why
-        return Look(0.0, f"Slurm's job {job.id} is over: {why}")
+        """As :func:`look_at`, with the job and the nodes of the world."""
+        self.job, found = look_at(self.job, ending=ending)
+        return found._replace(job=self.job.id, hosts=tuple(self.hosts))
 
     def give_back(self) -> None:
         """Cancel the job, if it is the world's own, and wait some seconds for its end. Does not raise."""
@@ -175,6 +154,32 @@ class Held:
     def remains(self) -> list[list[str]]:
         """The commands that cancel the job where no process can call this object any more."""
         return [] if self._inside else [cancellation(self._name)]
+
+
+def look_at(job: Job, *, ending: bool = False) -> tuple[Job, Look]:
+    """Ask Slurm about ``job``. ``ending``: something of it has ended; wait some seconds for the reason.
+
+    Where Slurm does not answer, nothing is known to have changed.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            job = queue.ask_job(job.id)
+        except NoJob:
+            return job, Look(0.0, f"Slurm's job {job.id} is over")
+        except Unanswered:
+            pass
+        seconds = time.monotonic() - began
+        if job.runs and (not ending or seconds > NOTICE):
+            break
+        if not job.runs and (job.state != "COMPLETING" or job.reason == "TimeLimit" or seconds > SETTLE):
+            break
+        time.sleep(0.2)
+    if job.runs:
+        return job, Look(job.ends)
+    why = "it has reached its time limit" if job.reason == "TimeLimit" else job.ended
+    why = "Slurm is ending it" if job.state == "COMPLETING" and job.reason != "TimeLimit" else why
+    return job, Look(0.0, f"Slurm's job {job.id} is over: {why}")
 
 
 def submission(options: SlurmOptions, size: int, name: str) -> list[str]:

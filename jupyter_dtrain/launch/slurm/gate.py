@@ -251,7 +251,14 @@ def main() -> NoReturn:
             sys.exit("The steward is gone.")
         data += more
     line, _, rest = data.partition(b"\n")
-    told = json.loads(line)
+    serve_near(json.loads(line), rest)
+
+
+def serve_near(told: dict[str, Any], rest: bytes = b"", *, farewells: tuple[int, ...] = (signal.SIGTERM,)) -> NoReturn:
+    """Be the pipe. ``told``: see :func:`main`; ``rest``: what is the program's own of the input that was read.
+
+    ``farewells``: the signals that end the program on the node by the end of its input.
+    """
     key = Fernet.generate_key()
     with open(__file__, encoding="utf-8") as file:
         program = file.read()
@@ -269,9 +276,10 @@ def main() -> NoReturn:
         srun.stdin.flush()
     if rest:
         wire.send(INPUT, rest)
-    # Where the steward is gone, too: srun itself would have the watch killed, whose folders would stay. This thread
-    # sends nothing else from here on.
-    signal.signal(signal.SIGTERM, lambda *_: wire.send(ENDED))
+    # Where the steward is gone, too: srun itself would have the watch killed, whose folders would stay. A thread of its
+    # own, as a cable that was cut holds up whoever sends, and this thread must see that the node is silent.
+    for number in farewells:
+        signal.signal(number, lambda *_: _thread(wire.send, ENDED))
     _thread(wire.send_all, INPUT, 0, ENDED)
     _thread(wire.beat)
     code = _pass_on(wire)
@@ -291,9 +299,9 @@ def _pass_on(wire: Wire) -> int | None:
             if kind == CODE:
                 return int(data) if int(data) >= 0 else 128 - int(data)
             if kind in (OUTPUT, ERRORS):
-                target = 1 if kind == OUTPUT else 2
-                while data:
-                    data = data[os.write(target, data) :]  # noqa: PLW2901 — the rest of it
+                # Where the reader is gone, the input has ended too, and the watch needs a moment to remove its files.
+                with contextlib.suppress(BrokenPipeError):
+                    _write(1 if kind == OUTPUT else 2, data)
     except TimeoutError:
         sys.stderr.write(f"The node has not answered for {NEAR_PATIENCE:g} s.\n")
     except Broken as error:
@@ -301,3 +309,8 @@ def _pass_on(wire: Wire) -> int | None:
     except OSError:
         pass  # the steward is gone
     return None
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]

@@ -82,7 +82,12 @@ class Slurm:
 
     def examine(self, stopped: threading.Event) -> None:
         """By steps with the variables of ranks. Raises :class:`StartFailed` with the findings of the doctor."""
-        load(EXAMINATION)(self.hosts, self._steps("dtrain-doctor"), stopped)
+        try:
+            load(EXAMINATION)(self.hosts, self._steps("dtrain-doctor"), stopped)
+        except StartFailed:
+            if over := self.look(ending=True).over:
+                raise StartFailed(f"{over}.", "Start the world again.") from None
+            raise
 
     def look(self, *, ending: bool = False) -> Look:
         """The time that is left, and whether the job is over."""
