@@ -52,7 +52,7 @@ class ChangePlay:
         else:
             size = size + MORE if self._change == "grow" else max(1, size - MORE)
         keep = self._forbid(session) if self._target == "no-process" else None
-        began = time.monotonic()
+        began, why = time.monotonic(), ""
         try:
             if self._change == "heal":
                 session.heal(progress=lambda words: self._strike(session, dead, words))
@@ -60,7 +60,7 @@ class ChangePlay:
                 session.resize(size, progress=lambda words: self._strike(session, [self.plan.size], words))
             outcome = "ok"
         except HealFailed as failed:
-            outcome = "failed"
+            outcome, why = "failed", f": {failed}"
             cure = "%distributed restart" if self._change == "heal" else f"%distributed start -n {size}"
             self._check(cure in str(failed), f"no way on: {failed}")
         finally:
@@ -72,7 +72,7 @@ class ChangePlay:
         left = {*range(min(size, self.plan.size))} - died
         fails = self._target in ("mpiexec-killed", "no-process") or not left
         struck = self._target == "no-process" or bool(self._struck)
-        self._check(not struck or outcome == ("failed" if fails else "ok"), f"ended as {outcome}")
+        self._check(not struck or outcome == ("failed" if fails else "ok"), f"ended as {outcome}{why}")
         self._mend(world, before)
         return seconds, outcome
 
