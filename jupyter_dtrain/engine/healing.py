@@ -86,7 +86,7 @@ def _let_in(mpi: Any, members: Any, first: Replacement, command: list[str], host
 
 
 def _on(mpi: Any, host: str) -> Any:
-    """What has ``mpiexec`` start a process on ``host``.
+    """The Info by which ``mpiexec`` starts a process on ``host``.
 
     The slot of a dead rank counts as taken there, so ranks may exceed slots; the folder of this rank may be missing.
     """

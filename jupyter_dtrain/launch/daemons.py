@@ -1,4 +1,4 @@
-"""What MPI's daemons on other hosts need, so that a world that runs can take in new ranks there.
+"""The settings of MPI's daemons on other hosts, by which a world that runs can take in new ranks there.
 
 Three faults of Open MPI 5.0.11 are in the way (PRRTE 3.0 and PMIx 5.0). The first two are in ``connect_release`` of
 PRRTE's ``pmix_server_dyn.c``, by which daemons tell each other how to reach a new process:

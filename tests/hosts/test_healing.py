@@ -44,7 +44,7 @@ def processes(session: Session) -> dict[int, tuple[str, int]]:
 
 
 def places(session: Session) -> dict[int, Any]:
-    """What each rank knows of its place, and what an all-reduce of ones gives it."""
+    """Each rank's knowledge of its place, and the result of an all-reduce of ones."""
     return values(session.run(PLACE, view=None))
 
 
