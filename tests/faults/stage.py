@@ -52,7 +52,7 @@ class Stage(Worlds):
 
 
 def describe(error: BaseException) -> str:
-    """What a play met that it did not expect: in a line; then where, and the last output of each rank of its cell."""
+    """Say in a line which error a play met unexpectedly; then where, and the last output of each rank of its cell."""
     words = [f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"]
     words += ["".join(traceback.format_exception(error))]
     if isinstance(error, DistributedError | DistributedInterrupt):

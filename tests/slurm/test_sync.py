@@ -144,6 +144,7 @@ def test_nodes_get_changed_files_and_ranks_import_them(world: Session, site: Sit
     assert set(values(world.run(code, view=None)).values()) == {(1, hashlib.sha256(everything).hexdigest())}
 
 
+@pytest.mark.slow
 def test_a_node_that_shares_the_files_is_left_alone(world: Session) -> None:
     """The package's own folder is this machine's on all nodes; it can only be read there, so a copy would fail."""
     package = Path(sys.modules["jupyter_dtrain"].__file__ or "").parent
@@ -154,6 +155,7 @@ def test_a_node_that_shares_the_files_is_left_alone(world: Session) -> None:
     assert not list((package / "files").glob(".dtrain*"))
 
 
+@pytest.mark.slow
 def test_nothing_crosses_the_network_in_clear(world: Session, site: Site, folder: Path, tmp_path: Path) -> None:
     """No content, no name of a file or a folder, no variable: looked for in all frames of a node's cable."""
     (folder / "zebra-name").write_text("zebra-content\n" * 2000)
