@@ -225,7 +225,7 @@ class Companion:
 
     def _prepare(self, new: list[int], number: int, code: str) -> bool:
         """Run a set-up cell on new ranks; whether it ended well."""
-        run = self._cells.run_aside(code, new, f"{number} again", wait=False)
+        run = self._cells.run_aside(code, new, f"run {number} again", wait=False)
         self._beside.add(run.number)
         run.wait()
         self._beside.discard(run.number)

@@ -158,7 +158,7 @@ class Heals:
             self._cells.run_aside("pass", None, "heal", wait=True)
         for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
-            self._cells.run_aside(code, ranks, f"{number} again", wait=True)
+            self._cells.run_aside(code, ranks, f"run {number} again", wait=True)
         if names and ranks:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
