@@ -64,6 +64,8 @@ TRIES = 3
 """How often a heal tries, where ranks die meanwhile."""
 PATIENCE = 3.0
 """Seconds that an idle rank may take to answer."""
+FIRST_PATIENCE = 10.0
+"""Seconds without a step after which the first try is over; later ones have as long as a start. See :meth:`_keep`."""
 END_PATIENCE = 15.0
 """Seconds that ranks may take to end: the system frees their memory, which can be much."""
 PAUSE = 0.3
@@ -129,8 +131,7 @@ class Healing:
         """Whether no client has asked for it."""
         self._beside: set[int] = set()
         """The runs that may go on meanwhile."""
-        self._tries = 0
-        self._began = 0.0
+        self._tries, self._began = 0, 0.0
         self._notes: list[str] = []
         self._try = 0
         """The number of the newest try; no two tries of a world have one number."""
@@ -141,6 +142,8 @@ class Healing:
         """The numbers of the new ranks of the newest try."""
         self._processes: set[Process] = set()
         """The new ones of the newest try."""
+        self._kept: set[Process] = set()
+        """Those of tries in which nothing moved. While they live, ``mpiexec`` gives no new one their connections."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks, while the others take the world."""
@@ -187,6 +190,12 @@ class Healing:
         if self._heal is None or request.number != self._number:
             raise Refused("There is no such heal.")
         return self._heal
+
+    @property
+    def _step_patience(self) -> float:
+        """Seconds that one step of this try may take."""
+        longest = self._request.settings.start_timeout
+        return min(FIRST_PATIENCE, longest) if self._tries == 1 else longest
 
     @property
     def _goes_on(self) -> bool:
@@ -281,7 +290,7 @@ class Healing:
         self._stage, self._new, self._ends, self._local_ranks = "forming", {}, [], {}
         self._processes = set()
         self._forming, self._coming = set(living), set(self._ordered)
-        self._deadline = time.monotonic() + self._request.settings.start_timeout
+        self._deadline = time.monotonic() + self._step_patience
         self._say(f"starting {count_ranks(self._ordered)}" if self._ordered else "joining the ranks that stay")
         generation, command = self._state.next_generation(), self._owner.seats.command
         hosts = [seat.host for seat in seats.values() if seat.host]
@@ -291,11 +300,11 @@ class Healing:
 
     def reached(self, report: Reached) -> None:
         """A new process has come so far."""
-        if self._stage != "forming":
+        if self._stage != "forming" or process_of(report) in self._kept:
             self._kill([process_of(report)])  # it comes too late
             return
         self._processes.add(process_of(report))
-        self._deadline = time.monotonic() + self._request.settings.start_timeout
+        self._deadline = time.monotonic() + self._step_patience
         self._say(f"rank {report.rank} {'has joined MPI' if report.step == 'mpi' else 'starts'}")
 
     def formed(self, report: Formed) -> None:
@@ -311,7 +320,7 @@ class Healing:
 
     def ready(self, rank: Rank) -> None:
         """A new rank can run cells."""
-        if self._stage != "forming" or rank.rank not in self._coming:
+        if self._stage != "forming" or rank.rank not in self._coming or process_of(rank) in self._kept:
             self._kill([process_of(rank)])
             return
         self._coming.discard(rank.rank)
@@ -324,7 +333,7 @@ class Healing:
         if self._stage == "taking" and number != died.rank:
             self._ends.append(died)
             return None
-        if self._stage == "forming" and number is None:
+        if self._stage == "forming" and number is None and process_of(died) in self._processes:
             self._again(died.words)
         return number
 
@@ -358,6 +367,7 @@ class Healing:
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._dropped, self._processes = [], set()
+        self._end_kept()
         self._heal = HealState("done", f"{seconds:.1f} s", ranks, self._size, generation, self._notes, moved)
         words = "The world has %s ranks after %.1f s, new are %s, without %s of before"
         _log.info(words, self._size, seconds, numbers, self._leaving)
@@ -393,11 +403,29 @@ class Healing:
 
     def _signal(self, processes: Iterable[Process], reason: str) -> None:
         """Kill them."""
+        self._send(processes, SendSignal(-1, int(signal.SIGKILL), reason))
+
+    def _send(self, processes: Iterable[Process], order: SendSignal) -> None:
         if (bound := self._bound()) is not None:
             for watch, pid in processes:
-                bound[1].ask_watch(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
+                bound[1].ask_watch(watch, msgspec.structs.replace(order, pid=pid))
+
+    def _keep(self) -> None:
+        """Stop the new processes of a try in which nothing moved, and keep them until the heal is over.
+
+        ``mpiexec`` may have given them connections that it does not answer (see docs/architecture/10). The next try
+        would get the same ones if these were free.
+        """
+        self._send(self._processes, SendSignal(-1, int(signal.SIGSTOP)))
+        self._kept |= self._processes
+        self._processes = set()
+
+    def _end_kept(self) -> None:
+        kept, self._kept = self._kept, set()
+        self._kill(kept)
 
     def _fail(self, why: str) -> None:
+        self._end_kept()
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._left_alone = self._state.dead
         dropped, self._dropped = self._dropped, []
@@ -434,7 +462,8 @@ class Healing:
                 self._fail(f"{count_ranks(left)} did not end within {END_PATIENCE:g} s")
             elif self._stage == "forming":
                 missing = sorted(self._forming | self._coming)
-                self._again(f"{count_ranks(missing)} made no progress for {self._request.settings.start_timeout:g} s")
+                self._keep()
+                self._again(f"{count_ranks(missing)} made no progress for {self._step_patience:g} s")
             else:
                 self._kill(self._processes)
                 self._fail(f"the steward itself failed (step {self._stage!r}), and its log says why: {RESTART}")
