@@ -50,7 +50,7 @@ The fault suite heals the world after every play in which a rank has died on thi
 * **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
   to lose, and waits up to 15 s for that. It ends none of them if the ranks have roles, or if each rank holds only a
   part of a model or array; the error says so. If it fails later, the ranks that it has ended are dead, and a heal
-  replaces them. On other hosts, a resize that finds too few free slots is refused before it changes anything.
+  replaces them. On other hosts, a resize to more ranks is refused before it changes anything.
 * **A resize that drops ranks** (`--drop`) gives those above them other numbers. The ranks take the new numbers together
   with the new world, so a resize that fails leaves all numbers as they were. A rank that dies meanwhile is reported
   under the number that it has in the world as it is then.

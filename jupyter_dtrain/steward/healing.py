@@ -403,20 +403,16 @@ class Healing:
 
     def _signal(self, processes: Iterable[Process], reason: str) -> None:
         """Kill them."""
-        self._send(processes, SendSignal(-1, int(signal.SIGKILL), reason))
-
-    def _send(self, processes: Iterable[Process], order: SendSignal) -> None:
         if (bound := self._bound()) is not None:
             for watch, pid in processes:
-                bound[1].ask_watch(watch, msgspec.structs.replace(order, pid=pid))
+                bound[1].ask_watch(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
 
     def _keep(self) -> None:
-        """Stop the new processes of a try in which nothing moved, and keep them until the heal is over.
+        """Let the new processes of a try in which nothing moved live until the heal is over.
 
         ``mpiexec`` may have given them connections that it does not answer (see docs/architecture/10). The next try
         would get the same ones if these were free.
         """
-        self._send(self._processes, SendSignal(-1, int(signal.SIGSTOP)))
         self._kept |= self._processes
         self._processes = set()
 

@@ -107,7 +107,6 @@ def test_a_dead_rank_is_replaced_on_its_node(site: Site) -> None:
     found = values(session.run(code, view=None))
     kept = [rank.pid for rank in session.world.ranks[:3]] == pids[:3]
     session.stop()
-    site.check_empty()
 
     assert found == {
         rank: (str(rank % 2), None, f"gpu{rank // 2 + 1}", 4, 10 + rank if rank < 3 else 10) for rank in range(4)
