@@ -63,7 +63,8 @@ def test_a_time_saves_at_the_end_of_a_cell_and_steps_are_refused(pair, snapshot_
     assert time_of(snapshot_folder, auto) > saved
     assert "cannot be seen" not in second.text(0)
 
-    run(pair, "params, kept = (n for n in range(3)), params")  # no pickle takes a generator
+    # No pickle takes a generator; and a save is due again after a tenth of a second.
+    run(pair, "import time; time.sleep(0.2)\nparams, kept = (n for n in range(3)), params")
     assert f"Snapshot {auto!r} was not saved after run " in capsys.readouterr().err
     run(pair, "params = kept")
     pair.stop_saving()

@@ -36,7 +36,7 @@ SCENE = Scene(
     speeds="No daemon started.",
 )
 """Machines on which most is wrong."""
-OF_SSH = ("ssh", "--python", "--interface", "limits.conf", "--host ", "distributed sync", "doctor --remove")
+OF_SSH = ("ssh", "--python", "--interface", "limits.conf", "--host ", "doctor --remove")
 """The words that lead nowhere in a job of Slurm."""
 
 
