@@ -25,7 +25,7 @@ def moves(numbers: Mapping[int, int]) -> dict[int, int]:
 
 
 def describe_moves(moved: Mapping[int, int]) -> str:
-    """Which rank has which number, as a clause: ``rank 2 is rank 1 now, rank 3 is rank 2``. Empty for no moves."""
+    """The moves as a clause: ``rank 2 is rank 1 now, rank 3 is rank 2``; empty where there are none."""
     if len(moved) <= ONE_BY_ONE:
         said = [f"rank {rank} is rank {number}" for rank, number in sorted(moved.items())]
     else:

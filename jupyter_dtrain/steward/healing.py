@@ -441,6 +441,7 @@ class Healing:
         if self._goes_on:
             self._heal = HealState("failed", "the world was restarted or has ended")
         self._stage, self._deadline, self._left_alone = "", math.inf, []
+        self._kept.clear()
         self._state.changing = ""
 
     def tick(self, now: float) -> float:

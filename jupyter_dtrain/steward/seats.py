@@ -1,8 +1,7 @@
 """Where the new ranks of a heal or a resize run: on which host, and which watch forks them.
 
-A dead rank is replaced on its own host, so that its local rank and its GPU stay what they were. Further ranks go to the
-hosts that have free slots, in the hosts' order. Only a host whose watch lives can take a rank: hosts on which the world
-has started none have neither a watch nor MPI's daemon.
+A dead rank is replaced on its own host, so that its local rank and its GPU stay what they were. Further ranks run on
+this machine: a world on other hosts gets none (:mod:`.obstacles`). Only a host whose watch lives can take a rank.
 
 Under failure: :meth:`Seats.choose` raises :class:`~jupyter_dtrain.core.errors.Refused` with the reason, a clause.
 Thread-safe: it reads what others own.
@@ -10,8 +9,7 @@ Thread-safe: it reads what others own.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from jupyter_dtrain.core.errors import Refused
@@ -44,10 +42,10 @@ class Seats:
         """See :meth:`.Launcher.slot_command`."""
         return self._launcher.slot_command()
 
-    def choose(self, ranks: Iterable[Rank], numbers: Iterable[int]) -> dict[int, Seat]:
+    def choose(self, ranks: Iterable[Rank], numbers: Collection[int]) -> dict[int, Seat]:
         """The seats of new ranks with these ``numbers``, in a world that has ``ranks``, those that stay dead included.
 
-        Raises :class:`Refused` where a host has lost its watch, or no slot is free.
+        Raises :class:`Refused` where a host has lost its watch.
         """
         known = {rank.rank: rank for rank in ranks}
         watches = self._watches()
@@ -60,16 +58,9 @@ class Seats:
                 where = f" on {known[number].host}" if known[number].host else ""
                 raise Refused(f"the process{where} that starts ranks has ended with {count_ranks([number])}")
             seats[number] = Seat(hosts[watch], watch)
-        added = [number for number in numbers if number not in known]
-        slots = {host: most for host, most in self._launcher.slots.items() if host in watches}
-        taken = Counter(hosts.get(rank.watch, "") for rank in known.values())
-        free = [host for host, most in slots.items() for _ in range(most - taken[host])]
-        if not self._launcher.slots:
-            free = [host for host in watches for _ in added]
-        if len(free) < len(added):
-            own = ",".join(f"{host}:{most}" for host, most in slots.items())
-            left = (
-                f"only {len(free)} slot{'s' if len(free) > 1 else ''} of its hosts" if free else "no slot of its hosts"
-            )
-            raise Refused(f"{left} ({own}) is free for {count_ranks(added)}")
-        return seats | {number: Seat(host, watches[host]) for number, host in zip(added, free, strict=False)}
+        if added := [number for number in numbers if number not in known]:
+            if not watches:
+                raise Refused("the process that starts ranks has ended")
+            here = Seat(*next(iter(watches.items())))
+            seats |= dict.fromkeys(added, here)
+        return seats

@@ -1,4 +1,4 @@
-"""Which rank a report is about while ranks get other numbers, and what becomes of the steward's list."""
+"""The steward matches reports to ranks while these get other numbers, and its list follows."""
 
 from __future__ import annotations
 
