@@ -5,6 +5,7 @@
 #   make demo PYTHON=python3.12                     another Python
 #   make test DIRS="view unit"                      only these test directories
 #   make faults SHARD=1/4 REPEAT=25                 a fourth of all plays, each 25 times
+#   make faults ONLY=save-killed,save-no-disk       these situations only
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
@@ -16,6 +17,7 @@
 PYTHON   ?= python3
 VENV     ?= .venv
 DIRS     ?=
+ONLY     ?=
 SHARD    ?= 1/1
 REPEAT   ?= 1
 SEED     ?= 1
@@ -75,7 +77,7 @@ typescript: $(VENV)/installed ## check and test the front end only
 	@$(PY) -m tests.run typescript
 
 faults: $(VENV)/installed ## play the failure table over and over (SHARD=1/4 REPEAT=25), into build/faults.md; goes on where it was
-	@$(PY) -m tests.faults --shard $(SHARD) --repeat $(REPEAT)
+	@$(PY) -m tests.faults --only "$(ONLY)" --shard $(SHARD) --repeat $(REPEAT)
 
 storm: $(VENV)/installed ## random faults at random moments (SEED=1 DRAWS=100); prints the seed of what breaks a promise
 	@$(PY) -m tests.faults.storm --seed $(SEED) --draws $(DRAWS)

@@ -1,6 +1,6 @@
 """Plays the failure table over and over: ``make faults``.
 
-    python -m tests.faults [--shard I/N] [--repeat K] [--sizes 2,4] [--on-hosts]
+    python -m tests.faults [--only NAMES] [--shard I/N] [--repeat K] [--sizes 2,4] [--on-hosts]
 
 Every situation, in torch and in MPI, and a rank that raises in each library on PyTorch that is installed, on each
 number of ranks; from one repeat to the next another rank is the victim, and a client looks on, is gone, or interrupts.
@@ -59,9 +59,10 @@ def keep(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def plans(sizes: list[int], repeat: int) -> list[tuple[int, Plan]]:
-    """All plays, the first repeat first."""
-    return [(turn, plan) for turn in range(repeat) for size in sizes for plan in all_plans(size, turn)]
+def plans(sizes: list[int], repeat: int, only: list[str]) -> list[tuple[int, Plan]]:
+    """All plays, or those of the situations ``only``, the first repeat first."""
+    every = [(turn, plan) for turn in range(repeat) for size in sizes for plan in all_plans(size, turn)]
+    return [(turn, plan) for turn, plan in every if not only or plan.situation in only]
 
 
 def sum_up(played: Iterable[dict[str, Any]]) -> str:
@@ -104,6 +105,7 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
 def main() -> int:
     """Play what is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="situations, with commas between them; default: all")
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth play, from the Ith on")
     parser.add_argument("--repeat", type=int, default=1, help="how often everything is played")
     parser.add_argument("--sizes", default="2,4", help="numbers of ranks")
@@ -111,11 +113,14 @@ def main() -> int:
     wanted = parser.parse_args()
     if wanted.on_hosts and (reason := why_not()):
         parser.error(reason)
+    only = [name for name in wanted.only.split(",") if name]
+    if unknown := sorted({*only} - {*ROWS, *CHANGES}):
+        parser.error(f"no situations: {', '.join(unknown)}; there are {', '.join((*ROWS, *CHANGES))}")
     shard, shards = map(int, wanted.shard.split("/"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
     code = digest()
     done = {(line["turn"], line["play"]) for line in lines() if line["code"] == code}
-    todo = plans([int(size) for size in wanted.sizes.split(",")], wanted.repeat)[shard - 1 :: shards]
+    todo = plans([int(size) for size in wanted.sizes.split(",")], wanted.repeat, only)[shard - 1 :: shards]
     place = " on hosts" if wanted.on_hosts else ""
     todo = [(turn, plan) for turn, plan in todo if (turn, f"{plan}{place}") not in done]
     todo = [(turn, plan) for turn, plan in todo if not (wanted.on_hosts and plan.situation in HERE)]
