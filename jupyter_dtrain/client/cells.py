@@ -169,7 +169,7 @@ class Cells:
         for open_run in runs:
             if open_run.run not in self._known:
                 found = read_beginning(self._request.spool, open_run.run)
-                # The cell is with the lowest rank, which may have died before it began.
+                # Where a disk is full, no rank may have kept its beginning.
                 self._adopt(found or Begun(open_run.run, "", open_run.ranks, 0.0), make_view)
 
     def _adopt(self, began: Begun, make_view: MakeView) -> Run:

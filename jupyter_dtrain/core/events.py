@@ -78,6 +78,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """Whether the cell goes on without ranks that die: they do not make the run a lost one."""
     joins: int | None = None
     """The elastic run that this one's ranks join, each in the place of one that was lost in it."""
+    together: str = ""
+    """The ranks that run the cell, on each of them, such as ``0-3,7``: the lowest may begin last."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

@@ -42,6 +42,7 @@ from jupyter_dtrain.core.events import (
     encodable,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
+from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.wire.messages import Cell
 from jupyter_dtrain.wire.spool import Spool, spool_path
 
@@ -202,10 +203,9 @@ class Recorder:
             cell = cell or Cell()
             name = cell.run_name if source else ""
             at = str(spool_path(self._mirror, run, self.rank))
-            begun = Started(
-                pid, host, at, VERSION, source, told, cell.number, cell.id, name, cell.above, elastic, joins
-            )
-            self._append(opened, begun)
+            together = format_ranks(ranks or [])
+            identity = (cell.number, cell.id, name, cell.above)
+            self._append(opened, Started(pid, host, at, VERSION, source, told, *identity, elastic, joins, together))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()

@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Collection
 
-from jupyter_dtrain.core.events import Finished, Started
+from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.wire.spool import file_ends, spool_path
+from jupyter_dtrain.wire.spool import file_ends, read_beginning, spool_path
 from jupyter_dtrain.wire.steward_messages import Followed, OpenRun
 
 
@@ -92,7 +92,7 @@ class OpenRuns:
             self._looked = -math.inf
 
     def _is_over(self, number: int, rank: int) -> bool:
-        # Where the lowest rank has not said which ranks there are, another one may still begin.
+        # Where no rank has said which ranks there are, another one may still begin.
         return number in self._ranks and rank in self._ended.get(number, ())
 
     def _forget(self, number: int) -> None:
@@ -102,12 +102,9 @@ class OpenRuns:
         self._ended.pop(number, None)
 
     def _sent_to(self, number: int, begun: list[int]) -> list[int]:
-        """The ranks of the run: the lowest of them has the list."""
-        if number not in self._ranks and begun:
-            with contextlib.suppress(OSError, StopIteration):
-                ends = file_ends(spool_path(self._folder, number, begun[0]))
-                if ends is not None and isinstance(ends[0].body, Started) and ends[0].body.ranks:
-                    self._ranks[number] = ends[0].body.ranks
+        """The ranks of the run, which each of them names as it begins."""
+        if number not in self._ranks and (found := read_beginning(self._folder, number)) is not None:
+            self._ranks[number] = found.ranks
         return self._ranks.get(number, begun)
 
     def _has_ended(self, number: int, rank: int) -> bool:

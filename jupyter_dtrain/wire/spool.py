@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.events import Event, Output, Started, decode, encode
+from jupyter_dtrain.core.world import parse_ranks
 
 RING_BYTES = 4 << 20
 READ_BYTES = 1 << 20
@@ -41,6 +43,7 @@ class Begun(NamedTuple):
 
     number: int
     source: str
+    """The cell; empty where the lowest of the ranks has not begun it."""
     ranks: list[int]
     seconds: float
     """Seconds since it began."""
@@ -56,13 +59,24 @@ def last_run(folder: str | Path) -> Begun | None:
 
 
 def read_beginning(folder: str | Path, run: int) -> Begun | None:
-    """The beginning of a run in a world's spool; None where the lowest of its ranks has not begun it."""
+    """The beginning of a run in a world's spool; None where no rank has begun it.
+
+    The source is empty where the lowest of its ranks has not begun it.
+    """
+    found = None
     for path in (Path(folder) / f"run-{run}").glob("rank-*.jsonl"):
         with contextlib.suppress(OSError, StopIteration):
             first = next(read_file(path))
-            if isinstance(first.body, Started) and first.body.ranks:
-                return Begun(run, first.body.source, first.body.ranks, time.time() - first.time)
-    return None
+            if isinstance(first.body, Started) and first.body.together:
+                found = Begun(run, first.body.source, members(first.body), time.time() - first.time)
+                if first.body.ranks:
+                    break
+    return found
+
+
+def members(begun: Started) -> list[int]:
+    """The ranks of the run that one of them begins so."""
+    return parse_ranks(begun.together, sys.maxsize)
 
 
 class Spool:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, NotDriver, NoWorld, RanksBusy, Session, WorldLost
@@ -126,6 +127,26 @@ def test_a_kernel_is_killed_in_mid_run(first, attach) -> None:
     session.interrupt()
     assert again.wait(20)
     assert (again.number, again.outcome) == (number + 2, "interrupted")
+
+
+def test_the_lowest_rank_begins_last(left, attach) -> None:
+    """A client that attaches before knows that the cell is on that rank, too, and has all that comes from there."""
+    driver = attach(take_over=True)
+    stopped = psutil.Process(left.world.ranks[0].pid)
+    stopped.suspend()
+    try:
+        driver.run("print('here', flush=True)\nrank * 10", wait=False, view=None)
+        until(lambda: driver.last_run.totals[2].lines and driver.last_run.totals[1].lines)
+        observer = attach()
+        followed = observer.last_run
+        assert followed.number == driver.last_run.number
+    finally:
+        stopped.resume()
+
+    assert followed.wait(20)
+    assert followed.ranks == [0, 1, 2]
+    assert [followed.text(rank) for rank in range(3)] == ["here\n"] * 3
+    assert followed.results[0].data["text/plain"] == "0"
 
 
 def test_an_interrupt_of_what_another_client_has_begun(first, attach) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.core.events import Event, Finished, Output, Started
+from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.steward.open_runs import OpenRuns
 from jupyter_dtrain.wire.spool import Spool, spool_path
 from jupyter_dtrain.wire.steward_messages import Followed
@@ -16,11 +17,15 @@ class Scene:
     def __init__(self, folder):
         self.folder = folder
         self.runs = OpenRuns(str(folder))
+        self.ranks = {}
 
-    def begin(self, run, rank, ranks=()):
-        """The first event; ``ranks`` on the lowest of them."""
+    def begin(self, run, rank, ranks=None):
+        """The first event; ``ranks`` run it, by default those of the rank that began before."""
+        ranks = self.ranks.setdefault(run, ranks)
         spool = Spool(spool_path(self.folder, run, rank))
-        spool.append(Event(run, rank, 0, 0.0, Started(1, "host", "", source="x", ranks=list(ranks))))
+        told = ranks if rank == min(ranks) else []
+        body = Started(1, "host", "", source="x" if told else "", ranks=told, together=format_ranks(ranks))
+        spool.append(Event(run, rank, 0, 0.0, body))
         return spool
 
     def end(self, spool, run, rank):
@@ -59,6 +64,17 @@ def test_a_rank_may_begin_late(scene):
     scene.begin(1, 1)
 
     assert scene.look() == [(1, [1]), (2, [2])]
+
+
+def test_the_lowest_rank_may_begin_last(scene):
+    """All ranks of the run are known, from any of them, and so is that it is not over."""
+    scene.end(scene.begin(1, 1, [0, 1]), 1, 1)
+    scene.begin(2, 2, [1, 2])
+
+    assert [(run.ranks, run.working) for run in scene.runs.look()] == [([1, 2], [2])]
+    assert scene.runs.newest().ranks == [1, 2]
+    scene.begin(1, 0)
+    assert scene.look() == [(1, [0]), (2, [2])]
 
 
 def test_a_run_whose_folder_is_there_and_no_event_yet(scene):
