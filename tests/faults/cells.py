@@ -117,7 +117,14 @@ CELLS = {
     "watch-killed": _ALONE.format("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"),
     "sizes-torch": "dist.all_reduce(torch.ones(2 if rank == victim else 1))\nmeet()\n",
     "types-torch": "dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == victim else torch.float32))\nmeet()\n",
-    "sizes-mpi": "a = numpy.ones(50 if rank == victim else 3)\nMPI.COMM_WORLD.Allreduce(a, a.copy())\nmeet()\n",
+    "sizes-mpi": """
+other = (victim + 1) % MPI.COMM_WORLD.size
+if rank == other:
+    MPI.COMM_WORLD.Send(numpy.ones(50), victim)
+if rank == victim:
+    MPI.COMM_WORLD.Recv(numpy.ones(3), other)
+meet()
+""",
     "disk-full": """
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 if rank == victim:

@@ -19,8 +19,12 @@ from jupyter_dtrain.core.failures import (
 SITUATIONS = (
     Situation(
         "sizes-mpi",
-        "Ranks pass different sizes to one collective of MPI.",
-        by(AT_ONCE, "the agent of the rank that receives more than it has room for reports the error."),
+        "A rank receives a message of MPI that its buffer has no room for.",
+        by(
+            AT_ONCE,
+            "the rank's agent reports the error. A collective is another matter: MPI compares no sizes there. If ranks "
+            "pass different ones, Open MPI may report this error, wait, crash, or end with wrong numbers.",
+        ),
         (RELEASE,),
         span("release_grace", 1.5),
         "error",
