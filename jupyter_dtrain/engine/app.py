@@ -44,11 +44,14 @@ from .ipengine import IPEngine
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .plugins import Plugins
+from .reach import check_reach
 from .recorder import Recorder
 from .resources import GpuReader, Sampler
 from .slots import Replacement
 from .step_work import StepWork
 
+CONNECTIONS = ("registration", "control", "mux", "task", "iopub")
+"""ipyparallel's names for the controller's sockets that an engine connects to, each at a port of its own."""
 LOOK = 0.005
 """Seconds between two looks whether all ranks have imported MPI."""
 NAP = 0.01
@@ -86,6 +89,18 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         its folder later.
         """
         sys.path.insert(0, "")
+
+    def load_connection_file(self) -> None:
+        """Raise as :func:`.check_reach` where this host does not reach the controller: ipyparallel would only wait.
+
+        One rank of each host looks.
+        """
+        super().load_connection_file()
+        info = self.connection_info
+        transport, _, address = info["interface"].partition("://")
+        if self._place.local_rank == 0 and transport == "tcp":  # worlds on one machine use files (ipc)
+            for socket_name in CONNECTIONS:
+                check_reach("ipyparallel's controller", (address, info[socket_name]))
 
     def redirect_output(self, iopub_socket: Any) -> None:
         """Take over from ipyparallel, which calls this when the kernel exists and before its loop starts."""

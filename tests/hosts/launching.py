@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import psutil
@@ -42,3 +43,14 @@ def left(network: Network) -> list[str]:
 def values(run: Any) -> dict[int, Any]:
     """The value of the last expression, by rank."""
     return {rank: eval(result.data["text/plain"]) for rank, result in run.results.items()}
+
+
+def controllers(world: str) -> list[psutil.Process]:
+    """The controllers of worlds with this name, on this machine."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if any("launch.controller" in word for word in words) and any(f"/{world}-" in word for word in words):
+                found.append(process)
+    return found

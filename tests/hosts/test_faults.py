@@ -13,28 +13,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
 from jupyter_dtrain.core.errors import BadRequest, WorldLost
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
-from tests.hosts.launching import PATIENCE, left, start, values
+from tests.hosts.launching import PATIENCE, controllers, left, start, values
 from tests.hosts.network import Network
 from tests.steward.until import child_named, state_of, steward_of, until
-
-
-def controllers(world: str) -> list[psutil.Process]:
-    """The controllers of worlds with this name, on this machine."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            if any("launch.controller" in word for word in words) and any(f"/{world}-" in word for word in words):
-                found.append(process)
-    return found
-
 
 LOST = 10.0
 """Seconds within which a host that is cut off is known to be lost."""

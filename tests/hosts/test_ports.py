@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
+from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
-from tests.hosts.launching import PATIENCE, left, start
+from tests.hosts.launching import PATIENCE, controllers, left, start
 from tests.hosts.network import Network
 from tests.steward.until import until
 
@@ -70,4 +75,33 @@ def test_the_stores_port_alone_is_named_by_the_rank_that_does_not_reach_it(netwo
     assert f"this host does not reach the world's store at {place}. A firewall may drop" in str(caught.value)
     assert caught.value.run.outcome == "error"
     assert again == "ok"
+    until(lambda: left(network) == [])
+
+
+@pytest.mark.parametrize("socket", ["registration", "iopub"])
+def test_one_of_the_controllers_ports_is_named_by_the_rank_that_does_not_reach_it(
+    network: Network, tmp_path: Path, socket: str
+) -> None:
+    """An examination comes before the controller is there. A start is over before its deadline, and says what to do."""
+    begun, blocked, mpiexec = tmp_path / "begun", tmp_path / "blocked", tmp_path / "mpiexec"
+    wait = f'[ "$1" = --version ] || touch {begun}; until [ "$1" = --version ] || [ -e {blocked} ]; do sleep 0.02; done'
+    mpiexec.write_text(f'#!/bin/sh\n{wait}\nexec {find_mpiexec(None)} "$@"\n')
+    mpiexec.chmod(0o755)
+    name = f"no-way-{os.getpid()}"
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(start, network, "gpu1:1,gpu2:1", mpiexec=str(mpiexec), name=name)
+        until(begun.exists)
+        controller, *_ = controllers(name)
+        [folder] = [word.partition("=")[2] for word in controller.cmdline() if word.startswith("--profile-dir=")]
+        port = json.loads((Path(folder) / "security" / "ipcontroller-engine.json").read_text())[socket]
+        network["gpu2"].impair(target=network.address, block=(port,))
+        try:
+            blocked.touch()
+            with pytest.raises(StartFailed) as caught:
+                starting.result(PATIENCE)
+        finally:
+            network["gpu2"].restore()
+
+    place = f"{network.address}:{port} (no answer within 5 s)"
+    assert f"this host does not reach ipyparallel's controller at {place}. A firewall may" in caught.value.reason
     until(lambda: left(network) == [])

@@ -23,6 +23,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
+from jupyter_dtrain.engine.reach import check_reach
 from jupyter_dtrain.engine.sockets import listeners
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, awaits_ranks
 
@@ -30,8 +31,6 @@ OUTSIDE_PATIENCE = 30.0
 """Seconds after which a listener outside the world counts as the group's rank 0."""
 REACH_PATIENCE = 10.0
 """Seconds after which a rank that still waits for the world's store looks whether the network leads there."""
-CONNECT_PATIENCE = 5.0
-"""Seconds that a connection may take: more than Linux's second retry."""
 _SERVED = "served"
 
 
@@ -75,27 +74,11 @@ def reach(call: str, dist: Any, address: tuple[str, int], timeout: timedelta, is
             raise RuntimeError(f"{call}: a rank failed before the ranks could meet.")
         # The steward listens there from the first second, so that a connection needs no process to answer.
         if time.monotonic() > look_at:
-            if why := _unreachable(address):
-                raise ConnectionError(
-                    f"{call}: this host does not reach the world's store at {address[0]}:{address[1]} ({why}). A "
-                    "firewall may drop the packets: open all TCP ports between the hosts and the machine of the "
-                    "notebook, or start the world on another network (%distributed start --interface NAME)."
-                )
+            check_reach("the world's store", address, call)
             look_at = math.inf
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
-
-
-def _unreachable(address: tuple[str, int]) -> str:
-    """Why no packet comes back from ``address``; empty where one does, if only to refuse."""
-    try:
-        socket.create_connection(address, timeout=CONNECT_PATIENCE).close()
-    except TimeoutError:
-        return f"no answer within {CONNECT_PATIENCE:g} s"
-    except OSError as error:
-        return str(error.strerror) if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else ""
-    return ""
 
 
 def meeting_at(url: str) -> Meeting | None:

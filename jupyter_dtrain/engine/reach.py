@@ -1,0 +1,37 @@
+"""Whether packets come back from another machine of the world, and the words where none does.
+
+A firewall that drops packets makes a connection wait without an error, so a rank looks before it waits for long.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+PATIENCE = 5.0
+"""Seconds that a connection may take: more than Linux's second retry."""
+
+
+def check_reach(what: str, address: tuple[str, int], call: str = "") -> None:
+    """Raise :class:`ConnectionError`, with what to do, where no packet comes back from ``what`` at this address.
+
+    ``call``: what the user called, for the error.
+    """
+    if why := _unreachable(address):
+        caller = f"{call}: " if call else ""
+        raise ConnectionError(
+            f"{caller}this host does not reach {what} at {address[0]}:{address[1]} ({why}). A firewall may drop the "
+            "packets: open all TCP ports between the hosts and the machine of the notebook, or start the world on "
+            "another network (%distributed start --interface NAME)."
+        )
+
+
+def _unreachable(address: tuple[str, int]) -> str:
+    """Why no packet comes back from ``address``; empty where one does, if only to refuse."""
+    try:
+        socket.create_connection(address, timeout=PATIENCE).close()
+    except TimeoutError:
+        return f"no answer within {PATIENCE:g} s"
+    except OSError as error:
+        return str(error.strerror) if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else ""
+    return ""
