@@ -46,18 +46,29 @@ class ChangePlay:
         session.run(f"{cells.MEET[self.plan.framework]}\nmeet()", view=None, timeout=60.0)
         before = {rank.rank: rank.pid for rank in session.world.ranks}
         size, dead = self.plan.size, []
+        gone: list[int] = []
+        """The ranks that the change ends."""
         if self._change == "heal":
             dead = [(self.plan.victim + 1) % size]
             session.kill(dead)
+        elif self._change == "drop":
+            gone = [(self.plan.victim + 1) % size]
+            size -= 1
         else:
             size = size + MORE if self._change == "grow" else max(1, size - MORE)
+            gone = list(range(size, self.plan.size))
         keep = self._forbid(session) if self._target == "no-process" else None
         began, why = time.monotonic(), ""
         try:
             if self._change == "heal":
                 session.heal(progress=lambda words: self._strike(session, dead, words))
             else:
-                session.resize(size, progress=lambda words: self._strike(session, [self.plan.size], words))
+                drop = gone if self._change == "drop" else None
+                session.resize(
+                    None if drop else size,
+                    drop=drop,
+                    progress=lambda words: self._strike(session, [self.plan.size], words),
+                )
             outcome = "ok"
         except HealFailed as failed:
             outcome, why = "failed", f": {failed}"
@@ -69,11 +80,12 @@ class ChangePlay:
         seconds = time.monotonic() - began
         self._check(seconds < LIMIT, f"it took {seconds:.0f} s")
         died = {*dead, self.plan.victim} if self._target == "other-killed" else {*dead}
-        left = {*range(min(size, self.plan.size))} - died
+        left = {*range(self.plan.size)} - died - {*gone}
         fails = self._target in ("mpiexec-killed", "no-process") or not left
         struck = self._target == "no-process" or bool(self._struck)
         self._check(not struck or outcome == ("failed" if fails else "ok"), f"ended as {outcome}{why}")
-        self._mend(world, before)
+        stay = [rank for rank in range(self.plan.size) if outcome == "failed" or rank not in gone]
+        self._mend(world, {number: before[rank] for number, rank in enumerate(stay) if rank not in died}, before)
         return seconds, outcome
 
     def _strike(self, session: Session, new: list[int], words: str) -> None:
@@ -104,17 +116,18 @@ class ChangePlay:
         mpiexec.rlimit(psutil.RLIMIT_NOFILE, (mpiexec.num_fds(), limits[1]))
         return lambda: mpiexec.rlimit(psutil.RLIMIT_NOFILE, limits)
 
-    def _mend(self, world: World, before: dict[int, int]) -> None:
-        """The ranks that were not struck are as before; all meet again; then the world is as it was."""
+    def _mend(self, world: World, stay: dict[int, int], before: dict[int, int]) -> None:
+        """The ranks that were not struck are as before; all meet again; then the world is as it was.
+
+        ``stay``: their processes by the numbers that they have now; ``before``: those of all ranks before the change.
+        """
         session = world.session
         if self._struck and (struck := [rank.rank for rank in session.world.ranks if rank.pid in self._struck]):
             # It was over when the rank died.
             until(lambda: {*struck} <= {rank.rank for rank in session.world.dead})
         living = {rank.rank: rank.pid for rank in session.world.ranks if not rank.has_ended}
-        died = {self.plan.victim} if self._target == "other-killed" else set()
-        died |= {(self.plan.victim + 1) % self.plan.size} if self._change == "heal" else set()
-        kept = [rank for rank in before if rank in living and rank not in died]
-        self._check(all(before[rank] == living[rank] for rank in kept), f"not the processes of before: {living}")
+        moved = [rank for rank in stay if rank in living and stay[rank] != living[rank]]
+        self._check(not moved, f"not the processes of before: {living}, not {stay}")
         if self._target == "mpiexec-killed":
             self.broken = True
             return

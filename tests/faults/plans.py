@@ -40,7 +40,7 @@ SERVERS_SIZE = 4
 CHANGES = (
     *("heal-new-killed", "heal-other-killed", "heal-mpiexec-killed", "heal-no-process"),
     *("grow-new-killed", "grow-other-killed", "grow-mpiexec-killed", "grow-no-process"),
-    *("shrink-other-killed", "shrink-mpiexec-killed"),
+    *("shrink-other-killed", "shrink-mpiexec-killed", "drop-other-killed", "drop-mpiexec-killed"),
 )
 """Heals and resizes in which something dies, or no process can be started; see :mod:`.changes`."""
 HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES)
