@@ -243,6 +243,16 @@ class Host:
         """Lay an empty folder over a folder of this host, as if nothing were installed there."""
         self.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(path)])
 
+    @contextlib.contextmanager
+    def without_package(self) -> Iterator[None]:
+        """This package is missing on this host meanwhile."""
+        package = ROOT / "jupyter_dtrain"
+        self.hide(package)
+        try:
+            yield
+        finally:
+            self.run(["umount", str(package)])
+
     def replace(self, path: str | Path, text: str) -> None:
         """Lay a file with this text over a file of this host, with the same rights."""
         self.run(["mkdir", "-p", "/run/replaced"])

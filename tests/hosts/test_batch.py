@@ -19,7 +19,6 @@ import pytest
 from jupyter_dtrain import Session, StartFailed
 from jupyter_dtrain.core.errors import WorldLost
 from tests.hosts.launching import PATIENCE, SETTINGS, left, values
-from tests.hosts.network import ROOT
 from tests.steward.until import until
 
 QSUB = """#!/bin/sh
@@ -104,17 +103,6 @@ def install(network, tmp_path, monkeypatch):
 def pbs(install):
     """The folder of a PBS."""
     return install("pbs")
-
-
-@contextlib.contextmanager
-def without_package(host):
-    """A host on which the package is missing."""
-    package = ROOT / "jupyter_dtrain"
-    host.hide(package)
-    try:
-        yield
-    finally:
-        host.run(["umount", str(package)])
 
 
 def start(network, **options):
@@ -211,7 +199,7 @@ def test_a_broken_host_ends_the_start_with_its_finding(network, install, kind):
     """The reason names the host, and says why it matters and what to do. No rank has started, and the job is gone."""
     folder = install(kind)
     said = []
-    with without_package(network["gpu2"]), pytest.raises(StartFailed) as caught:
+    with network["gpu2"].without_package(), pytest.raises(StartFailed) as caught:
         start(network, scheduler=kind, progress=said.append)
 
     reason = caught.value.reason
@@ -229,7 +217,7 @@ def test_a_job_outlives_a_start_that_its_hosts_fail(network, pbs, monkeypatch):
     """Inside an existing job the finding is the same; nobody deletes that job, and none is submitted."""
     (pbs / "nodes").write_text("gpu1\ngpu2\n")
     monkeypatch.setenv("PBS_NODEFILE", str(pbs / "nodes"))
-    with without_package(network["gpu2"]), pytest.raises(StartFailed, match="is missing on gpu2"):
+    with network["gpu2"].without_package(), pytest.raises(StartFailed, match="is missing on gpu2"):
         start(network, n=None)
 
     assert not (pbs / "options").exists()
@@ -247,7 +235,7 @@ def test_a_job_that_is_deleted_during_the_examination_is_the_reason(network, pbs
             deleted.append(text)
             (pbs / "state").unlink()
 
-    with without_package(network["gpu2"]), pytest.raises(StartFailed) as caught:
+    with network["gpu2"].without_package(), pytest.raises(StartFailed) as caught:
         start(network, progress=say)
 
     assert "PBS's job 12 is over: PBS no longer knows it" in caught.value.reason

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
@@ -16,7 +18,7 @@ from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, controllers, left, start
 from tests.hosts.network import Network
-from tests.steward.until import until
+from tests.steward.until import steward_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +36,7 @@ RULES = {
     "back to mpiexec": Rule("gpu2", lambda network: network.address, "this machine ({}) cannot be reached from gpu2"),
 }
 INIT = "import torch.distributed as dist\ndist.init_process_group('gloo')"
+INIT_JAX = "import jax\njax.distributed.initialize()\njax.process_count()"
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -73,6 +76,32 @@ def test_the_stores_port_alone_is_named_by_the_rank_that_does_not_reach_it(netwo
 
     place = f"{network.address}:{port} (no answer within 5 s)"
     assert f"this host does not reach the world's store at {place}. A firewall may drop" in str(caught.value)
+    assert caught.value.run.outcome == "error"
+    assert again == "ok"
+    until(lambda: left(network) == [])
+
+
+def test_the_port_of_jaxs_meeting_alone_is_named_by_the_rank_that_does_not_reach_it(network: Network) -> None:
+    """The other rank is released; both go on."""
+    pytest.importorskip("jaxlib")
+    session = start(network, "gpu1:1,gpu2:1")
+    # The steward listens for each server that it starts when the first rank calls.
+    listeners = [one for one in steward_of(session).net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    ports = tuple(one.laddr.port for one in listeners if one.laddr.ip == network.address)
+    network["gpu2"].impair(target=network.address, block=ports)
+    try:
+        with pytest.raises(DistributedError) as caught:
+            session.run(INIT_JAX, view=None, timeout=2 * PATIENCE)
+    finally:
+        network["gpu2"].restore()
+    again = session.run(INIT_JAX, view=None, timeout=2 * PATIENCE).outcome
+    session.stop()
+
+    places = "|".join(f"{network.address}:{port}" for port in ports)
+    words = (
+        rf"this host does not reach the process that keeps JAX's coordinator at ({places}) \(no answer within 5 s\)\."
+    )
+    assert re.search(words, str(caught.value))
     assert caught.value.run.outcome == "error"
     assert again == "ok"
     until(lambda: left(network) == [])

@@ -19,7 +19,7 @@ from jupyter_dtrain import StartFailed
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.preflight.doctor import QUICK
-from tests.hosts.network import ROOT, Host
+from tests.hosts.network import Host
 from tests.slurm.launching import start
 from tests.slurm.site import Site
 from tests.steward.until import until
@@ -32,17 +32,6 @@ SOON = 8.0
 
 GONE = 20.0
 """Seconds for the end of all that a killed steward has left: the guard, Slurm and the gates see to it."""
-
-
-@contextlib.contextmanager
-def without_package(node: Host) -> Iterator[None]:
-    """A node on which the package is missing."""
-    package = ROOT / "jupyter_dtrain"
-    node.hide(package)
-    try:
-        yield
-    finally:
-        node.run(["umount", str(package)])
 
 
 @contextlib.contextmanager
@@ -70,7 +59,7 @@ def with_hanging_python(node: Host) -> Iterator[None]:
 def test_a_broken_node_ends_the_start_with_its_finding(site: Site) -> None:
     """The reason names the node, and says why it matters and what to do. No rank started, and the job is gone."""
     said: list[str] = []
-    with without_package(site.network["gpu2"]), pytest.raises(StartFailed) as caught:
+    with site.network["gpu2"].without_package(), pytest.raises(StartFailed) as caught:
         start(ntasks_per_node=1, progress=said.append)
 
     reason = caught.value.reason
@@ -86,7 +75,7 @@ def test_a_broken_node_ends_the_start_with_its_finding(site: Site) -> None:
 def test_each_thing_that_is_wrong_is_named(site: Site) -> None:
     """The first as the reason, and the others below it."""
     one, two = site.network["gpu1"], site.network["gpu2"]
-    with without_package(two), with_other_version(one, "mpi4py"), pytest.raises(StartFailed) as caught:
+    with two.without_package(), with_other_version(one, "mpi4py"), pytest.raises(StartFailed) as caught:
         start(ntasks_per_node=1)
     with with_other_version(two, "ipyparallel"), pytest.raises(StartFailed) as version:
         start(ntasks_per_node=1)
@@ -116,7 +105,7 @@ def test_a_job_outlives_a_start_that_its_nodes_fail(site: Site, tmp_path: Path) 
     env = os.environ | {name: str(tmp_path / name) for name in names}
     after = '"$@"; squeue -h -j $SLURM_JOB_ID -o "job %T"; squeue -h -s -j $SLURM_JOB_ID -o "step %j"'
     words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--time=10", "sh", "-c", after, "sh"]
-    with without_package(site.network["gpu2"]):
+    with site.network["gpu2"].without_package():
         done = subprocess.run(
             [*words, sys.executable, "-c", INSIDE], capture_output=True, text=True, timeout=90, check=False, env=env
         )

@@ -14,6 +14,7 @@ from types import FrameType
 import msgspec
 
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.engine.reach import PATIENCE, check_reach
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
 from jupyter_dtrain.wire.requests import Desk
 
@@ -42,10 +43,10 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
     ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
     :class:`TimeoutError` after ``timeout`` seconds; both name the missing ranks. Raises :class:`Absent` when a rank
     will not come, :class:`RuntimeError` with the reason when no coordinator can start, :class:`OSError` without a
-    server.
+    server, with the cure where a firewall drops the packets.
     """
     deadline = time.monotonic() + timeout
-    with socket.create_connection(desk[:2], ANSWER_PATIENCE) as connection:
+    with _connect(call, desk) as connection:
         while True:
             _send(connection, Arrival(desk.secret, name, rank, size, comes=True))
             read = b""
@@ -65,6 +66,17 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
             if end := end_of_wait(call, missing, deadline, timeout, released):
                 raise end
             time.sleep(ARRIVAL_POLL)
+
+
+def _connect(call: str, desk: Desk) -> socket.socket:
+    try:
+        # The steward listens there from the first second.
+        connection = socket.create_connection(desk[:2], PATIENCE)
+    except OSError:
+        check_reach("the process that keeps JAX's coordinator", desk[:2], call)
+        raise
+    connection.settimeout(ANSWER_PATIENCE)
+    return connection
 
 
 def stay_away(desk: Desk, name: str, rank: int, size: int) -> None:
