@@ -46,8 +46,7 @@ class ChangePlay:
         session.run(f"{cells.MEET[self.plan.framework]}\nmeet()", view=None, timeout=60.0)
         before = {rank.rank: rank.pid for rank in session.world.ranks}
         size, dead = self.plan.size, []
-        gone: list[int] = []
-        """The ranks that the change ends."""
+        gone: list[int] = []  # the ranks that the change ends
         if self._change == "heal":
             dead = [(self.plan.victim + 1) % size]
             session.kill(dead)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from jupyter_dtrain import DistributedError, StartFailed
+from jupyter_dtrain import DistributedError, Session, StartFailed
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, controllers, left, start
@@ -59,25 +59,31 @@ def test_one_direction_that_is_blocked_is_one_finding(network: Network, rule: st
     until(lambda: left(network) == [])
 
 
+def error_without(network: Network, session: Session, code: str, ports: tuple[int, ...]) -> str:
+    """The error of a cell while gpu2 reaches none of these ports here. Afterwards the same cell runs, and all ends."""
+    network["gpu2"].impair(target=network.address, block=ports)
+    try:
+        with pytest.raises(DistributedError) as caught:
+            session.run(code, view=None, timeout=2 * PATIENCE)
+    finally:
+        network["gpu2"].restore()
+    again = session.run(code, view=None, timeout=2 * PATIENCE)
+    session.stop()
+
+    assert (caught.value.run.outcome, again.outcome) == ("error", "ok")
+    return str(caught.value)
+
+
 def test_the_stores_port_alone_is_named_by_the_rank_that_does_not_reach_it(network: Network) -> None:
     """No examination knows that port, and a start needs it for nothing. The other rank is released; both go on."""
     pytest.importorskip("torch")
     session = start(network, "gpu1:1,gpu2:1")
     run = session.run("import os; print(os.environ['MASTER_PORT'])", view=None)
     port = int(run.text(1))
-    network["gpu2"].impair(target=network.address, block=(port,))
-    try:
-        with pytest.raises(DistributedError) as caught:
-            session.run(INIT, view=None, timeout=2 * PATIENCE)
-    finally:
-        network["gpu2"].restore()
-    again = session.run(INIT, view=None, timeout=2 * PATIENCE).outcome
-    session.stop()
+    error = error_without(network, session, INIT, (port,))
 
     place = f"{network.address}:{port} (no answer within 5 s)"
-    assert f"this host does not reach the world's store at {place}. A firewall may drop" in str(caught.value)
-    assert caught.value.run.outcome == "error"
-    assert again == "ok"
+    assert f"this host does not reach the world's store at {place}. A firewall may drop" in error
     until(lambda: left(network) == [])
 
 
@@ -88,22 +94,13 @@ def test_the_port_of_jaxs_meeting_alone_is_named_by_the_rank_that_does_not_reach
     # The steward listens for each server that it starts when the first rank calls.
     listeners = [one for one in steward_of(session).net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     ports = tuple(one.laddr.port for one in listeners if one.laddr.ip == network.address)
-    network["gpu2"].impair(target=network.address, block=ports)
-    try:
-        with pytest.raises(DistributedError) as caught:
-            session.run(INIT_JAX, view=None, timeout=2 * PATIENCE)
-    finally:
-        network["gpu2"].restore()
-    again = session.run(INIT_JAX, view=None, timeout=2 * PATIENCE).outcome
-    session.stop()
+    error = error_without(network, session, INIT_JAX, ports)
 
     places = "|".join(f"{network.address}:{port}" for port in ports)
     words = (
         rf"this host does not reach the process that keeps JAX's coordinator at ({places}) \(no answer within 5 s\)\."
     )
-    assert re.search(words, str(caught.value))
-    assert caught.value.run.outcome == "error"
-    assert again == "ok"
+    assert re.search(words, error)
     until(lambda: left(network) == [])
 
 

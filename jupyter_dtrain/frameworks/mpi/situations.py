@@ -19,11 +19,11 @@ from jupyter_dtrain.core.failures import (
 SITUATIONS = (
     Situation(
         "sizes-mpi",
-        "A rank receives a message of MPI that its buffer has no room for.",
+        "A rank receives an MPI message that is longer than its buffer.",
         by(
             AT_ONCE,
-            "the rank's agent reports the error. A collective is another matter: MPI compares no sizes there. If ranks "
-            "pass different ones, Open MPI may report this error, wait, crash, or end with wrong numbers.",
+            "the rank's agent reports the error. Collectives are different: MPI does not compare sizes there. If the "
+            "ranks' sizes differ, Open MPI may report this error, wait, crash, or return wrong numbers.",
         ),
         (RELEASE,),
         span("release_grace", 1.5),
