@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -108,6 +109,13 @@ def values(run: Run) -> dict[int, Any]:
 def texts(run: Run) -> dict[int, str]:
     """All text by rank."""
     return {rank: run.text(rank) for rank in run.ranks}
+
+
+def gigabytes(text: str) -> float:
+    """The memory that a rank says to have freed, in GB."""
+    found = re.search(r"dropped what the failed call held and freed (\d+\.\d\d) GB of the host's memory\.\n\Z", text)
+    assert found, text
+    return float(found.group(1))
 
 
 def same(value: Any, ranks: int = 3) -> dict[int, Any]:
