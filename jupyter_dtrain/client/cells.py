@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, telling
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, LeftRunning, telling
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.stop_button import StopButton
+from jupyter_dtrain.core.stop_button import StopButton, shutdown
 from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL
@@ -124,14 +124,16 @@ class Cells:
                 self._fold.submit(entry)
                 if companion is not None:
                     companion.begin(run, timeout=timeout, inputs=inputs, watch=watch)
-                stop_button.pass_to(self._fold.interrupt)
+                stop_button.pass_to(self._fold.press)
                 while wait and not run.wait(1.0):
-                    pass
+                    if shutdown.asked:
+                        raise LeftRunning(run, self._link.listing.name)
                 if wait and companion is not None:
                     companion.wait(stop_button)
             except KeyboardInterrupt:
-                # Other code handles SIGINT. The ranks must not go on with what no thread waits for any more.
-                self._fold.interrupt()
+                # Other code handles SIGINT, or the kernel shuts down. But for that, the ranks must not go on with what
+                # no thread waits for any more.
+                self._fold.press()
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from jupyter_dtrain.core.errors import DtrainError, NoWorld
+from jupyter_dtrain.core.stop_button import shutdown
 
 
 class OpenSession(Protocol):
@@ -110,8 +111,10 @@ class OpenSessions(Generic[S]):
 
     def _wrap_shutdown(self, kernel: Any) -> None:
         original = kernel.do_shutdown
+        shutdown.comes_by_request = True
 
         def do_shutdown(restart: bool) -> Any:  # noqa: FBT001 — ipykernel's signature
+            shutdown.asked = True
             self._restarting = bool(restart)
             if not restart:
                 self.stop_all()

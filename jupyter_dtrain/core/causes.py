@@ -74,6 +74,21 @@ class DistributedInterrupt(KeyboardInterrupt):
         return blocks(self.run)
 
 
+class LeftRunning(KeyboardInterrupt):
+    """The kernel is being restarted or shut down, and nobody has interrupted ``run``."""
+
+    def __init__(self, run: Run, world: str) -> None:
+
+        super().__init__(
+            f"This kernel is being restarted or shut down. Run {run.number} goes on if its world does: "
+            f"%distributed attach {world} shows all of it."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+
+        return [str(self)]
+
+
 @dataclass
 class _Cause:
     """An exception that some ranks share."""

@@ -112,6 +112,11 @@ def describe_controller_end(code: int) -> str:
     return f"ipyparallel's controller {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})"
 
 
+def describe_steward_end(code: int) -> str:
+    """The world's steward has ended with ``code``: the last line of its log."""
+    return f"The steward {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})."
+
+
 def _status(code: int) -> str:
     """The end of a process, from the exit code that :mod:`subprocess` gives."""
     return f"exit code {code}" if code >= 0 else describe_signal(-code)

@@ -118,8 +118,16 @@ class Action(Handler):
         await act(observer)
 
     async def _interrupt(self, observer: Monitor) -> None:
-        ranks, force = self.ranks(observer), bool(self.body().get("force"))
-        by = BY_CELL if self.body().get("place") == "cell" else BY
+        ranks, force, body = self.ranks(observer), bool(self.body().get("force")), self.body()
+        by = BY
+        if body.get("place") == "cell":
+            by = BY_CELL
+            world = observer.summary
+            if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
+                raise BadRequest(
+                    f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
+                    f"%distributed attach {world.name} --take-over drives it from here."
+                )
         begun = await observer.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 

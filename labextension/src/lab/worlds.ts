@@ -227,14 +227,14 @@ export class Worlds {
     await request(this.settings, "DELETE", ["worlds", id]);
   }
 
-  /** `place`: where the button is, so that the notebook can say who interrupted its cell. */
+  /** `place`: where the button is, and in whose notebook: an observer's does not stop the driver's cell. */
   async act(
     id: string,
     action: "interrupt" | "heal" | "restart" | "kill",
     ranks?: number[],
-    place?: "cell",
+    place?: { place: "cell"; kernel: string },
   ): Promise<void> {
-    await request(this.settings, "POST", ["worlds", id, action], { ranks, place });
+    await request(this.settings, "POST", ["worlds", id, action], { ranks, ...place });
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {
