@@ -5,7 +5,6 @@ It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,7 @@ from jupyter_dtrain.core.events import (
 from jupyter_dtrain.core.metrics import Columns, RankSteps, StepTime, unpack
 from jupyter_dtrain.core.pipelines import Pipelines
 from jupyter_dtrain.core.readings import Readings
+from jupyter_dtrain.core.run import RunClock
 
 from .document import Picture, RankState, stepped
 from .history import History
@@ -68,9 +68,7 @@ class RunState:
         """The process that each rank was when it began."""
         self.words: dict[int, str] = {}
         """The end of each rank that was lost, in words."""
-        self._began: float | None = None
-        self._ended: float | None = None
-        self._took: list[float] = []
+        self._clock = RunClock()
         self._divergences = Divergences(self._ranks)
         self._reach = dict.fromkeys(self._ranks, 0)
 
@@ -85,11 +83,7 @@ class RunState:
 
         Every reader of a run computes it from the same events, so all show the same, however late they got them.
         """
-        if self._began is None:
-            return 0.0
-        if self.unfinished:
-            return max(0.0, time.time() - self._began)
-        return max(self._took) if self._took else max(0.0, (self._ended or time.time()) - self._began)
+        return self._clock.seconds(over=not self.unfinished) or 0.0
 
     @property
     def has_something(self) -> bool:
@@ -115,7 +109,7 @@ class RunState:
                 self.states[rank] = "running"
                 self._hosts[rank] = started.host
                 self.pids[rank] = started.pid
-                self._began = event.time if self._began is None else min(self._began, event.time)
+                self._clock.begin(event.time)
             case Metrics() as metrics:
                 return self._take_metrics(rank, metrics)
             case Sample() as sample:
@@ -130,7 +124,7 @@ class RunState:
                 self._divergences.take(rank, checked)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
-                self._took.append(finished.elapsed)
+                self._clock.rank_ended(finished.elapsed)
                 if finished.words:
                     self.words[rank] = finished.words
             case _:
@@ -141,7 +135,8 @@ class RunState:
         """Note that ``rank`` will send no more: if it has not reported its end, it is lost."""
         if self.states[rank] in WORKING:
             self.states[rank] = "lost"
-            self._ended = time.time()
+            if not self.unfinished:
+                self._clock.stop()
 
     def picture(self, outcome: Any, *, with_metrics: bool = True) -> Picture:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
