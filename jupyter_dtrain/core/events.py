@@ -188,7 +188,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """The resources that this rank takes of its host, about once a second while a cell runs."""
 
     cpu: float
-    """Per cent of one core since the last sample; above 100 with several threads."""
+    """Per cent of one core since the last sample, with its workers; above 100 with several threads or processes."""
     rss: int
     """Bytes of memory that the rank's process holds."""
     step: int | None = None
@@ -198,6 +198,10 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """Seconds for which the cell has not moved."""
     host: int = 0
     """Bytes of memory that its host has, for all its processes; 0 where unknown."""
+    workers: int = 0
+    """Processes that its code has started, such as those of a DataLoader."""
+    workers_rss: int = 0
+    """Bytes of memory that these hold; pages that they share with the rank or each other count for each."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -145,6 +145,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             lambda: metrics.step,
             lambda: self._plugins.reserved() or None,
             GpuReader.of_rank(self._place.local_rank),
+            self._plugins.services(),
         )
         comms = RankComms(recorder.append, metrics.complain)
         comms.install()

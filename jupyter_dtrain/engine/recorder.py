@@ -111,6 +111,7 @@ class _Open:
         self.seq = 0
         self.announced = 0
         self.started = time.monotonic()
+        self.began = time.time()
         self.finished = False
         self.tail = _Tail()
         self.wire_text = 0
@@ -369,7 +370,9 @@ class Recorder:
                 self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
 
     def _append(self, opened: _Open, body: Body) -> None:
-        event = Event(opened.run, opened.rank, opened.seq, time.time(), body)
+        # A clock that is set while the run goes on must neither stretch it nor turn it back.
+        now = opened.began + time.monotonic() - opened.started
+        event = Event(opened.run, opened.rank, opened.seq, now, body)
         try:
             size = opened.spool.append(event)
         except UnicodeEncodeError:

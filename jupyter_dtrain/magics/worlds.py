@@ -270,7 +270,7 @@ def _row(rank: Rank, runs: Sequence[Run]) -> list[Any]:
 def _rows_by_host(world: World, runs: Sequence[Run]) -> list[list[Any]]:
     """Rows of a large world: the odd ranks one by one, then a row for each host with all its ranks."""
     states = {rank.rank: _state(rank, runs) for rank in world.ranks}
-    found = standing(states, {rank.rank: rank.host for rank in world.ranks}, {})
+    found = standing(states, {rank.rank: rank.host for rank in world.ranks})
     rows = [_row(world.ranks[rank], runs) for rank in found.odd]
     for host, ranks in found.hosts:
         rows.append([format_ranks(ranks), host, "", "", "", counted([states[rank] for rank in ranks]), ""])

@@ -108,6 +108,8 @@ class WorldRank(msgspec.Struct, frozen=True, array_like=True):
     waits: str
     """The call in which it waits for other ranks; empty if it does not."""
     role: str
+    fresh: bool
+    """Whether another process was this rank in its newest run, so that nothing of that run is this one's."""
 
 
 class StoredRun(msgspec.Struct, frozen=True):

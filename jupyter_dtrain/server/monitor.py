@@ -176,6 +176,7 @@ class Monitor:
                 rank.words,
                 self._waits.get(rank.rank, "") if state == "waiting" else "",
                 rank.role,
+                self._is_fresh(rank),
             )
             for rank in self._ranks
             for state in [self._rank_state(rank)]
@@ -183,12 +184,21 @@ class Monitor:
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """As in all places: see :func:`.rank_state`."""
-        runs = [run for run in self._runs if rank.rank in run.ranks]
-        run = next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+        run = self._run_of(rank)
         in_run = None if run is None else run.run_state.states[rank.rank]
         over = run is None or not run.unfinished
-        replaced = run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
-        return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits, replaced=replaced)
+        waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
+        return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
+
+    def _run_of(self, rank: Rank) -> FollowedRun | None:
+        """The run that goes on in which ``rank`` takes part, or else its newest."""
+        runs = [run for run in self._runs if rank.rank in run.ranks]
+        return next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+
+    def _is_fresh(self, rank: Rank) -> bool:
+        """Whether another process was ``rank`` in that run."""
+        run = self._run_of(rank)
+        return run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
 
     def _start_of(self, observed: ObservedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""

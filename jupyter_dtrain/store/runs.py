@@ -189,7 +189,7 @@ class Store(StoreFile):
 def _read_losses(db: sqlite3.Connection, runs: RunList) -> None:
     for first in range(0, len(runs), _AT_ONCE):
         some = runs[first : first + _AT_ONCE]
-        query = losses.SHOWN.format(runs=", ".join("?" * len(some)))
-        found = losses.shown(db.execute(query, [run.id for run in some]).fetchall())
+        query = losses.NEWEST.format(runs=", ".join("?" * len(some)))
+        found = losses.newest(db.execute(query, [run.id for run in some]))
         for run in some:
-            run.take_losses(found.get(run.id, []))
+            run.take_newest(found.get(run.id))

@@ -6,7 +6,6 @@ Every member opens the file, reads or writes, and closes it. Under failure: :cla
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
 from . import losses, pieces
-from .losses import Loss
+from .losses import Loss, Newest
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -107,7 +106,7 @@ class StoredRun:
         self._kept = bool(kept)
         self.remark = remark
         """The fate of the ranks that an elastic run has lost, where it ended well; else empty."""
-        self._losses: list[Loss] | None = None
+        self._newest: Newest | None = None
         self._outcome = outcome
         self._elapsed = elapsed
         self._host = host
@@ -158,19 +157,23 @@ class StoredRun:
     @property
     def losses(self) -> list[Loss]:
         """Last and best value of its losses, without reading their points."""
-        if self._losses is None:
-            rows = self._rows(losses.SHOWN.format(runs="?"))
-            self.take_losses(losses.shown(rows).get(self.id, []))
-        return list(self._losses or [])
+        return list(self._known.losses)
 
     @property
     def last_values(self) -> list[float]:
-        """The last value of each of its losses; NaN for one that is not finite, which the store does not have."""
-        return [math.nan if loss.last is None else loss.last for loss in self.losses]
+        """The last value of each main metric on each rank; NaN for one that is not finite, which the store lacks."""
+        return list(self._known.values)
 
-    def take_losses(self, found: list[Loss]) -> None:
-        """Know its losses, which were read for a list of runs."""
-        self._losses = found
+    @property
+    def _known(self) -> Newest:
+        if self._newest is None:
+            rows = self._rows(losses.NEWEST.format(runs="?"))
+            self.take_newest(losses.newest(rows).get(self.id))
+        return self._newest or losses.NONE
+
+    def take_newest(self, found: Newest | None) -> None:
+        """Know its newest values, which were read for a list of runs."""
+        self._newest = found or losses.NONE
 
     def edit(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from jupyter_dtrain.core.metrics import STEPS_PER_SECOND, RankSteps, is_finite, lowest, newest_value, speed
 from jupyter_dtrain.core.world import count_ranks
 
 from . import saved
@@ -209,23 +210,23 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
     """A table of the runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
-    every = [dict(run.metrics) for run in runs]
-    names = list(dict.fromkeys(name for metrics in every for name in metrics))
+    every = [_measures(run.metrics) for run in runs]
+    names = list(dict.fromkeys(name for measured in every for name in measured))
     shown = names[:_METRICS]
     marks = [run.label for run in runs]
     if len(runs) == _SIDE_BY_SIDE:
         headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
         rows = []
         for name in shown:
-            measured = [_measures(metrics.get(name, {})) for metrics in every]
-            rows.append([_short(name), *(number(value) for pair in zip(*measured, strict=True) for value in pair)])
+            pairs = zip(*(measured.get(name, (None,) * 3) for measured in every), strict=True)
+            rows.append([_short(name), *(number(value) for pair in pairs for value in pair)])
     else:
         headers = ["metric", "run", "last", "lowest", "highest"]
         rows = [
-            [_short(name), mark, *map(number, _measures(metrics[name]))]
+            [_short(name), mark, *map(number, measured[name])]
             for name in shown
-            for mark, metrics in zip(marks, every, strict=True)
-            if name in metrics
+            for mark, measured in zip(marks, every, strict=True)
+            if name in measured
         ]
     caption = "; ".join(
         f"{run.label}{_named(run)}: {ending_of(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
@@ -310,13 +311,15 @@ def _troubles(run: Kept) -> list[str]:
 def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[str, str]:
     rows = []
     several = len(ranks) > _RANKS
+    measured = _measures(metrics) if several else {}
+    times = {rank: time for rank, steps in RankSteps.of(metrics).items() if (time := steps.time) is not None}
     for name, series in list(metrics.items())[:_METRICS]:
         points = sum(len(columns.values) for columns in series.values())
-        if several:
-            values: Sequence[float | None] = _measures(series)
-        else:
-            values = [series[rank].values[-1] if rank in series and series[rank].values else None for rank in ranks]
-        rows.append([_short(name), points, *map(number, values)])
+        title, newest = saved.values_of(name, series, times)
+        values: Sequence[float | None] = measured.get(title, ())
+        if not several:
+            values = [newest[rank][1] if rank in newest else None for rank in ranks]
+        rows.append([_short(title), points, *map(number, values)])
     caption = "Metrics: " + (
         "last value (mean over ranks), lowest, highest" if several else "the last value of each rank"
     )
@@ -326,12 +329,20 @@ def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[
     return table(caption, ["metric", "points", *titles], rows)
 
 
-def _measures(series: Series) -> tuple[float | None, float | None, float | None]:
-    """Last (the mean over ranks), lowest and highest finite value."""
-    last = [columns.values[-1] for columns in series.values() if columns.values]
-    finite = [value for columns in series.values() for value in columns.values if value - value == 0]
-    mean = sum(last) / len(last) if last else None
-    return mean, min(finite, default=None), max(finite, default=None)
+def _measures(metrics: Mapping[str, Series]) -> dict[str, tuple[float | None, float | None, float | None]]:
+    """Last (the mean over ranks), lowest and highest finite value of each metric; of a speed, the run's alone."""
+    ranks = RankSteps.of(metrics)
+    times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
+    of_run = speed(ranks)
+    found: dict[str, tuple[float | None, float | None, float | None]] = {}
+    for name, series in metrics.items():
+        title, newest = saved.values_of(name, series, times)
+        if title != name:
+            found[title] = (of_run.steps if name == STEPS_PER_SECOND else of_run.samples, None, None)
+            continue
+        finite = [value for columns in series.values() for value in columns.values if is_finite(value)]
+        found[name] = newest_value(newest), lowest(finite), max(finite, default=None)
+    return found
 
 
 def _mean(series: Series) -> tuple[list[float], list[float]]:

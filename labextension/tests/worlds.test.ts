@@ -92,7 +92,19 @@ function item(id: string): Item {
   };
 }
 
-const row = (rank: number, state: RankRow[6]): RankRow => [rank, 0, "host", rank, "cpu", 100 + rank, state, "", "", ""];
+const row = (rank: number, state: RankRow[6], fresh = false): RankRow => [
+  rank,
+  0,
+  "host",
+  rank,
+  "cpu",
+  100 + rank,
+  state,
+  "",
+  "",
+  "",
+  fresh,
+];
 
 function status(run: number, states: string[]): Record<string, unknown> {
   const ranks = states.map((state, rank) => [rank, 0, state, 5, 1000, 50]);

@@ -20,7 +20,7 @@ from jupyter_dtrain.core.events import (
     Started,
     encode,
 )
-from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.metrics import Columns, Slow, pack
 from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch.worlds import Listing
@@ -196,9 +196,9 @@ def test_a_rank_is_apart_only_among_three_and_from_a_majority():
 def test_a_slow_rank_and_full_memory_are_reported():
     """The first when it stays so, the second at once."""
     judge = Judge()
-    slow = picture(pace={0: 1.0, 1: 1.3, 2: 1.0})
+    slow = picture(slow=Slow(1, 0.3))
     assert [kinds(judge, slow) for _ in range(3)] == [[], [], [("slow", [1])]]
-    assert kinds(Judge(), picture(pace={0: 1.0, 1: 1.2})) == []
+    assert [kinds(judge, picture(slow=Slow(1, 0.2))) for _ in range(3)] == [[], [], []]
     full = {rank: Sample(1.0, 1, gpu=Gpu(rank, 1.0, used, 100)) for rank, used in enumerate((95, 96))}
     assert kinds(Judge(), picture(samples=full)) == [("memory", [1])]
 

@@ -206,10 +206,11 @@ def test_two_runs_are_compared_by_last_lowest_and_highest(store, db, fake):
     [
         ("loss", math.nan, "ok, but NaN"),
         ("loss", 1.0, "ok"),
-        ("accuracy", math.inf, "ok"),  # lists know the last values of losses alone
+        ("accuracy", math.inf, "ok, but ∞"),
+        ("lr", math.nan, "ok"),
     ],
 )
-def test_a_run_that_ended_with_a_loss_that_is_no_number_is_not_well(store, db, fake, name, last, words):
+def test_a_run_whose_last_value_is_no_number_has_not_ended_well(store, db, fake, name, last, words):
     """The front end says the same, see outcome.ts."""
     fake.begin(1)
     fake.say(1, 0, points(name, [1.0, last]))

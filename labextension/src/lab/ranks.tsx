@@ -4,7 +4,7 @@ import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
 import { ALL, memoryOf, stateWords, useOf } from "../rankStrip";
 import { oddOnes, together } from "../standing";
-import { bytes, count, duration } from "../format";
+import { count, duration } from "../format";
 import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
 import type { World } from "./messages";
@@ -47,6 +47,7 @@ export function RankList({
               .join(" · ")}
             memory={memoryOf(rank)?.used ?? null}
             most={memoryOf(rank)?.total ?? null}
+            held={memoryOf(rank)?.words ?? ""}
             use={useOf(rank)}
             gpu={rank.gpu !== null}
             open={chosen === rank.rank}
@@ -107,6 +108,8 @@ interface RankRowProps {
   memory: number | null;
   /** The memory of the device, or else of the host. */
   most: number | null;
+  /** How much memory is in use, in words. */
+  held: string;
   use: number | null;
   gpu: boolean;
   open: boolean;
@@ -133,7 +136,7 @@ const RankRow = memo(
           value={props.memory}
           most={props.most}
           alarm
-          text={props.memory === null ? "" : bytes(props.memory)}
+          text={props.held}
         />
         <Meter
           label={props.gpu ? trans.__("GPU of rank %1", props.rank) : trans.__("CPU of rank %1", props.rank)}

@@ -57,8 +57,8 @@ export class Details {
   /** All ranks of the world, each with the data of the newest run that it takes part in. */
   get ranks(): (Rank & { host: string; device: string; pid: number; role: string })[] {
     const running = new Map(this.runs.reverse().flatMap((run) => run.ranks.map((rank) => [rank.rank, rank])));
-    return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
-      const own = running.get(rank);
+    return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role, fresh]) => {
+      const own = fresh ? undefined : running.get(rank);
       return {
         rank,
         node,
@@ -71,8 +71,11 @@ export class Details {
         memory: own?.memory ?? null,
         hostMemory: own?.hostMemory ?? null,
         cpu: own?.cpu ?? null,
+        workers: own?.workers ?? 0,
+        workersMemory: own?.workersMemory ?? 0,
         gpu: own?.gpu ?? null,
         pace: own?.pace ?? null,
+        slower: own?.slower ?? null,
         words: words || waits || (own?.words ?? ""),
       };
     });

@@ -34,14 +34,16 @@ export interface Options {
 
 /** The resources of a rank, with units and in words; the size of a GPU's memory does not change, and has no chart. */
 const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
-  cpu: ["percent", "CPU, of one core"],
+  cpu: ["percent", "CPU of a rank and its workers, of one core"],
   rss: ["bytes", "Memory"],
+  "workers rss": ["bytes", "Memory of workers"],
   "gpu utilisation": ["percent", "GPU utilisation"],
   "gpu used": ["bytes", "GPU memory, all processes"],
   "gpu reserved": ["bytes", "GPU memory of the rank"],
   "gpu temperature": ["celsius", "GPU temperature"],
   "gpu power": ["watts", "GPU power"],
   "gpu total": null,
+  workers: null,
 };
 
 /** How many patterns of dashes the theme has for runs, and colours: with no common divisor, pairs repeat late. */
