@@ -29,7 +29,7 @@ from .lines import HOLD, LineMerger, Merged
 from .live_line import UNFINISHED, LiveLine
 from .outbox import Outbox
 from .overflow import Overflow, Tally
-from .pace import FRONT_END, Pace
+from .pace import DISPLAY, FRONT_END, RATE, Pace
 from .rich import RICH, RichOutputs, paint_results
 from .splitter import LineSplitter
 
@@ -180,6 +180,13 @@ class CellView:
         paint_results(run.results, self._outbox, self._size, captions=self._captions)
         if self._paint_errors and (blocks := errors.blocks(run)):
             self._outbox.text("stderr", "\n".join(blocks) + "\n")
+        if left_out := self._outbox.left_out:
+            what = f"{left_out:,} displays are" if left_out > 1 else "1 display is"
+            self._outbox.text(
+                "stderr",
+                f"{what} not shown: more came than the {RATE // DISPLAY} a second that the notebook's server passes "
+                "on. Run.outputs has all of them.\n",
+            )
         self._outbox.drain(now)
 
     @property
