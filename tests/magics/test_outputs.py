@@ -62,6 +62,23 @@ def test_output_of_child_processes_and_native_code_comes_too(ranks):
     assert "[0-2] python" in cell.lines
 
 
+def test_a_later_cell_updates_the_output_of_an_earlier_one(ranks):
+    """As in any notebook."""
+    earlier = ranks.ok(f"%%distributed\n{RANK}from IPython.display import display\nh = display('a', display_id=True)")
+    later = ranks.ok("%%distributed\nh.update(f'b {rank}')")
+    earlier.wait_for(lambda cell: all(f"[{rank}] 'b {rank}'" in cell.display_texts for rank in range(3)))
+
+    assert later.display_texts == []
+
+
+def test_a_loop_that_clears_its_output_shows_its_last_lines(ranks):
+    """Also where the clearing is in a function of an earlier cell."""
+    ranks.ok("%%distributed\nfrom IPython.display import clear_output\ndef again(): clear_output(wait=True)")
+    cell = ranks.ok("%%distributed\nfor n in range(5):\n    again()\n    print('step', n)")
+
+    assert (cell.display_texts, cell.lines) == (["[0-2] step 4"], [])
+
+
 def test_lines_come_while_the_cell_runs(ranks):
     """They do not wait for its end."""
     cell = ranks.send(
