@@ -61,7 +61,7 @@ def attach(args: Parsed) -> None:
             joined.append(session)
             _tell(session)  # before the output of its runs, which may be long
         on = "" if len(run.ranks) == session.world.size else f" on {count_ranks(run.ranks)}"
-        print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.", flush=True)
+        print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.")
         return session.view_in_cell(run, paint_errors=True)
 
     session = Session.attach(args.name, take_over=args.take_over, view=view)
