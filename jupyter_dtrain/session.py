@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from .files.sync import Synced
     from .view import CommRelay, RunView
+    from .view.rich import Known
 
 
 class Session(SessionFacts, Variables, Snapshots):
@@ -82,6 +83,7 @@ class Session(SessionFacts, Variables, Snapshots):
         )
         self._heals = Heals(self._link, self._fold, self._cells, self._notices, request)
         self._relay: CommRelay | None = None
+        self._displays: Known = {}
         self._started_here = False
         self._orders, self._ordered, self._saved, self._ordering = {}, set(), {}, False
 
@@ -278,7 +280,9 @@ class Session(SessionFacts, Variables, Snapshots):
         self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
         options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
         hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
-        return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, **options)
+        return view_of_cell(
+            run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, self._displays, **options
+        )
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.

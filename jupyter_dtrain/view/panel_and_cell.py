@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .comms import CommRelay
     from .painter import Painter, StreamName
     from .protocol import RunView
+    from .rich import Known
 
 T = TypeVar("T")
 
@@ -38,12 +39,13 @@ def view_of_cell(
     stacks: Callable[[], Stacks],
     relay: CommRelay,
     hosts: Mapping[int, str],
+    known: Known,
     **options: Any,
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
     The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make;
-    ``hosts`` are those of the world's ranks.
+    ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
     """
     painter = painter_for_cell()
     actions = Actions(interrupt, lambda: describe_stacks(stacks()), run.text, lambda: run.done)
@@ -61,7 +63,10 @@ def view_of_cell(
     )
     below = _Below(painter, panel.reserve) if notebook else painter
     widgets = CellWidgets(relay, painter) if isinstance(painter, KernelPainter) else None
-    cell = CellView(below, run.ranks, run.size, widgets=widgets, **options)
+    clears = "clear_output" in run.source
+    cell = CellView(
+        below, run.ranks, run.size, widgets=widgets, known=known if notebook else None, clears=clears, **options
+    )
     return PanelAndCell(panel, cell, painter_is_live=notebook)
 
 
@@ -137,6 +142,7 @@ class _Below:
         self._first = first
         self.live = painter.live
         self.paced = painter.paced
+        self.has_pages = painter.has_pages
 
     def stream(self, name: StreamName, text: str) -> None:
         """Show text."""
