@@ -185,7 +185,7 @@ class Monitor:
         """As in all places: see :func:`.rank_state`."""
         runs = [run for run in self._runs if rank.rank in run.ranks]
         run = next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
-        in_run = None if run is None else run.run_state.states[rank.rank]
+        in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.unfinished
         replaced = run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
         return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits, replaced=replaced)
@@ -357,6 +357,9 @@ class Monitor:
         run = observed.run
         for found in observed.look(now):
             self._alarms.run_showed(run, found)
+        if run.unfinished and observed.failed != len(run.errors):
+            observed.failed = len(run.errors)
+            self._alarms.ranks_failed(run)
         if not run.unfinished and not observed.over:
             observed.over = True
             self._end_run(run)

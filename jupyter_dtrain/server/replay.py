@@ -94,7 +94,13 @@ class Replay:
         self._state = RunState(number, self._ranks, size)
         self._transcript = Transcript()
         self._view = CellView(
-            self._transcript, self._ranks, size, pace=Pace(), widgets=_Deaf(), sleep=lambda _seconds: None
+            self._transcript,
+            self._ranks,
+            size,
+            pace=Pace(),
+            run=self._run,
+            widgets=_Deaf(),
+            sleep=lambda _seconds: None,
         )
         self._view.shows_bars = False
         self._metadata = metadata_of_panel(f"dtrain-{self.token}-panel", world, number)

@@ -27,6 +27,8 @@ class Painter(Protocol):
     """Whether :meth:`update` redraws a display at once, so that it is worth showing passing states."""
     paced: bool
     """Whether a server drops output that comes too fast (see :mod:`jupyter_dtrain.view.pace`)."""
+    erases: bool
+    """Whether :meth:`update` replaces a display of several lines, so that it can be taken back."""
 
     def stream(self, name: StreamName, text: str) -> None:
         """Show text on one of the standard streams."""
@@ -51,6 +53,7 @@ class KernelPainter:
 
     live = True
     paced = True
+    erases = True
 
     def __init__(self, kernel: Any, parent: dict[str, Any]) -> None:
         self.kernel = kernel
@@ -114,6 +117,7 @@ class PublisherPainter:
 
     live = False
     paced = False
+    erases = False
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
@@ -155,6 +159,7 @@ class TextPainter:
     """
 
     paced = False
+    erases = False
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, tty: bool, rich: Painter | None = None) -> None:
         self.live = tty and rich is None
@@ -270,6 +275,7 @@ class _Divided:
     """Passes text to one painter and displays to another, for ``%%capture --no-stdout``."""
 
     live = False
+    erases = False
 
     def __init__(self, text: Painter, rich: Painter) -> None:
         self.paced = text.paced

@@ -27,6 +27,7 @@ class Transcript:
 
     live = True
     paced = False
+    erases = True
 
     def __init__(self) -> None:
         self.version = 0
