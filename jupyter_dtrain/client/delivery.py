@@ -84,8 +84,7 @@ class Delivery:
             return
         world, channel = bound
         pickles = list(entry.inputs.values())
-        travel = sum(map(len, pickles)) / SPEED
-        entry.again[rank] = self._clock() + _pause(entry.tries.get(rank, 0)) + travel
+        entry.again[rank] = self._clock() + _pause(entry.tries.get(rank, 0)) + travel(entry)
         channel.run(world.ranks[rank].engine, entry.message, pickles)
 
     def unbegun(self, entry: Entry, rank: int) -> None:
@@ -145,6 +144,11 @@ class Delivery:
         else:
             entry.painting.note(f"{words}, which is interrupted on all ranks.")
         self._interrupt(entry)
+
+
+def travel(entry: Entry) -> float:
+    """Seconds for which the cell's values may be on their way to a rank."""
+    return sum(map(len, entry.inputs.values())) / SPEED
 
 
 def _pause(tries: int) -> float:

@@ -35,7 +35,7 @@ from jupyter_dtrain.core.stop_button import Latch, shutdown
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
 
-from .delivery import Delivery
+from .delivery import Delivery, travel
 from .holes import QUIET, Holes
 from .run_queue import RunQueue
 
@@ -316,11 +316,13 @@ class Fold:
         entry.painting.begin()
         limit, now = self._settings.hang_notice, time.monotonic()
 
-        def note(words: str) -> None:
-            if entry.ending is None:  # an interruption says by itself where ranks are
-                entry.painting.note(words)
+        def show(words: str) -> None:
+            # An interruption says by itself where ranks are.
+            if entry.ending is None or not words:
+                over = "" if words or entry.ending is not None else "The cell moves again."
+                entry.painting.stand("hang", words, over)
 
-        entry.hang_detector = HangDetector(entry.run, limit, self._questions, note, now)
+        entry.hang_detector = HangDetector(entry.run, limit, self._questions, show, now, travel(entry))
 
     def _hear(self, batch: Batch) -> None:
         entry = self._runs.find(batch.run)
@@ -430,6 +432,8 @@ class Fold:
         entry.run.interrupted = True
         note = entry.painting.note
         entry.ending = Interruption(entry.run, self._settings, self._questions, self._steward, note, now)
+        if entry.hang_detector is not None:
+            entry.hang_detector.withdraw()
         entry.ending.tick(now)
 
     def _bound(self) -> tuple[World, RanksChannel] | None:

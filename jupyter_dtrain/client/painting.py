@@ -133,6 +133,10 @@ class Painting:
         """Show ``words`` with the run."""
         self._post(lambda view, now: view.note(words, now))
 
+    def stand(self, topic: str, words: str, over: str = "") -> None:
+        """Show ``words`` in place of the last ones about ``topic``; see :meth:`.RunView.stand`."""
+        self._post(lambda view, now: view.stand(topic, words, now, over))
+
     def close(self, run: Run, now: float, shown: Callable[[], None]) -> None:
         """The run has ended: show everything, then end the view's thread. The view shows nothing that comes later.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from .declarations import cures, echoes
 from .device_faults import fault_in, tell_faults
@@ -19,10 +19,13 @@ from .events import LOCAL
 from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from .events import Error, Frame
+    from .hangs import Moving
     from .run import Run
+
+S = TypeVar("S", bound=str)
 
 IN_FULL: Final = 4
 """How many distinct errors are shown with their tracebacks; the others get a line each."""
@@ -34,12 +37,19 @@ _NAMED: Final = 3  # causes in a summary
 _CONTEXT: Final = 2  # source lines around a frame's line
 _WIDTH: Final = 200  # characters of a message in a line that holds others too
 
+_ALIKE: Final = 64  # distinct errors that differ in numbers alone, with which one more is compared
+
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"
 _DIM: Final = "\x1b[2m"
 _BOLD: Final = "\x1b[1m"
 _OFF: Final = "\x1b[0m"
+_NEWLINE: Final = "\n"
+_COLOURS = re.compile(r"\x1b\[\d*m")
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_PASSING = re.compile(r"0x[0-9A-Fa-f]{4,}|\[?\d+\.\d+\.\d+\.\d+\]?:\d+|(?<=\bpid )\d+|(?<=\bpid\(s\) )\d+(?:, \d+)*")
+"""Text that differs whenever a process runs: addresses of memory and of ports, and pids."""
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
@@ -100,7 +110,7 @@ class _Cause:
 
     @property
     def echo(self) -> bool:
-        return _is_echo(self.error)
+        return is_echo(self.error)
 
     @property
     def message(self) -> str:
@@ -151,6 +161,46 @@ def summary(run: Run) -> str:
     return "; ".join(parts)
 
 
+def endings(run: Moving) -> dict[int, str]:
+    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
+    found = {}
+    for rank, state in run.states.items():
+        if rank in run.lost:
+            found[rank] = run.lost[rank].removeprefix(f"rank {rank} ") or "dead"
+        elif rank in run.errors and state != "interrupted":
+            error = run.errors[rank]
+            found[rank] = "was released" if is_echo(error) else f"has failed: {told_briefly(error)}"
+        elif state == "sent":
+            found[rank] = "has not begun the cell"
+        elif state != "running":
+            found[rank] = "has ended the cell" if state == "ok" else state
+    return found
+
+
+def output_of(run: Run, rank: int) -> str:
+    """All text that ``rank`` printed, and below it the error that ended its cell."""
+    text, error = run.text(rank), run.errors.get(rank)
+    return text if error is None else told_below(text, error, run.source, run.above)
+
+
+def told_below(text: str, error: Error, source: str = "", above: int = 0) -> str:
+    """``text`` and below it ``error``, without colours."""
+    told = _COLOURS.sub("", "\n".join(_tell(error, source, above)))
+    return f"{text}{'' if text[-1:] in ('', _NEWLINE) else _NEWLINE}{told}\n"
+
+
+def as_seen(state: S, error: Error | None) -> S | Literal["released"]:
+    """The state of a rank in a run as people see it: a rank that was released is no rank that failed."""
+    return "released" if state == "error" and error is not None and is_echo(error) else state
+
+
+def told_briefly(error: Error) -> str:
+    """What an error says, and the innermost line of the user's own code that it comes from."""
+    own = [frame for frame in error.frames if frame.cell]
+    said = _brief(f"{error.ename}: {error.evalue}" if error.evalue else error.ename)
+    return f"{said}, in {Path(own[-1].file).name}, line {own[-1].line}" if own else said
+
+
 def telling(run: Run) -> Run:
     """The run that says why ``run`` has failed: one that joined it, where only that one's ranks did."""
     if run.outcome == "lost" or run.outcome in run.outcomes.values():
@@ -167,13 +217,7 @@ def blocks(run: Run) -> list[str]:
         return [f"{_RED}{run.not_sent}{_OFF}"]
     causes = _causes(run)
     text: list[list[str]] = [[f"{_RED}{_capital(run.world_end)}.{_OFF}"]] if run.world_end else []
-    text += [_block(cause, run) for cause in causes.roots[:IN_FULL]]
-    rest = causes.roots[IN_FULL:]
-    if rest:
-        brief = [f"{_name(cause.ranks, run)}{_RED}{cause.brief}{_OFF}" for cause in rest[:IN_BRIEF]]
-        if len(rest) > IN_BRIEF:
-            brief.append(f"… and {len(rest) - IN_BRIEF} more")
-        text.append(brief)
+    text += _root_blocks(causes.roots, run)
     text += _lost_blocks(run)
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
@@ -189,12 +233,51 @@ def blocks(run: Run) -> list[str]:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
         others = "; the others keep their variables" if len(run.busy) < len(run.ranks) else ""
         text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
+    return _joined(text)
+
+
+def _root_blocks(roots: Sequence[_Cause], run: Run) -> list[list[str]]:
+    text = [_block(cause, run) for cause in roots[:IN_FULL]]
+    if rest := roots[IN_FULL:]:
+        brief = [f"{_name(cause.ranks, run)}{_RED}{cause.brief}{_OFF}" for cause in rest[:IN_BRIEF]]
+        if len(rest) > IN_BRIEF:
+            brief.append(f"… and {len(rest) - IN_BRIEF} more")
+        text.append(brief)
+    return text
+
+
+def _joined(text: Iterable[list[str]]) -> list[str]:
+    """The lines of blocks, with an empty one between two of them."""
     lines: list[str] = []
     for block in text:
         if lines:
             lines.append("")
         lines += block
     return lines
+
+
+def so_far(run: Run) -> list[str]:
+    """The errors of a run that goes on, as :func:`blocks` shows them, and who goes on; empty without an error."""
+    roots = _causes(run).roots
+    if not roots:
+        return []
+    text = _root_blocks(roots, run)
+    return [*_joined(text), "", f"{_DIM}{_going_on(run)}{_OFF}"]
+
+
+def so_far_briefly(run: Run, ranks: Collection[int]) -> list[str]:
+    """A line for each error of ``ranks`` while the run goes on."""
+    found = []
+    for cause in _causes(run).roots[:IN_BRIEF]:
+        if failed := [rank for rank in cause.ranks if rank in ranks]:
+            has = "has" if len(failed) == 1 else "have"
+            found.append(f"{count_ranks(failed).capitalize()} {has} failed: {told_briefly(cause.error)}.")
+    return [*found[:-1], f"{found[-1]} {_going_on(run)}"] if found else []
+
+
+def _going_on(run: Run) -> str:
+    ranks = run.unfinished
+    return f"The cell goes on until {count_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} ended."
 
 
 def _lost_blocks(run: Run) -> list[list[str]]:
@@ -239,13 +322,15 @@ def _after_loss(run: Run) -> str:
 
 
 def _causes(run: Run) -> _Causes:
-    groups: dict[object, _Cause] = {}
     errors, outcomes = run.errors, run.outcomes
-    for rank in sorted(errors):
-        error = errors[rank]
-        interrupt = _is_interrupt(error) and outcomes.get(rank) != "error"
-        groups.setdefault((_key(error), interrupt), _Cause(error, [], interrupt)).ranks.append(rank)
-    causes = list(groups.values())
+    stopped = {rank: error for rank, error in errors.items() if _is_interrupt(error) and outcomes.get(rank) != "error"}
+    failed = {rank: error for rank, error in errors.items() if rank not in stopped}
+    causes = [
+        _Cause(error, ranks, errors is stopped)
+        for errors in (failed, stopped)
+        for error, ranks in distinct(errors, run.pids)
+    ]
+    causes.sort(key=lambda cause: cause.ranks)
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
     roots = [cause for cause in causes if not cause.interrupt and not cause.echo]
@@ -257,39 +342,77 @@ def _causes(run: Run) -> _Causes:
     return _Causes(roots, interrupts, echoes)
 
 
+def distinct(errors: Mapping[int, Error], pids: Mapping[int, int]) -> list[tuple[Error, list[int]]]:
+    """Each error once, with its ranks: those that are equal but for each rank's own number, pid and addresses.
+
+    ``pids``: the process of each rank.
+    """
+    alike: dict[object, list[tuple[Error, list[int]]]] = {}
+    for rank in sorted(errors):
+        error = errors[rank]
+        groups = alike.setdefault(_key(error), [])
+        for first, ranks in groups[:_ALIKE]:
+            if _own_numbers_differ(first, ranks[0], error, rank, pids):
+                ranks.append(rank)
+                break
+        else:
+            groups.append((error, [rank]))
+    return sorted((group for groups in alike.values() for group in groups), key=lambda group: group[1])
+
+
+def _own_numbers_differ(one: Error, first: int, error: Error, rank: int, pids: Mapping[int, int]) -> bool:
+    """Whether two errors of the same shape differ at most in numbers of the ranks' own."""
+    if one.waited and is_echo(one):
+        return True
+    own = {(str(first), str(rank)), (str(pids.get(first)), str(pids.get(rank)))}
+    pairs = zip(_NUMBER.findall(_shape(one.evalue)), _NUMBER.findall(_shape(error.evalue)), strict=True)
+    return all(a == b or (a, b) in own for a, b in pairs) and all(
+        _own_numbers_differ(a, first, b, rank, pids) for a, b in zip(one.members, error.members, strict=True)
+    )
+
+
+def _shape(text: str) -> str:
+    """``text`` without addresses and the pids of processes."""
+    return _PASSING.sub("#", text)
+
+
 def _is_interrupt(error: Error) -> bool:
     return error.ename in ("KeyboardInterrupt", "CellStopped")
 
 
-def _is_echo(error: Error) -> bool:
+def is_echo(error: Error) -> bool:
+    """Whether ``error`` only tells that another rank has gone."""
     # A rank may lose its connection to one that has released before its own request to release comes.
     return bool(error.released and error.waited) or any(words in error.evalue for words in echoes())
 
 
 def _key(error: Error) -> object:
-    """Equal for errors that are the same one on different ranks."""
-    if error.waited and _is_echo(error):
+    """Equal for errors that may be the same one on different ranks: without their numbers."""
+    if error.waited and is_echo(error):
         return error.waited  # what it says then names a port, or one of many ways to say the same
     # Not by file: a module may lie elsewhere on another host.
     frames = tuple((frame.line, frame.function, frame.source) for frame in error.frames if frame.cell)
-    return error.ename, error.evalue, frames, tuple(map(_key, error.members))
+    return error.ename, _NUMBER.sub("0", _shape(error.evalue)), frames, tuple(map(_key, error.members))
 
 
 def _block(cause: _Cause, run: Run) -> list[str]:
     on = f" on {count_ranks(cause.ranks)}" if run.size > 1 else ""
-    return [f"{_RED}{_BOLD}{cause.error.ename}{_OFF}{on}", *_tell(cause.error, run)]
+    text = [f"{_RED}{_BOLD}{cause.error.ename}{_OFF}{on}", *_tell(cause.error, run.source, run.above)]
+    if len({_said(run.errors[rank]) for rank in cause.ranks}) > 1:
+        text.append(f"{_DIM}(as rank {cause.ranks[0]} says it; the others name their own numbers or addresses){_OFF}")
+    return text
 
 
-def _tell(error: Error, run: Run) -> list[str]:
+def _tell(error: Error, source: str, above: int) -> list[str]:
     """Where it was raised, what it says, and what it holds."""
     lines = []
     own = [frame for frame in error.frames if frame.cell]
     if error.syntax:
         lines.append(error.syntax.rstrip("\n"))
     else:
-        known = _of_cell(own, run.source, run.above)
+        known = _of_cell(own, source, above)
         for frame in own:
-            lines += _frame(frame, run.source if frame.file in known else "", run.above)
+            lines += _frame(frame, source if frame.file in known else "", above)
     library = [frame for frame in error.frames if not frame.cell]
     if library:
         lines.append(f"{_DIM}  … {_fold(library)}{_OFF}")
@@ -299,7 +422,7 @@ def _tell(error: Error, run: Run) -> list[str]:
         lines.append(f"{_DIM}Caused by {error.cause}{_OFF}")
     for number, member in enumerate(error.members, 1):
         lines.append(f"{_DIM}  ({number}){_OFF} {_RED}{member.ename}{_OFF}")
-        lines += [f"    {line}" for part in _tell(member, run) for line in part.split("\n")]
+        lines += [f"    {line}" for part in _tell(member, source, above) for line in part.split("\n")]
     if error.left_out:
         lines.append(f"{_DIM}  … and {error.left_out} more{_OFF}")
     return lines

@@ -1,21 +1,23 @@
 """Notices when a run seems to hang, and shows where its ranks are. It ends nothing.
 
 A rank that sends events moves, except for the samples in which each rank reports once a second how long its cell has
-stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a note shows their
-stacks, grouped; once, until a rank moves again. The thread that folds the run calls it.
+stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a notice shows where
+they are, and how the ranks ended that they may wait for. It stands until a rank moves or ends. The thread that folds
+the run calls it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from .causes import endings
 from .events import Sample
 from .stacks import Stacks, describe_hang
 
 if TYPE_CHECKING:
-    from .events import Batch
+    from .events import Batch, Error
 
 PATIENCE = 1.0
 """Seconds that ranks may take to report where they are."""
@@ -25,10 +27,24 @@ class Moving(Protocol):
     """The part of a run that shows a hang."""
 
     ranks: list[int]
+    size: int
+    """Ranks in the world."""
 
     @property
     def unfinished(self) -> list[int]:
         """The ranks that have not ended the run."""
+
+    @property
+    def errors(self) -> Mapping[int, Error]:
+        """The exceptions that ended the cell, by rank."""
+
+    @property
+    def states(self) -> Mapping[int, str]:
+        """How far each rank is: ``sent`` before it has begun, ``running``, or how it ended."""
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """The ranks that were lost, and what happened to each, in words."""
 
 
 class Asks(Protocol):
@@ -41,20 +57,35 @@ class Asks(Protocol):
 class HangDetector:
     """Watches one run for a hang."""
 
-    def __init__(self, run: Moving, limit: float, questions: Asks, note: Callable[[str], None], now: float) -> None:
-        """``limit``: seconds. ``note`` shows text with the run. Times are ``time.monotonic()`` seconds."""
+    def __init__(
+        self,
+        run: Moving,
+        limit: float,
+        questions: Asks,
+        show: Callable[[str], None],
+        now: float,
+        travel: float = 0.0,
+    ) -> None:
+        """``limit``: seconds. ``show`` shows a notice with the run; with empty words, the last one is no longer true.
+
+        Times are ``time.monotonic()`` seconds. ``travel``: seconds for which the cell's values may be on their way.
+        """
         self._run = run
         self._limit = limit
         self._questions = questions
-        self._note = note
-        self._since = dict.fromkeys(run.ranks, now)
-        self._told = False
+        self._show = show
+        self._since = dict.fromkeys(run.ranks, now + travel)
+        self._begun: set[int] = set()
+        self._told: list[int] = []
+        """The ranks of the last notice, which were those that had not ended; none where no notice stands."""
+        self._shown = False
 
     def hear(self, batch: Batch, now: float) -> None:
         """Take events of a rank."""
         for event in batch.events:
             at = now - event.body.still if isinstance(event.body, Sample) else now
-            self._since[batch.rank] = max(self._since[batch.rank], at)
+            self._since[batch.rank] = max(self._since[batch.rank], at) if batch.rank in self._begun else at
+            self._begun.add(batch.rank)
 
     def tick(self, now: float) -> float:
         """Ask where ranks are if it is time; returns when it may be time again."""
@@ -63,14 +94,24 @@ class HangDetector:
             return math.inf
         due = max(self._since[rank] for rank in ranks) + self._limit
         if now < due:
-            self._told = False
+            self.withdraw()
             return due
-        if not self._told:
-            self._told = True
+        if self._told != ranks:
+            self._told = ranks
             # Also ask the ranks that have ended: they may have called something else.
-            self._questions.stacks(self._run.ranks, PATIENCE, self._tell)
+            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._tell(ranks, stacks))
         return math.inf
 
-    def _tell(self, stacks: Stacks) -> None:
-        if self._told and self._run.unfinished:
-            self._note(describe_hang(stacks, list(self._run.unfinished), self._limit))
+    def withdraw(self) -> None:
+        """Take back the notice, if one stands."""
+        self._told = []
+        if self._shown:
+            self._shown = False
+            self._show("")
+
+    def _tell(self, ranks: list[int], stacks: Stacks) -> None:
+        # A rank that has ended since then is asked for by the next tick.
+        if self._told is ranks and ranks == self._run.unfinished:
+            self._shown = True
+            outside = [rank for rank in range(self._run.size) if rank not in self._run.ranks]
+            self._show(describe_hang(stacks, ranks, self._limit, endings(self._run), outside))

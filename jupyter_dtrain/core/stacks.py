@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -31,7 +31,11 @@ class Collective(msgspec.Struct, frozen=True):
     number: int
     """The number of the collective in its group, from 1."""
     call: str
-    """Such as ``all_reduce of float[64, 3]``: equal on all ranks if they do the same."""
+    """Such as ``all_reduce of float[64, 3]``."""
+    alike: str = ""
+    """The part of it that must be equal on all ranks, such as ``all_reduce of 192 float``; empty means ``call``."""
+    over: bool = False
+    """Whether this rank has done with it."""
 
 
 class Stack(msgspec.Struct, frozen=True):
@@ -48,6 +52,8 @@ class Stack(msgspec.Struct, frozen=True):
     """The call in which the main thread, or another thread of the cell, waits for other ranks; None if none does."""
     collectives: list[Collective] = []
     """The last collectives, where a framework records them."""
+    call: str = ""
+    """The call that the user's own code is in, by the name in that line; empty where the line does not show one."""
 
 
 Stacks = Mapping[int, Stack | None]
@@ -80,18 +86,30 @@ def _last_line(stack: Stack) -> int:
 
 def describe_stacks(stacks: Stacks) -> str:
     """Each place with its whole stack, and collectives that differ between ranks."""
-    return "\n".join([*_grouped(stacks, _whole), *describe_collectives(stacks)])
+    places = {rank: _whole(stack) for rank, stack in stacks.items()}
+    return "\n".join([*_grouped(places), *describe_collectives(stacks)])
 
 
-def describe_hang(stacks: Stacks, still: list[int], seconds: float) -> str:
-    """A line for each place of the ranks that have been ``still`` for so many ``seconds``."""
+def describe_hang(
+    stacks: Stacks, still: list[int], seconds: float, ended: Mapping[int, str], outside: list[int]
+) -> str:
+    """A line for each place of the ranks that have been ``still`` for so many ``seconds``, and for those that ended.
+
+    ``ended``: how other ranks of the run ended, and which of them all have not begun it, in words. ``outside``: ranks
+    that do not run the cell.
+    """
     has = "has" if len(still) == 1 else "have"
     who = "No rank has" if len(still) == len(stacks) > 1 else f"{count_ranks(still).capitalize()} {has} not"
-    places = {rank: stack for rank, stack in stacks.items() if rank in still}
+    places = {rank: _brief(stacks.get(rank)) for rank in still}
+    places = {rank: ended.get(rank, words) if words == "idle" else words for rank, words in places.items()}
+    if any(stack is not None and stack.waits for rank, stack in stacks.items() if rank in still):
+        # They may be the ones that the others wait for.
+        places |= {rank: words for rank, words in ended.items() if rank not in still}
+        places |= dict.fromkeys(outside, "not in this cell")
     return "\n".join(
         [
             f"{who} moved for {seconds:g} s.",
-            *(f"  {line}" for line in [*_grouped(places, _brief), *describe_collectives(stacks)]),
+            *(f"  {line}" for line in [*_grouped(dict(sorted(places.items()))), *describe_collectives(stacks)]),
             "Nothing was ended: Stop interrupts the cell, %distributed stacks shows whole stacks.",
         ]
     )
@@ -116,7 +134,7 @@ def describe_collectives(stacks: Stacks) -> list[str]:
 
     Where a framework records them, see :class:`.Collective`.
     """
-    groups: dict[str, dict[int, dict[int, str]]] = {}
+    groups: dict[str, dict[int, dict[int, Collective]]] = {}
     """The collectives that each rank began, by name of the group, rank and number."""
     for rank, stack in stacks.items():
         for one in stack.collectives if stack else ():
@@ -124,34 +142,37 @@ def describe_collectives(stacks: Stacks) -> list[str]:
             for member in one.ranks:
                 if stacks.get(member) is not None:
                     members.setdefault(member, {})
-            members.setdefault(rank, {})[one.number] = one.call
+            members.setdefault(rank, {})[one.number] = one
     return [line for name, begun in groups.items() if (line := _disagreement(name, begun))]
 
 
-def _disagreement(name: str, begun: dict[int, dict[int, str]]) -> str:
+def _disagreement(name: str, begun: dict[int, dict[int, Collective]]) -> str:
     of = "" if name == "0" else f" of process group {name}"
     for number in sorted({number for calls in begun.values() for number in calls}):
-        calls: dict[str, list[int]] = {}
+        calls: dict[str, dict[str, list[int]]] = {}
         for rank, own in begun.items():
-            if number in own:
-                calls.setdefault(own[number], []).append(rank)
-        if len(calls) > 1:
-            each = "; ".join(f"{call} on {count_ranks(ranks)}" for call, ranks in calls.items())
+            if one := own.get(number):
+                calls.setdefault(one.alike or one.call, {}).setdefault(one.call, []).append(rank)
+        # What all ranks have done with, they have done together.
+        if len(calls) > 1 and not all(number in own and own[number].over for own in begun.values()):
+            each = "; ".join(
+                f"{call} on {count_ranks(ranks)}" for same in calls.values() for call, ranks in same.items()
+            )
             return f"Collective {number}{of} is not the same on all ranks: {each}."
     last = {rank: max(calls, default=0) for rank, calls in begun.items()}
     top = max(last.values())
     behind = sorted(rank for rank, number in last.items() if number < top)
     if not behind:
         return ""
-    call = next(calls[top] for calls in begun.values() if top in calls)
+    call = next(calls[top].call for calls in begun.values() if top in calls)
     has = "has" if len(behind) == 1 else "have"
     return f"{count_ranks(behind).capitalize()} {has} not reached collective {top}{of}, {call}."
 
 
-def _grouped(stacks: Stacks, describe: Callable[[Stack | None], str]) -> list[str]:
+def _grouped(places: Mapping[int, str]) -> list[str]:
     groups: dict[str, list[int]] = {}
-    for rank, stack in stacks.items():
-        groups.setdefault(describe(stack), []).append(rank)
+    for rank, words in places.items():
+        groups.setdefault(words, []).append(rank)
     return [
         f"{count_ranks(ranks).capitalize()}: {text}"
         for text, ranks in sorted(groups.items(), key=lambda group: group[1])
@@ -176,7 +197,7 @@ def _whole(stack: Stack | None) -> str:
 
 
 def _brief(stack: Stack | None) -> str:
-    """The last line of the user's own code, and the call that it makes."""
+    """The last line of the user's own code, the call that it makes, and the line of the cell that led there."""
     if stack is None:
         return SILENT
     if words := _state(stack):
@@ -184,15 +205,22 @@ def _brief(stack: Stack | None) -> str:
     own = [index for index, frame in enumerate(stack.frames) if frame.cell]
     if not own:
         return NATIVE if stack.state == "native" else stack.state
-    frame = stack.frames[own[-1]]
-    where = f"{frame.file}, line {frame.line}: {frame.source}"
+    outer, frame = stack.frames[own[0]], stack.frames[own[-1]]
+    where = _line(frame)
+    if len(own) > 1 and (outer.file, outer.line) != (frame.file, frame.line):
+        where += f" (called from {_line(outer)})"
     if stack.waits:
         return f"waiting in {stack.waits.call}, {where}"
     called = stack.frames[own[-1] + 1 :]
-    if not called:
-        return where
+    if stack.call == "sleep" and not called:
+        return f"sleeping in {where}"
     # The innermost native frame tells most; among a library's frames, the one that the user called.
-    return f"in {called[-1 if stack.state == 'native' else 0].function}, {where}"
+    name = called[-1].function if called and stack.state == "native" else stack.call if called else ""
+    return f"in {name or called[0].function}, {where}" if called else where
+
+
+def _line(frame: Frame) -> str:
+    return f"{frame.file}, line {frame.line}: {frame.source}"
 
 
 def _state(stack: Stack) -> str:

@@ -44,6 +44,9 @@ MOVING = 0.05
 DEEP = 1000
 """How many frames are read, from the innermost on: endless recursion makes a million."""
 
+_NAMELESS = frozenset({"wrapper", "wrapped", "wrapped_fn", "inner", "decorated", "thread_fn", "new_func"})
+"""Functions of libraries whose names do not describe the call, nor do those that begin with ``_`` or ``<``."""
+
 _OF_THREAD = 6
 """How Linux marks the processor clock of a thread (``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``)."""
 
@@ -79,11 +82,13 @@ class MainThread:
 
     def stack(self, state: Literal["idle", "running"]) -> Stack:
         """The frames from the cell on, the call that they wait in, and the collectives that the frameworks record."""
+        frame = self._frame()
         return Stack(
             state,
-            frames=self._tracebacks.stack(self._frame()),
+            frames=self._tracebacks.stack(frame),
             waits=self.waits(),
             collectives=self._plugins.collectives(),
+            call=self._tracebacks.call(frame),
         )
 
     def waits(self) -> Wait | None:
@@ -187,7 +192,13 @@ class MainThread:
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         found = self._plugins.waits(frame, call, idle=idle)
-        return None if found is None else Wait(*found, self._plugins.can_release(*found))
+        if found is None:
+            return None
+        framework, name = found
+        releasable = self._plugins.can_release(framework, name)
+        if name in _NAMELESS or name.startswith(("_", "<")):
+            name = self._tracebacks.call(frame) or name
+        return Wait(framework, name, releasable)
 
 
 def _waits_for_threads(frame: FrameType) -> bool:

@@ -9,6 +9,7 @@ are bounded.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import linecache
@@ -22,6 +23,7 @@ from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
 
+from .framework import called_in
 from .libraries import is_library
 from .scripts import is_script
 from .words import Words, shortened, type_name
@@ -82,6 +84,17 @@ class Tracebacks:
         """The stack that ends in ``frame``, outermost first, from the cell on; empty when no cell is on it."""
         steps = [step for step, _ in traceback.walk_stack(frame)]
         return self._frames((step, step.f_lineno) for step in reversed(steps))
+
+    def call(self, frame: FrameType | None) -> str:
+        """The call that the user's innermost code is in, by the name in its line; empty where that shows none."""
+        for step, _ in traceback.walk_stack(frame):
+            file = step.f_code.co_filename
+            if self._cell_name(file) is not None or self._is_own(file):
+                match called_in(step):
+                    case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                        return shortened(name, MAX_SOURCE)
+                return ""
+        return ""
 
     def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
         """The first and the last of ``steps``: endless recursion makes a million."""

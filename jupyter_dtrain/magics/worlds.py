@@ -12,6 +12,7 @@ import msgspec
 from IPython.core import display_functions
 
 from jupyter_dtrain.client.snapshots import snapshots_folder
+from jupyter_dtrain.core.causes import as_seen
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
@@ -280,7 +281,7 @@ def _rows_by_host(world: World, runs: Sequence[Run]) -> list[list[Any]]:
 def _state(rank: Rank, runs: Sequence[Run]) -> str:
     """The state of a rank, as the sidebar shows it."""
     run = next((run for run in reversed(runs) if rank.rank in run.ranks), None)
-    in_run = None if run is None else run.states[rank.rank]
+    in_run = None if run is None else as_seen(run.states[rank.rank], run.errors.get(rank.rank))
     replaced = run is not None and run.pids.get(rank.rank, rank.pid) != rank.pid
     found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False, replaced=replaced)
     return {"sent": "not begun", "ok": "done"}.get(found, found)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dtrain.core.causes import distinct, is_echo, told_briefly
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.view.labels import took
 from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 from .attention import LONG
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.events import Error
     from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.core.world import Rank
     from jupyter_dtrain.launch.worlds import Listing
@@ -75,18 +78,29 @@ class Alarms:
         self._tell(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
 
     def run_hangs(self, run: FollowedRun, words: str) -> None:
-        """No rank of ``run`` moves."""
+        """No rank of ``run`` moves, as ``words`` say; without words, one moves again."""
+        self._settle("hung", run=run.number)
+        if not words:
+            return
         head, _, rest = words.partition("\n")
         mark = str(int(time.time()))
         self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
 
+    def ranks_failed(self, run: FollowedRun) -> None:
+        """Report the ranks of ``run`` that have failed while others go on, each once."""
+        for error, ranks in _causes(run):
+            has = "has" if len(ranks) == 1 else "have"
+            words = f"Run {run.number}: {count_ranks(ranks)} {has} failed: {told_briefly(error)}"
+            detail = "The cell goes on on the other ranks."
+            self._tell("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
+
     def run_ended(self, run: FollowedRun) -> None:
         """``run`` has ended."""
-        self._settle("hung", cell=run.cell_id, before=run.number + 1)
+        self._settle("hung", "failed", run=run.number)
         if run.elapsed < LONG or not run.alarming:
             return
         words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
-        detail = "\n".join(dict.fromkeys(f"{error.ename}: {error.evalue}" for error in run.errors.values()))
+        detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
         self._tell("failed", "error", words, run=run, detail=detail)
 
     def _tell(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
@@ -96,3 +110,9 @@ class Alarms:
 
     def _settle(self, *kinds: Kind, **more: Any) -> None:
         self._attention.settle(self._listing.id, kinds, **more)
+
+
+def _causes(run: FollowedRun) -> list[tuple[Error, list[int]]]:
+    """The distinct errors of ``run``; without the ranks that failed because others had, if there are others."""
+    every = distinct(run.errors, run.run_state.pids)
+    return [one for one in every if not is_echo(one[0])] or every

@@ -121,14 +121,23 @@ class Attention:
         self._keep(lambda item: key is not None and item.id != key)
         self._changed()
 
-    def settle(self, world: str, kinds: Collection[Kind], *, cell: str | None = None, before: int = 0) -> None:
+    def settle(
+        self,
+        world: str,
+        kinds: Collection[Kind],
+        *,
+        cell: str | None = None,
+        before: int = 0,
+        run: int | None = None,
+    ) -> None:
         """Remove the items of these kinds that a person has dealt with, or that are over, in the world ``world``.
 
-        ``cell``: only those of its runs ``before`` this number.
+        ``cell``: only those of its runs ``before`` this number. ``run``: only those of this run.
         """
 
         def stays(item: Item) -> bool:
             other_run = cell is not None and (item.cell != cell or (item.run or 0) >= before)
+            other_run = other_run or (run is not None and item.run != run)
             return item.world != world or item.kind not in kinds or other_run
 
         if self._keep(stays):

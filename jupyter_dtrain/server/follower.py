@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from jupyter_dtrain.core.causes import told_below
 from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
 from jupyter_dtrain.core.world import size_at
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from jupyter_dtrain.store.source import Source
-    from jupyter_dtrain.view.document import Picture, RunOutcome
+    from jupyter_dtrain.view.document import Picture, RankState, RunOutcome
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""
@@ -86,6 +87,11 @@ class FollowedRun:
     def unfinished(self) -> list[int]:
         """The ranks that have not ended the run."""
         return self.run_state.unfinished
+
+    @property
+    def states(self) -> dict[int, RankState]:
+        """How far each rank is, or how it ended."""
+        return self.run_state.states
 
     @property
     def lost(self) -> dict[int, str]:
@@ -250,17 +256,27 @@ class Follower:
 
 
 def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
-    """The end of the output of ``rank`` in ``run``, and whether there is more before it. Raises :class:`OSError`."""
+    """The end of the output of ``rank`` in ``run`` with its error, and whether there is more before it.
+
+    Raises :class:`OSError`.
+    """
     path = spool_path(folder, run, rank)
     size = path.stat().st_size
     with open(path, "rb") as file:
         file.seek(max(0, size - TAIL_BYTES))
         lines = file.read().split(b"\n")[1 if size > TAIL_BYTES else 0 :]
-    text = []
+    text: list[str] = []
+    error: Error | None = None
     for line in lines:
         if b'"type":"output"' in line[:200]:
             with contextlib.suppress(msgspec.MsgspecError):
                 body = decode(line).body
                 if isinstance(body, Output) and not body.log:
                     text.append(body.text)
-    return "".join(text), size > TAIL_BYTES
+        elif b'"type":"error"' in line[:200]:
+            with contextlib.suppress(msgspec.MsgspecError):
+                body = decode(line).body
+                if isinstance(body, Error):
+                    error = body
+    said = "".join(text)
+    return said if error is None else told_below(said, error), size > TAIL_BYTES

@@ -185,7 +185,7 @@ class Monitor:
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """As in all places: see :func:`.rank_state`."""
         run = self._run_of(rank)
-        in_run = None if run is None else run.run_state.states[rank.rank]
+        in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.unfinished
         waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
         return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
@@ -367,6 +367,9 @@ class Monitor:
         run = observed.run
         for found in observed.look(now):
             self._alarms.run_showed(run, found)
+        if run.unfinished and observed.failed != len(run.errors):
+            observed.failed = len(run.errors)
+            self._alarms.ranks_failed(run)
         if not run.unfinished and not observed.over:
             observed.over = True
             self._end_run(run)

@@ -34,6 +34,8 @@ class ObservedRun:
         self.run = run
         self.over = False
         """Whether its end was reported."""
+        self.failed = 0
+        """How many ranks had failed when that was last reported."""
         self.flush_at = 0.0
         """When the pages get the next message about it."""
         self.batches: list[Batch] = []
@@ -47,7 +49,8 @@ class ObservedRun:
         """For the list of worlds."""
         run = self.run
         states: dict[str, int] = {}
-        for state in run.run_state.states.values():
+        for rank in run.ranks:
+            state = run.run_state.shown(rank)
             states[state] = states.get(state, 0) + 1
         return RunSummary(
             number=run.number,

@@ -98,6 +98,7 @@ class Replay:
             self._ranks,
             size,
             pace=Pace(),
+            run=self._run,
             widgets=_Deaf(),
             clears="clear_output" in begun.body.source,
             sleep=lambda _seconds: None,

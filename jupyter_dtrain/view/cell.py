@@ -3,6 +3,9 @@
 Equal lines of several ranks appear once, labelled with the ranks, within 30 ms. The first ``shown_bytes`` of text are
 shown and never dropped, only delayed to the pace that the server can take. Beyond them one display shows how much
 there is, where it is, and its last lines. A painter that fails makes the view quiet.
+
+The error of a rank is shown while others go on, and so is what :meth:`CellView.stand` gets. Both are taken back when
+the run ends, whose report has the errors; where nothing can be taken back, a failed rank has one line.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from jupyter_dtrain.core.events import (
     CommMessage,
     Display,
     Dropped,
+    Error,
     Output,
     Progress,
     Started,
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 SHOWN_BYTES: Final = 2_000_000
 """Bytes of text, labels included, that a cell shows by default."""
 
+SETTLING: Final = 0.5
+"""Seconds for which the first error of a run waits for the other ranks: mostly all fail, and the run is over."""
+
+_ERRORS: Final = "errors"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 
 
@@ -60,9 +68,10 @@ class CellView:
     """Shows one run through ``painter``; a :class:`~jupyter_dtrain.view.protocol.RunView`.
 
     ``ranks`` run the cell, in a world of ``size`` ranks. ``paint_errors``: paint the run's errors when it ends, because
-    no caller waits for the run and no exception will carry them. ``widgets``: connects ranks' widgets to the browser;
-    without it they appear as text. ``known``: the displays that earlier cells gave an id. ``clears``: the cell's source
-    clears its output. ``sleep`` (seconds) is the function with which :meth:`close` waits.
+    no caller waits for the run and no exception will carry them. ``run``: show its errors while it goes on, too.
+    ``widgets``: connects ranks' widgets to the browser; without it they appear as text. ``known``: the displays that
+    earlier cells gave an id. ``clears``: the cell's source clears its output. ``sleep`` (seconds) is the function with
+    which :meth:`close` waits.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class CellView:
         hold: float = HOLD,
         shown_bytes: int = SHOWN_BYTES,
         paint_errors: bool = False,
+        run: Run | None = None,
         widgets: Widgets | None = None,
         known: Known | None = None,
         clears: bool = False,
@@ -86,6 +96,15 @@ class CellView:
         self._widgets = widgets
         self._limit = shown_bytes
         self._paint_errors = paint_errors
+        self._run = run
+        self._name = name
+        self._erases = painter.erases
+        self._standing: dict[str, str] = {}
+        """The words that stand now, by topic; empty ones were taken back."""
+        self._errors_at: float | None = None
+        """When errors are to be shown that are not shown yet."""
+        self._failed: set[int] = set()
+        """The ranks whose errors are shown."""
         self._outbox = Outbox(painter, pace, sleep=sleep)
         self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
@@ -98,7 +117,7 @@ class CellView:
             widgets=widgets is not None,
             captions=painter.live,
             known=known,
-            page=painter.has_pages,
+            page=painter.erases,
             paged=clears,
         )
         self._notice = Overflow(self._outbox, size, name, live=painter.live)
@@ -143,6 +162,8 @@ class CellView:
             self._progress(rank, body, now)
         elif isinstance(body, Started):
             self._hosts[rank], self._logs[rank] = body.host, body.spool
+        elif isinstance(body, Error):
+            self._errors_at = now + SETTLING if self._errors_at is None else self._errors_at
         elif isinstance(body, Dropped):
             words = f"{human(body.bytes)} of output were not kept: {body.reason}"
             self._merger.push(rank, "stderr", words, now)
@@ -154,6 +175,8 @@ class CellView:
         for stream in _STREAMS:
             self._end_line(rank, stream, now)
         self._merger.idle(rank)
+        if _ERRORS in self._standing and self._errors_at is None:
+            self._errors_at = now + SETTLING
         self._show(now)
 
     def note(self, words: str, now: float) -> None:
@@ -162,9 +185,43 @@ class CellView:
         self._outbox.text("stderr", f"{words}\n")
         self._outbox.send(now)
 
+    def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
+        """Show ``words`` for as long as they are true, in place of the last ones about ``topic``."""
+        before = self._standing.get(topic, "")
+        if words == before:
+            return
+        self._paint(self._merger.flush(), now)
+        if not self._erases:
+            if words or over:
+                self._outbox.text("stderr", f"{words or over}\n")
+        elif topic in self._standing:
+            self._outbox.update({"text/plain": words}, {}, self._display_of(topic))
+        else:
+            self._outbox.display({"text/plain": words}, {}, self._display_of(topic))
+        self._standing[topic] = words
+        self._outbox.send(now)
+
+    def _display_of(self, topic: str) -> str:
+        return f"{self._name}-{topic}"
+
+    def _show_errors(self, now: float) -> None:
+        """Show the errors of ranks while others go on."""
+        self._errors_at = None
+        if self._run is None or not self._run.unfinished:
+            return
+        if self._erases:
+            self.stand(_ERRORS, "\n".join(errors.so_far(self._run)), now)
+            return
+        failed = set(self._run.errors)
+        new, self._failed = failed - self._failed, failed
+        for words in errors.so_far_briefly(self._run, new):
+            self.note(words, now)
+
     def tick(self, now: float) -> float | None:
         """Do what is due; returns the time of the next wanted call, or ``None``."""
-        wanted = [self._show(now), self._merger.deadline(), self._live.tick(now), self._rich.tick(now)]
+        if self._errors_at is not None and now >= self._errors_at:
+            self._show_errors(now)
+        wanted = [self._show(now), self._merger.deadline(), self._live.tick(now), self._rich.tick(now), self._errors_at]
         if not self._full:
             for key in self._open:
                 since = self._splitters[key].since + UNFINISHED
@@ -181,6 +238,8 @@ class CellView:
         self._paint(self._merger.flush(), now)
         self._live.close(now)
         self._rich.close()
+        for topic in [topic for topic, words in self._standing.items() if words]:
+            self.stand(topic, "", now)
         if self._telling:
             for rank, totals in run.totals.items():
                 if rank in self._counted:

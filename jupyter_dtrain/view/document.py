@@ -54,12 +54,12 @@ _BRIEF: Final = 4  # cells of a rank that is not odd, where there is no room for
 _ROWS: Final = 0.5  # the share of a document that rows of ranks may take
 
 RankState = Literal[
-    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "interrupted", "lost"
+    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "released", "interrupted", "lost"
 ]
 """A rank's state in a run.
 
 ``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``stopped`` and ``unreachable`` are states of
-its process. The last four are outcomes.
+its process. ``released``: it failed only because another rank had. The others at the end are outcomes.
 """
 
 
@@ -182,7 +182,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: list[str]
     ranks: Annotated[list[list[Any]], msgspec.Meta(extra={"rows": RankRow})]
     words: dict[str, str]
-    """The end of each rank that was lost, in words, and the call in which a rank waits for others."""
+    """The end of each rank that was lost or has failed, in words, and the call in which a rank waits for others."""
     bars: list[Bar]
     reach: list[int] = []
     """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
@@ -231,7 +231,7 @@ class Picture:
     progress: Mapping[int, Sequence[Progress]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
-    """The end of each rank that was lost, in words."""
+    """The end of each rank that was lost or has failed, in words."""
     pace: Mapping[int, StepTime] = field(default_factory=dict)
     """The steps that each rank has made, and their time; like the next three made by :func:`stepped`."""
     steps: Mapping[int, int] = field(default_factory=dict)

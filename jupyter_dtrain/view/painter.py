@@ -27,8 +27,8 @@ class Painter(Protocol):
     """Whether :meth:`update` redraws a display at once, so that it is worth showing passing states."""
     paced: bool
     """Whether a server drops output that comes too fast (see :mod:`jupyter_dtrain.view.pace`)."""
-    has_pages: bool
-    """Whether a display of several lines can be redrawn."""
+    erases: bool
+    """Whether :meth:`update` replaces a display of several lines, so that it can be taken back."""
 
     def stream(self, name: StreamName, text: str) -> None:
         """Show text on one of the standard streams."""
@@ -53,7 +53,7 @@ class KernelPainter:
 
     live = True
     paced = True
-    has_pages = True
+    erases = True
 
     def __init__(self, kernel: Any, parent: dict[str, Any]) -> None:
         self.kernel = kernel
@@ -117,7 +117,7 @@ class PublisherPainter:
 
     live = False
     paced = False
-    has_pages = False
+    erases = False
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
@@ -159,7 +159,7 @@ class TextPainter:
     """
 
     paced = False
-    has_pages = False
+    erases = False
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, tty: bool, rich: Painter | None = None) -> None:
         self.live = tty and rich is None
@@ -275,7 +275,7 @@ class _Divided:
     """Passes text to one painter and displays to another, for ``%%capture --no-stdout``."""
 
     live = False
-    has_pages = False
+    erases = False
 
     def __init__(self, text: Painter, rich: Painter) -> None:
         self.paced = text.paced

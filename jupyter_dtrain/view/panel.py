@@ -137,6 +137,9 @@ class Panel:
     def note(self, words: str, now: float) -> None:
         """Do nothing: notes belong to the cell's output."""
 
+    def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
+        """Do nothing: these, too."""
+
     def tick(self, now: float) -> float | None:
         """Send what is due; returns the time of the next wanted call, or ``None``."""
         if self._began is None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jupyter_dtrain.core.causes import output_of
 from jupyter_dtrain.core.stacks import describe_stacks
 
 from .cell import CellView
@@ -48,7 +50,7 @@ def view_of_cell(
     ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
     """
     painter = painter_for_cell()
-    actions = Actions(interrupt, lambda: describe_stacks(stacks()), run.text, lambda: run.done)
+    actions = Actions(interrupt, lambda: describe_stacks(stacks()), partial(output_of, run), lambda: run.done)
     notebook = isinstance(painter, KernelPainter)
     panel = Panel(
         painter,
@@ -65,7 +67,14 @@ def view_of_cell(
     widgets = CellWidgets(relay, painter) if isinstance(painter, KernelPainter) else None
     clears = "clear_output" in run.source
     cell = CellView(
-        below, run.ranks, run.size, widgets=widgets, known=known if notebook else None, clears=clears, **options
+        below,
+        run.ranks,
+        run.size,
+        run=run,
+        widgets=widgets,
+        known=known if notebook else None,
+        clears=clears,
+        **options,
     )
     return PanelAndCell(panel, cell, painter_is_live=notebook)
 
@@ -89,6 +98,10 @@ class PanelAndCell:
     def note(self, words: str, now: float) -> None:
         """Note an event of the run that comes from no rank."""
         self._tell(lambda view: view.note(words, now))
+
+    def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
+        """Show words for as long as they are true."""
+        self._tell(lambda view: view.stand(topic, words, now, over))
 
     def tick(self, now: float) -> float | None:
         """Do what is due; returns the time of the next wanted call."""
@@ -142,7 +155,7 @@ class _Below:
         self._first = first
         self.live = painter.live
         self.paced = painter.paced
-        self.has_pages = painter.has_pages
+        self.erases = painter.erases
 
     def stream(self, name: StreamName, text: str) -> None:
         """Show text."""

@@ -26,6 +26,12 @@ class RunView(Protocol):
     def note(self, words: str, now: float) -> None:
         """Show a line or more of text about the run that comes from no rank."""
 
+    def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
+        """Show ``words`` about the run for as long as they are true, in place of the last ones about ``topic``.
+
+        Empty words: the last ones are true no longer. ``over`` says so where text that was shown cannot be taken back.
+        """
+
     def tick(self, now: float) -> float | None:
         """Do what is due; returns the time of the next wanted call, ``None`` for not before the next :meth:`feed`."""
 

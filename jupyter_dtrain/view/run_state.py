@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dtrain.core.causes import as_seen, told_briefly
 from jupyter_dtrain.core.divergence import Divergences
 from jupyter_dtrain.core.events import (
     Checked,
+    Error,
     Event,
     Finished,
     Metrics,
@@ -67,7 +69,8 @@ class RunState:
         self.pids: dict[int, int] = {}
         """The process that each rank was when it began."""
         self.words: dict[int, str] = {}
-        """The end of each rank that was lost, in words."""
+        """The end of each rank that was lost, failed or was released, in words."""
+        self._errors: dict[int, Error] = {}
         self._clock = RunClock()
         self._divergences = Divergences(self._ranks)
         self._reach = dict.fromkeys(self._ranks, 0)
@@ -102,7 +105,7 @@ class RunState:
             self._reach[event.rank] = event.seq + 1
         return found
 
-    def _take(self, event: Event) -> list[tuple[str, Columns]] | None:
+    def _take(self, event: Event) -> list[tuple[str, Columns]] | None:  # noqa: C901 — one case per event
         rank = event.rank
         match event.body:
             case Started() as started:
@@ -122,6 +125,9 @@ class RunState:
                 self._readings.take(rank, reading)
             case Checked() as checked:
                 self._divergences.take(rank, checked)
+            case Error() as error:
+                self._errors[rank] = error
+                self.words[rank] = told_briefly(error)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
                 self._clock.rank_ended(finished.elapsed)
@@ -130,6 +136,10 @@ class RunState:
             case _:
                 return None
         return []
+
+    def shown(self, rank: int) -> RankState:
+        """The state of ``rank`` as people see it; see :func:`.as_seen`."""
+        return as_seen(self.states[rank], self._errors.get(rank))
 
     def gone(self, rank: int) -> None:
         """Note that ``rank`` will send no more: if it has not reported its end, it is lost."""
@@ -156,7 +166,7 @@ class RunState:
             outcome,
             self.elapsed,
             metrics,
-            self.states,
+            {rank: self.shown(rank) for rank in self.states},
             self._samples,
             {rank: [bars[number] for number in sorted(bars)] for rank, bars in self._bars.items()},
             self._hosts,

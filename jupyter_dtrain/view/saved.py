@@ -86,9 +86,11 @@ def text(picture: Picture) -> str:
     for timeline in picture.timelines:
         lines.append(f"  {caption(timeline)}")
         lines += [f"    {line}" for line in letters(timeline)]
-    lines += [words[:_WORDS] for _, words in sorted(picture.words.items())][:_RANKS]
-    if len(picture.words) > _RANKS:
-        lines.append(f"and {len(picture.words) - _RANKS} more ranks were lost")
+    # The cell has the errors of the others.
+    lost = [words for rank, words in sorted(picture.words.items()) if picture.states.get(rank, "lost") == "lost"]
+    lines += [words[:_WORDS] for words in lost[:_RANKS]]
+    if len(lost) > _RANKS:
+        lines.append(f"and {len(lost) - _RANKS} more ranks were lost")
     return "\n".join(lines)
 
 

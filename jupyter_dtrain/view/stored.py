@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from jupyter_dtrain.core.causes import as_seen, distinct, is_echo
 from jupyter_dtrain.core.metrics import STEPS_PER_SECOND, RankSteps, is_finite, lowest, newest_value, speed
 from jupyter_dtrain.core.world import count_ranks
 
@@ -181,7 +182,7 @@ def picture(run: Kept) -> Picture:
         run.outcome,
         run.elapsed,
         run.metrics,
-        states=dict(run.outcomes),
+        states={rank: as_seen(outcome, run.errors.get(rank)) for rank, outcome in run.outcomes.items()},
         hosts={rank: part.host for rank, part in parts.items()},
         words={rank: part.words for rank, part in parts.items() if part.words},
         remark=run.remark,
@@ -300,8 +301,8 @@ def moment(seconds: float) -> str:
 def _troubles(run: Kept) -> list[str]:
     """The errors of the run, once for all ranks that share one."""
     found: dict[str, list[int]] = {}
-    for rank, error in run.errors.items():
-        found.setdefault(f"{error.ename}: {error.evalue}"[:_WIDTH], []).append(rank)
+    for error, ranks in sorted(distinct(run.errors, {}), key=lambda one: is_echo(one[0])):
+        found.setdefault(f"{error.ename}: {error.evalue}"[:_WIDTH], []).extend(ranks)
     for rank, part in run.parts.items():
         if part.words:
             found.setdefault(part.words, []).append(rank)

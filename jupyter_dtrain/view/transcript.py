@@ -27,7 +27,7 @@ class Transcript:
 
     live = True
     paced = False
-    has_pages = True
+    erases = True
 
     def __init__(self) -> None:
         self.version = 0

@@ -38,7 +38,7 @@ class Actions(NamedTuple):
     stacks: Callable[[], str]
     """Where each rank is, as text. May take 2 s."""
     output: Callable[[int], str]
-    """All text of a rank."""
+    """All text of a rank, and the error that ended its cell."""
     over: Callable[[], bool]
     """Whether the run has ended."""
 

@@ -1,6 +1,6 @@
 // Made by scripts/front_end_types.py from Python's structs and parsers: change those.
 
-export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
+export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
@@ -150,7 +150,7 @@ export interface RunDocument {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** The end of each rank that was lost, in words, and the call in which a rank waits for others. */
+  /** The end of each rank that was lost or has failed, in words, and the call in which a rank waits for others. */
   words: Record<string, string>;
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */
@@ -185,7 +185,7 @@ export interface Status {
   elapsed: number;
   nodes: string[];
   ranks: RankRow[];
-  /** The end of each rank that was lost, in words, and the call in which a rank waits for others. */
+  /** The end of each rank that was lost or has failed, in words, and the call in which a rank waits for others. */
   words: Record<string, string>;
   bars: Bar[];
   /** For each rank how far its events are included, to compare what came on different ways; only in live runs. */

@@ -40,6 +40,9 @@ class View:
     def note(self, words, now):  # noqa: ARG002 — the protocol's shape
         self._keep("note", words)
 
+    def stand(self, topic, words, now, over=""):  # noqa: ARG002 — the protocol's shape
+        self._keep("stand", topic, words)
+
     def tick(self, now):
         self.ticked.set()
         return None if self.wanted is None else now + self.wanted

@@ -22,6 +22,7 @@ def ended_run() -> Callable[..., Run]:
         lost: dict[int, str] | None = None,
         busy: tuple[int, ...] = (),
         outcome: Outcome | None = None,
+        pids: dict[int, int] | None = None,
     ) -> Run:
         run = Run(1, source, list(range(size)), size, lambda *_: [])
         for rank in range(size):
@@ -31,7 +32,11 @@ def ended_run() -> Callable[..., Run]:
             ended: Outcome = "ok"
             if error is not None:
                 ended = outcome or ("interrupted" if error.ename == "KeyboardInterrupt" else "error")
-            bodies = [Started(1, "host", f"/spool/{rank}"), *([error] if error else []), Finished(ended, 0.1)]
+            bodies = [
+                Started((pids or {}).get(rank, 1), "host", f"/spool/{rank}"),
+                *([error] if error else []),
+                Finished(ended, 0.1),
+            ]
             events = [Event(1, rank, seq, 0.0, body) for seq, body in enumerate(bodies)]
             run.apply(Batch(1, rank, 0, len(events) - 1, events))
         for rank, words in (lost or {}).items():

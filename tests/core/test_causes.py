@@ -45,6 +45,45 @@ def test_the_same_error_at_another_line_is_another_error(ended_run):
     assert plain(run).count("ValueError: bad shape") == 2
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "rank {rank} of 3: no file part-{rank}.bin",
+        "worker of rank {rank} (pid {pid}) has ended",
+        "DataLoader worker (pid(s) {child}) exited unexpectedly",
+        "<Model object at {address:#x}> has no attribute 'fc'",
+        "cannot reach 127.0.0.1:{port}",
+    ],
+)
+def test_errors_that_differ_in_what_is_each_ranks_own_are_one(said, ended_run):
+    """Its number, its pid and those of its children, its addresses. The block says whose words these are."""
+    errors = {
+        rank: Error(
+            "RuntimeError",
+            said.format(
+                rank=rank,
+                pid=4000 + rank,
+                child=f"{77 + rank}, {99 + 2 * rank}",
+                address=140011 << 8 | rank,
+                port=900 + rank,
+            ),
+            [cell(7)],
+        )
+        for rank in range(3)
+    }
+    run = ended_run(3, errors, source=SOURCE, pids={rank: 4000 + rank for rank in range(3)})
+    text = plain(run)
+    assert text.startswith("RuntimeError on ranks 0-2\n")
+    assert text.endswith("(as rank 0 says it; the others name their own numbers or addresses)")
+
+
+def test_errors_that_differ_in_any_other_number_are_two(ended_run):
+    """A loss that happens to begin with the rank's number is no number of the rank."""
+    for said in ("size {0}", "loss {1}.5", "index {0} of rank {1}"):
+        errors = {rank: Error("ValueError", said.format(rank + 7, rank), [cell(7)]) for rank in (0, 1)}
+        assert plain(ended_run(2, errors, source=SOURCE)).count("ValueError on rank ") == 2
+
+
 def test_a_block_shows_the_lines_of_the_cell_around_each_frame(ended_run):
     """The cell's own frames come with context and an arrow."""
     text = plain(ended_run(1, {0: value_error()}, source=SOURCE))
@@ -173,12 +212,13 @@ def test_an_error_that_led_to_an_interrupt_is_still_shown(ended_run):
 
 def test_many_distinct_errors_stay_readable(ended_run):
     """Sixty-four ranks with different messages do not make sixty-four tracebacks."""
-    run = ended_run(64, {rank: Error("ValueError", f"rank {rank}", [cell(7)]) for rank in range(64)}, source=SOURCE)
+    errors = {rank: Error("ValueError", f"size {rank + 7}", [cell(7)]) for rank in range(64)}
+    run = ended_run(64, errors, source=SOURCE)
     lines = plain(run).splitlines()
     assert len(lines) < 60
-    assert "[4] ValueError: rank 4" in lines
+    assert "[4] ValueError: size 11" in lines
     assert lines[-1] == "… and 44 more"
-    assert summary(run).endswith("ValueError: rank 2 (rank 2); 61 more errors")
+    assert summary(run).endswith("ValueError: size 9 (rank 2); 61 more errors")
 
 
 def test_a_long_message_is_short_in_the_summary(ended_run):
@@ -233,7 +273,9 @@ def test_the_members_of_a_group_stand_below_it(ended_run):
 
 def test_groups_that_differ_in_a_member_are_different_errors(ended_run):
     """Though they say the same."""
-    groups = {rank: Error("ExceptionGroup", "x", [], members=[Error("KeyError", str(rank), [])]) for rank in (0, 1)}
+    groups = {
+        rank: Error("ExceptionGroup", "x", [], members=[Error("KeyError", f"x{rank + 7}", [])]) for rank in (0, 1)
+    }
 
     assert "ExceptionGroup on rank 0" in plain(ended_run(2, groups))
     assert "ExceptionGroup on rank 1" in plain(ended_run(2, groups))

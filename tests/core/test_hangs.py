@@ -6,10 +6,15 @@ import math
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Event, Output, Sample
+from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Frame, Output, Sample
 from jupyter_dtrain.core.hangs import HangDetector
+from jupyter_dtrain.core.stacks import Collective, Stack, Wait, describe_collectives, describe_hang
 from jupyter_dtrain.wire.agent_messages import ReadStack
 from tests.machines import Clock, Ranks, Working
+
+CELL = Frame("cell [3]", 7, "", "step(x)", cell=True)
+HELPER = Frame("cell [2]", 3, "step", "dist.all_reduce(x)", cell=True)
+LIBRARY = Frame("/torch/c10d_logger.py", 81, "wrapper", "", cell=False)
 
 
 class Scene:
@@ -71,10 +76,105 @@ def test_after_a_move_it_is_reported_again(scene):
     scene.wait(30)
     scene.say(0, Output("stdout", "on"))
     scene.wait(29)
-    assert len(scene.notes) == 1
+    assert scene.notes[1:] == [""]
     scene.wait(1)
 
-    assert len(scene.notes) == 2
+    assert len(scene.notes) == 3
+    assert scene.notes[2] == scene.notes[0]
+
+
+def test_a_rank_that_ends_makes_another_notice(scene):
+    """The first one says where that rank was. The other waits for it, and learns how it ended."""
+    at = Frame("cell [3]", 4, "", "dist.all_reduce(x)", cell=True)
+    waiting = Stack("running", frames=[at], waits=Wait("torch", "all_reduce"))
+    scene.ranks.stacks = lambda ranks, _, then: then(dict.fromkeys(ranks, waiting))
+    scene.wait(30)
+    assert "  Ranks 0-1: waiting in all_reduce, cell [3], line 4: dist.all_reduce(x)" in scene.notes[0].splitlines()
+
+    place = Frame("cell [3]", 2, "", "raise ValueError('cause')", cell=True)
+    scene.run.errors[1] = Error("ValueError", "cause", [place])
+    scene.run.states[1], scene.run.unfinished = "error", [0]
+    scene.say(1, Finished("error", 1.0))
+    scene.wait(1)
+
+    assert scene.notes[1].splitlines()[:3] == [
+        "Rank 0 has not moved for 30 s.",
+        "  Rank 0: waiting in all_reduce, cell [3], line 4: dist.all_reduce(x)",
+        "  Rank 1: has failed: ValueError: cause, in cell [3], line 2",
+    ]
+
+
+def test_a_rank_does_not_stand_still_while_the_values_of_its_cell_are_on_their_way(scene):
+    """Afterwards the notice says that the rank has not begun."""
+    scene.detector = HangDetector(scene.run, 30.0, scene.ranks, scene.notes.append, scene.clock(), 100.0)
+    scene.ranks.stacks = lambda ranks, _, then: then(dict.fromkeys(ranks, Stack("idle")))
+    scene.run.states[1] = "sent"
+    scene.wait(50)
+    scene.say(0, Output("stdout", "begun"))
+    scene.wait(79)
+    assert not scene.notes
+
+    scene.wait(1)
+    assert scene.notes[0].splitlines()[1:3] == ["  Rank 0: idle", "  Rank 1: has not begun the cell"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        (Stack("running", frames=[CELL], call="sleep"), "sleeping in cell [3], line 7: step(x)"),
+        (Stack("running", frames=[CELL, LIBRARY], call="step"), "in step, cell [3], line 7: step(x)"),
+        (Stack("running", frames=[CELL, LIBRARY]), "in wrapper, cell [3], line 7: step(x)"),
+        (
+            Stack("running", frames=[CELL, HELPER, LIBRARY], waits=Wait("torch", "all_reduce")),
+            "waiting in all_reduce, cell [2], line 3: dist.all_reduce(x) (called from cell [3], line 7: step(x))",
+        ),
+        (Stack("idle"), "idle"),
+    ],
+)
+def test_a_place_has_the_name_in_the_users_line_and_the_line_that_led_there(stack, words):
+    """A library's own name for the call says nothing to the user."""
+    assert f"  Rank 0: {words}" in describe_hang({0: stack}, [0], 30.0, {}, []).splitlines()
+
+
+def test_ranks_that_a_waiting_rank_may_wait_for_are_named(scene):
+    """Those that have ended, and those that never had the cell. A rank that computes waits for nobody."""
+    waits = Stack("running", frames=[CELL], waits=Wait("MPI", "Barrier"))
+    ended = {1: "has ended the cell", 2: "has ended the cell"}
+    said = describe_hang({0: waits, 1: Stack("idle"), 2: Stack("idle")}, [0], 30.0, ended, [3])
+
+    assert said.splitlines()[2:4] == ["  Ranks 1-2: has ended the cell", "  Rank 3: not in this cell"]
+    assert "ended the cell" not in describe_hang({0: Stack("running", frames=[CELL])}, [0], 30.0, ended, [3])
+
+
+def at(number, call, alike="", *, over=False):
+    return Stack("running", collectives=[Collective("0", [0, 1], number, call, alike, over=over)])
+
+
+@pytest.mark.parametrize(
+    ("stacks", "said"),
+    [
+        # Rank 0 gives what the others get.
+        ({0: at(1, "scatter of float[2, 3]", "scatter"), 1: at(1, "scatter", "scatter")}, []),
+        ({0: at(1, "broadcast of float[6]", "b 6"), 1: at(1, "broadcast of float[2, 3]", "b 6")}, []),
+        # What all have done with is of the past; what one still waits in is not.
+        ({0: at(1, "all_reduce", over=True), 1: at(1, "barrier", over=True)}, []),
+        (
+            {0: at(1, "all_reduce", over=True), 1: at(1, "barrier")},
+            ["Collective 1 is not the same on all ranks: all_reduce on rank 0; barrier on rank 1."],
+        ),
+        # An older difference does not hide where they are now.
+        (
+            {
+                0: Stack("running", collectives=[*at(1, "x", over=True).collectives, *at(2, "barrier").collectives]),
+                1: at(1, "y", over=True),
+            },
+            ["Rank 1 has not reached collective 2, barrier."],
+        ),
+    ],
+)
+def test_collectives_are_compared_by_what_must_be_equal(stacks, said):
+    """Shapes may differ, where the collective lets them."""
+    assert describe_collectives(stacks) == said
 
 
 def test_only_ranks_that_have_not_ended_count(scene):

@@ -46,7 +46,8 @@ def test_different_shapes(watched):
     """gloo lets some ranks pass, so the others wait in vain; the report has the collectives of all."""
     said = hang(watched, "dist.all_reduce(torch.ones(5 if rank == 1 else 3))")
     assert "Rank 1 has not moved for 2 s." == said[0]
-    assert said[2].endswith("on all ranks: all_reduce of float[3] on ranks 0,2; all_reduce of float[5] on rank 1.")
+    assert said[1] == "  Ranks 0,2: has ended the cell"
+    assert said[3].endswith("on all ranks: all_reduce of float[3] on ranks 0,2; all_reduce of float[5] on rank 1.")
 
 
 @pytest.mark.slow  # as in a world of MPI alone, in test_behaviour_hangs
@@ -56,6 +57,29 @@ def test_a_rank_that_does_not_come(watched):
     said = hang(watched, "time.sleep(60) if rank == 0 else dist.all_reduce(t)")
     assert said[1].endswith("line 1: time.sleep(60) if rank == 0 else dist.all_reduce(t)")
     assert "  Rank 0 has not reached collective 1, all_reduce of float[3]." == said[-2]
+
+
+def test_correct_collectives_with_other_shapes_on_each_rank_are_no_difference(watched):
+    """The notice names the rank that has ended the cell, and the line of the cell that called the function."""
+    code = """
+def step():
+    dist.scatter(t, [t, t, t] if rank == 0 else None, 0)
+    dist.broadcast(torch.ones(6) if rank == 0 else torch.ones(2, 3), 0)
+    dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1, 1], [1, 1, 1])
+    if rank > 0:
+        dist.all_reduce(t)
+
+step()
+"""
+    cell = Notes()
+    said = hang(watched, code, cell)
+    place = f"run {cell.run}, line 6: dist.all_reduce(t) (called from run {cell.run}, line 8: step())"
+    assert said[:3] == [
+        "Ranks 1-2 have not moved for 2 s.",
+        "  Rank 0: has ended the cell",
+        f"  Ranks 1-2: waiting in all_reduce, {place}",
+    ]
+    assert "the same" not in "".join(said)
 
 
 @pytest.mark.slow

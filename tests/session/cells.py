@@ -22,6 +22,7 @@ class Notes:
 
     def __init__(self):
         self.words = []
+        self.run = 0
 
     def feed(self, batch, now):
         """Ignored."""
@@ -31,6 +32,10 @@ class Notes:
 
     def note(self, words, now):  # noqa: ARG002 — the protocol's shape
         """Keep it."""
+        self.words.append(words)
+
+    def stand(self, topic, words, now, over=""):  # noqa: ARG002 — the protocol's shape
+        """Keep it; empty words mean that the last ones are true no longer."""
         self.words.append(words)
 
     def tick(self, now):
@@ -77,10 +82,11 @@ def load_soon(session: Session, name: str, **options: Any) -> Any:
             raise
 
 
-def hang(session: Session, code: str) -> list[str]:
+def hang(session: Session, code: str, notes: Notes | None = None) -> list[str]:
     """The lines of the notice that a run of ``code`` makes; it is interrupted then."""
-    notes = Notes()
+    notes = notes or Notes()
     cell = session.run(code, wait=False, view=notes)
+    notes.run = cell.number
     until(lambda: notes.words)
     assert not cell.done
     session.interrupt()

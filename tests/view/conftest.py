@@ -21,8 +21,9 @@ def png(data: str) -> Display:
 class Recorder:
     """A painter that keeps what it is given, and what is on display now."""
 
-    def __init__(self, *, live: bool = True, paced: bool = True) -> None:
-        self.live = self.has_pages = live
+    def __init__(self, *, live: bool = True, paced: bool = True, erases: bool = True) -> None:
+        self.live = live
+        self.erases = erases
         self.paced = paced
         self.calls: list[tuple[Any, ...]] = []
         self.shown: dict[str, dict[str, Any]] = {}
@@ -83,8 +84,8 @@ class Scene:
         self.now = 100.0
         self.slept = 0.0
         options.setdefault("pace", Pace(rate=1e12, burst=1e12))
-        self.view = CellView(self.painter, self.ranks, size, sleep=self._sleep, **options)
         self.run = Run(1, "x = 1\n", self.ranks, size, lambda *_: [])
+        self.view = CellView(self.painter, self.ranks, size, run=self.run, sleep=self._sleep, **options)
         self._seq = {rank: itertools.count() for rank in self.ranks}
 
     def _sleep(self, seconds: float) -> None:

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Display, Dropped, Error, Event, Frame, Output, Result
+from jupyter_dtrain.core.events import Batch, Display, Dropped, Error, Event, Finished, Frame, Output, Result, Started
+from jupyter_dtrain.view.cell import SETTLING
 from jupyter_dtrain.view.lines import HOLD
 from jupyter_dtrain.view.pace import Pace
 from tests.view.conftest import png
@@ -84,6 +85,73 @@ def test_errors_are_painted_only_for_runs_without_a_waiting_cell(scene):
         s.close()
         assert ("ValueError" in s.painter.text("stderr")) == flag
         assert ("display", "[1] 42") in [call[:2] for call in s.painter.calls]
+
+
+FAILED = Error("ValueError", "cause", [Frame("cell [3]", 1, "", "x = 1", cell=True)])
+
+
+def test_the_error_of_a_rank_is_shown_while_others_go_on_and_is_taken_back_at_the_end(scene):
+    """The report of the run has it then, once. A rank that fails later joins those that share its error."""
+    s = scene(4)
+    s.say(1, Started(1, "host", "/spool"), FAILED, Finished("error", 0.1))
+    assert s.painter.shown == {}
+    s.wait(SETTLING)
+    (place,) = s.painter.shown
+    text = plain(s.painter.shown[place]["text/plain"])
+    assert text.startswith("ValueError on rank 1\n")
+    assert text.endswith("ValueError: cause\n\nThe cell goes on until ranks 0,2-3 have ended.")
+
+    s.say(2, FAILED, Finished("error", 0.1))
+    s.wait(SETTLING)
+    assert plain(s.painter.shown[place]["text/plain"]).startswith("ValueError on ranks 1-2\n")
+    s.close()
+
+    assert s.painter.shown == {place: {"text/plain": ""}}
+    assert s.painter.text() == ""
+
+
+def test_where_nothing_can_be_taken_back_a_failed_rank_has_one_line(scene, recorder):
+    """The report at the end shows the lines of the cell."""
+    s = scene(2, painter=recorder(erases=False))
+    s.say(1, FAILED, Finished("error", 0.1))
+    s.wait(10)
+    s.close()
+
+    assert s.painter.text("stderr") == (
+        "Rank 1 has failed: ValueError: cause, in cell [3], line 1. The cell goes on until rank 0 has ended.\n"
+    )
+
+
+def test_errors_of_all_ranks_are_left_to_the_report(scene):
+    """Mostly the run is over before the first one is shown."""
+    s = scene(2)
+    s.say(0, FAILED, Finished("error", 0.1))
+    s.say(1, FAILED, Finished("error", 0.1))
+    s.wait(SETTLING)
+    s.close()
+
+    assert s.painter.calls == []
+
+
+def test_words_stand_for_as_long_as_they_are_true(scene, recorder):
+    """Where they cannot be taken back, other words say so."""
+    s, terminal = scene(2), scene(2, painter=recorder(erases=False))
+    for one in (s, terminal):
+        one.view.stand("hang", "No rank has moved.", one.now)
+        one.view.stand("hang", "Rank 0 has not moved.", one.now)
+        one.view.stand("hang", "", one.now, "The cell moves again.")
+        one.wait(1)
+
+    assert [call[:2] for call in s.painter.calls] == [
+        ("display", "No rank has moved."),
+        ("update", "Rank 0 has not moved."),
+        ("update", ""),
+    ]
+    assert terminal.painter.text() == "No rank has moved.\nRank 0 has not moved.\nThe cell moves again.\n"
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def test_text_that_was_not_kept_is_mentioned(scene):

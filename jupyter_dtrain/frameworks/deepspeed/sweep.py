@@ -307,8 +307,13 @@ class _Listener:
         """Ignore it."""
 
     def note(self, words: str, now: float) -> None:  # noqa: ARG002 — the protocol's shape
-        """Keep a note, such as where ranks hang."""
+        """Keep a note."""
         self._keep(words)
+
+    def stand(self, topic: str, words: str, now: float, over: str = "") -> None:  # noqa: ARG002
+        """Keep it, such as where ranks hang: they may hang again."""
+        if words:
+            self._keep(words)
 
     def tick(self, now: float) -> None:
         """Do nothing: nothing is due."""

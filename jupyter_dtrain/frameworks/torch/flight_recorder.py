@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from typing import Any
@@ -24,6 +25,19 @@ LAST = 8
 """Number of collectives to report for each group."""
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """torch's functions that give the recorders' content; a build without NCCL has the first one alone."""
+SAME_SIZE = frozenset(
+    {
+        "all_gather",
+        "_all_gather_base",
+        "all_reduce",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+    }
+)
+"""Collectives that take equally many elements of one type on each rank, in any shape; any other may differ."""
 MOMENT = 0.3
 """Seconds that a collective which all ranks have begun may take to finish."""
 
@@ -40,7 +54,9 @@ def recorded_collectives(since: int) -> list[Collective]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             group = str(entry["process_group"][0])
             if not entry["is_p2p"] and group in members and entry["time_created_ns"] > since:
-                begun = Collective(group, members[group], int(entry["collective_seq_id"]), _call(entry))
+                over = bool(entry.get("retired")) or entry.get("state") == "completed"
+                number = int(entry["collective_seq_id"])
+                begun = Collective(group, members[group], number, _call(entry), _alike(entry), over)
                 groups.setdefault(group, []).append(begun)
     return [collective for found in groups.values() for collective in found[-LAST:]]
 
@@ -101,7 +117,23 @@ def _members() -> dict[str, list[int]]:
 
 
 def _call(entry: dict[str, Any]) -> str:
-    name = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
-    shapes = zip(entry["input_dtypes"], entry["input_sizes"], strict=True)
-    given = ", ".join(f"{str(dtype).lower()}{sizes}" for dtype, sizes in shapes)
-    return f"{name} of {given}" if given else name
+    given = ", ".join(f"{dtype}{sizes}" for dtype, sizes in _given(entry))
+    return f"{_name(entry)} of {given}" if given else _name(entry)
+
+
+def _alike(entry: dict[str, Any]) -> str:
+    """What must be equal on all ranks."""
+    name = _name(entry)
+    if name not in SAME_SIZE:
+        return name
+    return f"{name} of {', '.join(f'{math.prod(sizes)} {dtype}' for dtype, sizes in _given(entry))}"
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
+
+
+def _given(entry: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    """The type and the sizes of each tensor that the rank has given."""
+    dtypes = (str(dtype).lower() for dtype in entry["input_dtypes"])
+    return list(zip(dtypes, entry["input_sizes"], strict=True))
