@@ -37,7 +37,7 @@ class TensorPart(Part):
         """Shape, type, device and, for a DTensor, its placements and this rank's piece."""
         tensor = self._tensor
         placement = piece = ""
-        local = _local(tensor)
+        local = local_part(tensor)
         if hasattr(tensor, "placements"):
             placement = f"{', '.join(map(str, tensor.placements))} on {_mesh(tensor.device_mesh)}"
             piece = _piece(tensor)
@@ -55,12 +55,12 @@ class TensorPart(Part):
 
     def digest(self) -> str:
         """Digest this rank's piece."""
-        return digest(sys.modules["torch"], _local(self._tensor))
+        return digest(sys.modules["torch"], local_part(self._tensor))
 
     def norm(self) -> float | None:
         """Measure this rank's piece."""
         torch = sys.modules["torch"]
-        local = _local(self._tensor)
+        local = local_part(self._tensor)
         if local.is_meta or local.layout is not torch.strided or local.is_quantized:
             return None
         with torch.no_grad():
@@ -73,7 +73,7 @@ class TensorPart(Part):
 
     def words(self) -> str:
         """The value of a single element on the host."""
-        local = _local(self._tensor)
+        local = local_part(self._tensor)
         one = local.numel() == 1 and local.is_cpu and not local.is_meta
         return f"{local.item():.6g}" if one and not local.is_complex() else ""
 
@@ -98,7 +98,7 @@ class TensorPart(Part):
             return float(away.max()) if away.numel() else 0.0, float((away**2).sum()), int((away != 0).sum())
 
     def _bytes(self, torch: Any) -> Any:
-        return _local(self._tensor).detach().contiguous().reshape(-1).view(torch.uint8)
+        return local_part(self._tensor).detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def parts(name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
@@ -229,7 +229,8 @@ def plain(name: str) -> str:
     return name
 
 
-def _local(tensor: Any) -> Any:
+def local_part(tensor: Any) -> Any:
+    """The rank's piece of a DTensor; any other tensor itself."""
     return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor  # noqa: SLF001 — to_local waits
 
 
