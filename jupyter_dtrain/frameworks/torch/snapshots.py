@@ -35,8 +35,9 @@ import msgspec
 
 from jupyter_dtrain.core.structs import readable
 
-from .contents import TensorPart, local_part, plain
+from .contents import TensorPart, broadcast_buffers, local_part, plain
 from .digests import digest
+from .values import undisturbed
 
 NAMED: Final = 6
 """Keys that a message names."""
@@ -132,6 +133,7 @@ def saves(value: Any) -> bool:
     return isinstance(value, torch.nn.Module | torch.optim.Optimizer)
 
 
+@undisturbed()
 def save_values(
     values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
 ) -> tuple[list[str], dict[str, Any], list[str]]:
@@ -180,6 +182,7 @@ def find_layout(table: list[dict[str, _Row]]) -> Layout:
     return layout
 
 
+@undisturbed()
 def misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
     """Name the keys that differ between the saved states and those of ``values``."""
     wrong = [name for name, value in values.items() if not saves(value)]
@@ -189,6 +192,7 @@ def misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path
     return f"the states do not fit: {'; '.join(problems)}" if problems else ""
 
 
+@undisturbed()
 def load_values(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> list[str]:
     """Load the states; on all ranks together where they have a group. Returns notes."""
     torch = sys.modules["torch"]
@@ -363,7 +367,7 @@ def _plan(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path,
         if isinstance(value, torch.nn.Module):
             if buffers := apart & _buffers(name, value):
                 apart -= buffers
-                if not getattr(value, "broadcast_buffers", False):
+                if not broadcast_buffers(value):
                     plan.notes.append(
                         f"{_few(buffers)} differed between the {layout.size} ranks that saved: all ranks have those of "
                         f"one now."
