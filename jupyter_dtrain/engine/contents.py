@@ -233,7 +233,8 @@ def _inside(value: Any) -> Mapping[Any, Any] | None:
         return dict(value)
     if is_plainly(value, list, tuple):
         return dict(enumerate(value))
-    return _state(value) if has_state(value) else None
+    # To give its state, a loader may begin to iterate, which starts processes and draws random numbers.
+    return _state(value) if has_state(value) and not hasattr(type(value), "__iter__") else None
 
 
 def has_state(value: Any) -> bool:

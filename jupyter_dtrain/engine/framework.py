@@ -192,14 +192,15 @@ class Snapshots:
     state.
     """
 
-    def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:
+    def save_values(self, *_: Any, **__: Any) -> tuple[Any, ...]:
         """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
 
         Return the names of those of ``values`` that this framework saves, and this rank's files as bytes, by name;
-        other ranks' files have other names. ``size``: ranks in the world. Nothing is saved where the names differ
-        between ranks. A file ``NAME.json`` that several ranks return must be the same on all of them, else nothing is
-        saved: so they can compare how they describe a variable. May wait for the other ranks. Raises what stands in the
-        way.
+        other ranks' files have other names. A third item may be a list of sentences that the user must know of the
+        snapshot. ``size``: ranks in the world. Nothing is saved where the names differ between ranks. A file
+        ``NAME.json`` that several ranks return must be the same on all of them, else nothing is saved: so they can
+        compare how they describe a variable. May wait for the other ranks. Raises what stands in the way. Change
+        nothing: the training goes on.
         """
         return [], {}
 
@@ -211,11 +212,11 @@ class Snapshots:
         """
         return ""
 
-    def load_values(self, *_: Any, **__: Any) -> None:
+    def load_values(self, *_: Any, **__: Any) -> list[str] | None:
         """``load_values(values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path)``: load states.
 
-        It gives objects their states, or binds names in ``namespace`` to new ones. May wait for the other ranks. Raises
-        what stands in the way.
+        It gives objects their states, or binds names in ``namespace`` to new ones. Return sentences about what came
+        otherwise than it was saved. May wait for the other ranks. Raises what stands in the way.
         """
 
 

@@ -15,7 +15,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.contents import NamedValue
+from jupyter_dtrain.core.contents import PASSING, NamedValue
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
@@ -74,7 +74,7 @@ class Inventory:
                 form = (facts.shape, facts.dtype, facts.device, facts.placement)
                 return NamedValue(facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, part.words())
             # The optimizer itself shows what it keeps.
-            own = [part for part in parts if part.kind not in {"gradient", "optimizer state", "setting"}] or parts
+            own = [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
             whole = hashlib.blake2b(digest_size=8)
             squares, size, read, placed = 0.0, 0, True, set[str]()
             devices = dict[str, None]()

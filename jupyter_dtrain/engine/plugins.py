@@ -249,14 +249,14 @@ class Plugins:
 
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
-    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-        """Each plug-in that saves some of ``values``: its name, theirs, and its files. Raises what it raises."""
+    ) -> Iterator[tuple[str, list[str], dict[str, Any], list[str]]]:
+        """Each plug-in that saves some of ``values``: its name, theirs, its files, and notes. Raises what it raises."""
         left = dict(values)
         for call in self._calls("save_values"):
-            names, files = call(values=left, namespace=namespace, size=size)
+            names, files, *more = call(values=left, namespace=namespace, size=size)
             left = {name: value for name, value in left.items() if name not in names}
             if names:
-                yield call.name, list(names), files
+                yield call.name, list(names), files, [str(note) for notes in more for note in notes]
 
     def misfit(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
         """Why the states that ``plugin`` has saved do not fit; empty where they do."""
@@ -267,11 +267,12 @@ class Plugins:
 
     def load_values(
         self, plugin: str, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path
-    ) -> None:
-        """Load the states that ``plugin`` has saved. Raises what it raises."""
+    ) -> list[str]:
+        """Load the states that ``plugin`` has saved; notes. Raises what it raises."""
         for call in self._calls("load_values"):
             if call.name == plugin:
-                call(values=values, namespace=namespace, folder=folder)
+                return [str(note) for note in call(values=values, namespace=namespace, folder=folder) or ()]
+        return []
 
     # Memory.
 

@@ -85,8 +85,10 @@ class Saving:
         held: dict[str, str],
         files: dict[str, Any],
         step: int | None,
+        notes: list[str],
     ) -> None:
         """``files``: this rank's, in memory, by name. ``held``: all variables, each with what saves it."""
+        self.notes = notes
         self._order, self._part, self._rank, self._size, self._held = order, part, rank, size, held
         self._files, self._step = files, step
         self.bytes = sum(len(content) for content in files.values())
@@ -188,9 +190,11 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     try:
         held: dict[str, str] = {}
         files: dict[str, Any] = {}
+        notes: list[str] = []
         problem = ""
         try:
-            for plugin, names, made in plugins.save_values(values, namespace, size):
+            for plugin, names, made, told in plugins.save_values(values, namespace, size):
+                notes += told
                 held |= dict.fromkeys(names, plugin)
                 files |= {f"{plugin}/{name}": content for name, content in made.items()}
             for name in order.names:
@@ -204,11 +208,11 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)
         raise
-    return Saving(order, part, rank, size, held, files, step)
+    return Saving(order, part, rank, size, held, files, step, notes)
 
 
-def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float]:
-    """Save, and return when the snapshot is on disk: the bytes of all ranks, and the seconds that it took.
+def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float, list[str]]:
+    """Save, and return when the snapshot is on disk: the bytes of all ranks, the seconds that it took, and notes.
 
     Raises :class:`TransferFailed` on all ranks; then the snapshot before it is still there.
     """
@@ -221,7 +225,7 @@ def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[
     problem = comm.bcast(saving.publish(written) if written is not None else None, root=0)
     if problem:
         raise TransferFailed(f"Nothing was saved: {problem}.")
-    return size, time.monotonic() - began
+    return size, time.monotonic() - began, saving.notes
 
 
 def load(
@@ -268,9 +272,9 @@ def load(
         problem = words_of(error)
     _agree(comm, problem, "Nothing was loaded.")
     pickled = {name: (wanted[name], value) for name, value in values.items()}
-    problem = _hand_over(by_plugin, pickled, namespace, plugins, folder)
+    problem, more = _hand_over(by_plugin, pickled, namespace, plugins, folder)
     _agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
-    return list(wanted), sorted(absent), notes
+    return list(wanted), sorted(absent), notes + more
 
 
 def _hand_over(
@@ -279,19 +283,20 @@ def _hand_over(
     namespace: dict[str, Any],
     plugins: Plugins,
     folder: Path,
-) -> str:
-    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, or nothing."""
+) -> tuple[str, list[str]]:
+    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, and notes."""
+    notes: list[str] = []
     try:
         for plugin, objects in by_plugin.items():
-            plugins.load_values(plugin, objects, namespace, folder / plugin)
+            notes += plugins.load_values(plugin, objects, namespace, folder / plugin)
         for name, (how, value) in pickled.items():
             if how == STATE:
                 namespace[name].load_state_dict(value)
             else:
                 namespace[name] = value
     except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
-        return words_of(error)
-    return ""
+        return words_of(error), notes
+    return "", notes
 
 
 def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:

@@ -7,13 +7,14 @@ Ranks with equal values share a row. A variable that is not the same on all rank
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.core.contents import Amount, Compared, Difference, NamedValue
+from jupyter_dtrain.core.contents import PASSING, Amount, Compared, Difference, NamedValue
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 
 from .labels import human, number
@@ -130,13 +131,17 @@ def describe_comparison(found: Compared) -> tuple[str, list[str]]:
     if found.unread:
         more = ", …" if len(found.unread) > 4 else ""  # noqa: PLR2004 — as many as fit in a line
         notes.append(f"Not compared, because ranks cannot read them: {', '.join(found.unread[:4])}{more}.")
-    if not found.differences:
-        return f"{found.name} is the same on {who} ({f'{about}; ' if about else ''}{took}).", notes
-    first = found.differences[0]
-    count = len(found.differences) + found.left_out
-    if count > SHOWN:
-        notes.append(f"{count - SHOWN} more parts differ.")
-    if not any(one.what in {"missing", "shape", "placement"} for one in found.differences):
+    lasting = [one for one in found.differences if one.kind not in PASSING]
+    if not lasting:
+        passing = Counter(one.kind for one in found.differences)
+        but = " and ".join(f"{count} {_plural(kind, count)}, which {PASSING[kind]}" for kind, count in passing.items())
+        same = f"is the same on {who}{f', but for {but}' if but else ''}"
+        return f"{found.name} {same} ({f'{about}; ' if about else ''}{took}).", notes
+    first = lasting[0]
+    count = len(lasting) + (found.left_out if len(lasting) == len(found.differences) else 0)
+    if len(found.differences) + found.left_out > SHOWN:
+        notes.append(f"{len(found.differences) + found.left_out - SHOWN} more parts differ.")
+    if not any(one.what in {"missing", "shape", "placement"} for one in lasting):
         notes.append("%distributed resync --from RANK NAME gives all ranks the values of one.")
     many = f" in {count} parts, first" if count > 1 else ""
     return f"{found.name} differs{many} in {first.name}: {_how(first)} ({f'{about}; ' if about else ''}{took})", notes

@@ -52,7 +52,7 @@ def alike(replicas):
     ("where", "code", "rank", "part", "kind", "by"),
     [
         ("a weight", "model.module[2].weight[0, 3] += 0.5", 2, "2.weight", "parameter", 0.5),
-        ("a buffer", "model.module[1].running_var[5] += 0.25", 3, "1.running_var", "buffer", 0.25),
+        ("a buffer", "model.module[1].running_var[5] += 0.25", 3, "1.running_var", "broadcast buffer", 0.25),
         ("a gradient", "model.module[0].bias.grad[1] += 0.125", 1, "0.bias.grad", "gradient", 0.125),
         (
             "an optimizer's state",

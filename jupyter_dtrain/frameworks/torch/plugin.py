@@ -169,17 +169,17 @@ class Torch(Framework):
 
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
-    ) -> tuple[list[str], dict[str, Any]]:
+    ) -> tuple[list[str], dict[str, Any], list[str]]:
         """Models and optimizers, by torch.distributed.checkpoint."""
-        return ([], {}) if "torch" not in sys.modules else snapshots.save_values(values, namespace, size)
+        return snapshots.save_values(values, namespace, size)
 
     def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
         """Name the keys and shapes that differ."""
         return snapshots.misfit(values, namespace, folder)
 
-    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> list[str]:
         """Load them into the objects that are there."""
-        snapshots.load_values(values, namespace, folder)
+        return snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
