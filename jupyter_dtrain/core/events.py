@@ -326,6 +326,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     """
     spent: Spent | None = None
     """How the rank spent its time, where the cell asked for that."""
+    threads: Literal["", "alive", "waiting"] = ""
+    """Whether threads of the cell live on, and whether one of them waits for other ranks in a collective."""
 
 
 Body = (

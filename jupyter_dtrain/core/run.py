@@ -357,8 +357,14 @@ class Run:
 
     @property
     def regroup(self) -> bool:
-        """Whether some rank's process group is unusable or half made."""
-        return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
+        """Whether the next cell needs new process groups.
+
+        Some rank's group is unusable or half made, or a thread is left in a collective that will never be complete: all
+        ranks have ended the cell, and one has no thread that could still come.
+        """
+        ends = [part.finished for part in self._parts.values() if part.finished is not None]
+        threads = {end.threads for end in ends}
+        return any(end.regroup for end in ends) or {"", "waiting"} <= threads
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """All text that ``rank`` printed, in order: of both streams, or of one; logs of libraries are in it.

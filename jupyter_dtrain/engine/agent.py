@@ -100,6 +100,8 @@ if TYPE_CHECKING:
 RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
+LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
+
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
@@ -290,6 +292,10 @@ class Agent:
 
     def _prepare(self, cell: RunCell, buffers: Any) -> None:
         generation = cell.generation
+        left = self._main_thread.left() if generation != self._whole and len(cell.ranks) == self._place.size else []
+        for call in sorted({wait.call for wait in left}):
+            self._recorder.write("stderr", f"[jupyter-dtrain] {LEFT.format(call)}\n")
+        self._plugins.release({wait.framework for wait in left})
         with self._interrupts.enabled():
             self._plugins.before_cell(cell.run, generation, cell.watch)
             if cell.joins is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -115,6 +115,7 @@ class CellEnd:
         interrupted = self._interrupts.requested
         words, regroup = "", False
         steps: dict[str, int] = {}
+        threads: Literal["", "alive", "waiting"] = ""
         try:
             with self._interrupts.closing():
                 if outcome != "ok":
@@ -140,13 +141,16 @@ class CellEnd:
                 with self._despite("The process groups will be rebuilt"):
                     regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
+                    threads = self._main_thread.end()
+                    regroup = regroup or (outcome != "ok" and threads == "waiting")
                     steps = self._plugins.steps()
                 with contextlib.suppress(Exception):
                     self.say_failures()
         finally:
             self._sampler.end()
             over()
-            self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps, spent=spent)
+            regroup = regroup or recovering
+            self._recorder.finish(outcome, words, regroup=regroup, steps=steps, spent=spent, threads=threads)
 
     def say_failures(self) -> None:
         """Show the notices of the plug-ins' failures in the cell."""

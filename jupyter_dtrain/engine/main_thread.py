@@ -12,18 +12,22 @@ from __future__ import annotations
 import asyncio.base_events
 import contextlib
 import ctypes
+import queue
 import selectors
 import sys
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Literal
 
 import psutil
 
+from jupyter_dtrain.core.declarations import is_collective
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.work import work_beneath
 
 from .framework import called_in
+from .libraries import is_library
 from .scripts import is_script
 from .tracebacks import PACKAGE, causes, trace_of
 
@@ -41,6 +45,13 @@ IDLE = 0.25
 """A thread that uses less of a processor than this may be waiting."""
 MOVING = 0.05
 """A thread that uses more than this, and does not wait, moves. Child processes work if they use more together."""
+MOMENT = 0.3
+"""Seconds that a collective which a thread is in at the end of its cell may take to finish."""
+OURS = "dtrain-"
+"""How the names of our own threads begin."""
+_QUEUES = (threading.__file__, queue.__file__)
+_WORKERS = (("concurrent.futures.thread", "_worker"), ("multiprocessing.pool", "worker"))
+"""Functions in which threads of pools wait for work."""
 DEEP = 1000
 """How many frames are read, from the innermost on: endless recursion makes a million."""
 
@@ -65,6 +76,12 @@ class MainThread:
         self._clock = time.pthread_getcpuclockid(self._main)
         self._older: frozenset[int] = frozenset()
         """The threads that ran before the cell began."""
+        self._engines: weakref.WeakSet[threading.Thread] | None = None
+        """The threads that are no user code's: those that ran before the first cell."""
+        self._busy: frozenset[int] = frozenset()
+        """The threads of earlier cells that had work of these when the cell began."""
+        self._left: list[threading.Thread] = []
+        """The threads that the last cell has left in a collective."""
         self._place: tuple[tuple[int, int], ...] = ()
         self._looked_at = self._moved_at = 0.0
         self._used = 0.0
@@ -77,7 +94,11 @@ class MainThread:
 
     def begin(self) -> None:
         """A cell begins."""
-        self._older = frozenset(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        self._older = frozenset(frames)
+        if self._engines is None:
+            self._engines = weakref.WeakSet(threading.enumerate())
+        self._busy = frozenset(ident for _, ident, _ in self._users() if not _waits_for_work(frames.get(ident)))
         self._looked_at = self._moved_at = time.monotonic()
 
     def stack(self, state: Literal["idle", "running"]) -> Stack:
@@ -91,18 +112,54 @@ class MainThread:
             call=self._tracebacks.call(frame),
         )
 
+    def end(self) -> Literal["", "alive", "waiting"]:
+        """A cell has ended: what becomes of its threads, see :class:`~jupyter_dtrain.core.events.Finished`.
+
+        A thread that is to be called waiting gets :data:`MOMENT` seconds to go on.
+        """
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        own = [(one, frames.get(ident)) for one, ident, _ in self._users() if ident not in self._busy]
+        self._left = [one for one, frame in own if not _waits_for_work(frame)]
+        until = time.monotonic() + MOMENT
+        while self.left() and time.monotonic() < until:
+            pass
+        return "waiting" if self._left else "alive" if any(_is_users(frame) for _, frame in own) else ""
+
+    def left(self) -> list[Wait]:
+        """The collectives in which threads of the last cell still are, since its end."""
+        if not self._left:
+            return []
+        natives = {ident: native for one, ident, native in self._users() if one in self._left}
+        found = self._waits_of(lambda: natives)
+        self._left = [one for one in self._left if (wait := found.get(one.ident or 0)) and is_collective(wait.call)]
+        return [found[one.ident or 0] for one in self._left]
+
+    def _users(self) -> list[tuple[threading.Thread, int, int]]:
+        """The threads that user code has started and that live, each with its identifier and the system's."""
+        found = [one for one in threading.enumerate() if one not in (self._engines or ())]
+        return [
+            (one, one.ident, one.native_id)
+            for one in found
+            if one.ident is not None and one.native_id is not None and not one.name.startswith(OURS)
+        ]
+
     def waits(self) -> Wait | None:
         """The call in which the cell waits for other ranks, and its framework; None when it does not wait."""
-        before = {thread: _used(native) for thread, native in self._threads().items()}
+        return next(iter(self._waits_of(self._threads).values()), None)
+
+    def _waits_of(self, threads: Callable[[], dict[int, int]]) -> dict[int, Wait]:
+        """The calls in which ``threads`` wait for other ranks, in their order."""
+        before = {thread: _used(native) for thread, native in threads().items()}
         time.sleep(LISTEN)
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        for thread, native in self._threads().items():
+        found = {}
+        for thread, native in threads().items():
             if thread not in before or thread not in frames:
                 continue
             idle = _used(native) - before[thread] < LISTEN * IDLE
-            if found := self._wait_at(frames[thread], called_in(frames[thread]), idle=idle):
-                return found
-        return None
+            if wait := self._wait_at(frames[thread], called_in(frames[thread]), idle=idle):
+                found[thread] = wait
+        return found
 
     def _threads(self) -> dict[int, int]:
         """The main thread, then the other threads that work for the cell, each with the system's number for it.
@@ -207,6 +264,20 @@ def _waits_for_threads(frame: FrameType) -> bool:
     if file == selectors.__file__:
         return caller is not None and caller.f_code.co_filename == asyncio.base_events.__file__
     return file == threading.__file__
+
+
+def _waits_for_work(frame: FrameType | None) -> bool:
+    """Whether a thread is one of a pool that has nothing to do."""
+    while frame is not None and frame.f_code.co_filename in _QUEUES:
+        frame = frame.f_back
+    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _WORKERS
+
+
+def _is_users(frame: FrameType | None) -> bool:
+    """Whether code that is no library's is in a thread."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _used(native: int) -> float:

@@ -288,6 +288,7 @@ class Recorder:
         regroup: bool = False,
         steps: dict[str, int] | None = None,
         spent: Spent | None = None,
+        threads: Literal["", "alive", "waiting"] = "",
     ) -> None:
         """End the current run. Later events belong to the next."""
         with self._announcing:
@@ -303,7 +304,7 @@ class Recorder:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes
                     self._append(opened, Dropped(events, size, self._drop_reason(opened)))
                 elapsed = time.monotonic() - opened.started
-                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent))
+                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent, threads))
                 opened.finished = True
                 self._current = None
                 batch = self._take_batch(opened, force=True)
