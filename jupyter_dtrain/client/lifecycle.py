@@ -25,6 +25,14 @@ class OpenSession(Protocol):
         """Whether the session was stopped, or has lost its world."""
 
     @property
+    def name(self) -> str:
+        """The name of its world."""
+
+    @property
+    def loss(self) -> str:
+        """Why its world is gone; empty while it is there, and after a stop here."""
+
+    @property
     def started_here(self) -> bool:
         """Whether the session started the world, rather than attached to it."""
 
@@ -46,27 +54,48 @@ class OpenSessions(Generic[S]):
         self._sessions: list[S] = []
         self._watching = False
         self._restarting = False
-        self.failure = ""
-        """Why the last start here failed; empty if it did not fail, or if another world came after it."""
+        self._failure = ""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no world here though one was asked for, and the ways on: no cell may run elsewhere unasked.
+
+        The last start has failed, or the last world was lost. Empty otherwise.
+        """
+        lost = next((session for session in reversed(self._sessions) if session.closed and session.loss), None)
+        if lost is None:
+            return self._failure
+        return (
+            f"World {lost.name!r} is gone ({lost.loss}), and no cell starts another one by itself. Run the line again "
+            f"that started it, or start another world with %distributed start, or join one with %distributed attach."
+        )
+
+    @failure.setter
+    def failure(self, words: str) -> None:
+        self._failure = words
 
     def add(self, session: S) -> None:
         """``session`` was started here, or attached."""
+        self._forget_closed()
         self._sessions.append(session)
-        self.failure = ""
+        self._failure = ""
         if not self._watching:
             self._watching = True
             self._watch_this_process()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Keep the reason why a start failed here, until another world comes: no cell may run elsewhere unasked."""
+        """Keep the reason why a start failed here, until another world comes."""
         try:
             yield
         except BaseException as error:
             if all(session.closed for session in self._sessions):
                 words = str(error).strip() if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}."
-                self.failure = (
-                    "it was interrupted." if isinstance(error, KeyboardInterrupt) else words.partition("\n")[0]
+                why = "it was interrupted." if isinstance(error, KeyboardInterrupt) else words.partition("\n")[0]
+                self._forget_closed()
+                self._failure = (
+                    f"No world is running here, because its start failed: {why} Run that line again, or start another "
+                    f"world with %distributed start."
                 )
             raise
 
@@ -74,6 +103,9 @@ class OpenSessions(Generic[S]):
         """``session`` was stopped, or its world never came up."""
         if session in self._sessions:
             self._sessions.remove(session)
+
+    def _forget_closed(self) -> None:
+        self._sessions = [session for session in self._sessions if not session.closed]
 
     def __iter__(self) -> Iterator[S]:
         return reversed(list(self._sessions))
@@ -84,10 +116,7 @@ class OpenSessions(Generic[S]):
             if not session.closed:
                 return session
         if self.failure:
-            raise NoWorld(
-                f"No world is running here, because its start failed: {self.failure} Run that line again, or "
-                f"start another world with %distributed start."
-            )
+            raise NoWorld(self.failure)
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
 
     def stop_all(self) -> None:

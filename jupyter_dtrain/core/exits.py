@@ -25,6 +25,9 @@ _STACK = re.compile(r"^(?:Current t|T)hread 0x.*\n((?:  File .*\n)+)  \.\.\.$", 
 _REPEATED = 10
 """How often each line of such a stack occurs, on average, at least, when calls have no end."""
 
+SLOT_ENDED = "mpiexec has ended its place in MPI"
+"""Why a rank ends whose slot is gone."""
+
 _SIGNAL_WORDS = {
     signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
     signal.SIGSEGV: "a fault in native code",
@@ -94,11 +97,15 @@ def describe_unknown_end(rank: int, why: str) -> str:
     return f"rank {rank} ended for an unknown reason: {why}"
 
 
-def describe_mpiexec_end(code: int, living: Sequence[int], size: int) -> str:
-    """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on."""
+def describe_mpiexec_end(code: int, living: Sequence[int], size: int, *, ends_ranks: bool = False) -> str:
+    """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on.
+
+    ``ends_ranks``: it has ended the ranks, and not they it.
+    """
     cure = "%distributed restart starts the world again, with another mpiexec."
     if not living:
-        return f"mpiexec has ended ({_status(code)}), and so have all ranks. {cure}"
+        asked = ": another process may have sent it SIGTERM or SIGINT" if ends_ranks and code >= 0 else ""
+        return f"mpiexec has ended ({_status(code)}), and so have all ranks{asked}. {cure}"
     who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
     return f"mpiexec has ended ({_status(code)}). {who}. {cure}"
 

@@ -273,6 +273,15 @@ class Cluster:
                     found.add(rank_in(process.environ()))
         return found - {-1}
 
+    def has_slots(self) -> bool:
+        """Whether some process on this host holds a rank's slot: where the slots end, the watch ends the ranks."""
+        command = set(self._launcher.slot_command())
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if command <= {*process.cmdline()} and process.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
+
     def collect_orphans(self) -> None:
         """Collect what ended beneath the steward and has no other parent any more."""
         own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}

@@ -24,7 +24,13 @@ import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.events import Event, RankState
-from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.exits import (
+    NO_ULFM,
+    SLOT_ENDED,
+    describe_controller_end,
+    describe_mpiexec_end,
+    describe_unknown_end,
+)
 from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
@@ -334,9 +340,12 @@ class Supervisor:
         elif self._state.phase == "running":
             self._state.healable = False
             ranks = self._state.ranks
-            # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way.
-            living = [rank.rank for rank in ranks if rank.state != "dead" and self._may_run(rank)]
-            self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
+            # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way. An mpiexec that
+            # was asked to end ends the slots first, and the ranks follow; a killed one leaves both.
+            running = [rank.rank for rank in ranks if rank.state != "dead" and self._may_run(rank)]
+            living = running if self._cluster.has_slots() else []
+            ends_ranks = running != living or any(SLOT_ENDED in rank.words for rank in ranks)
+            self._notice(describe_mpiexec_end(code, living, len(ranks), ends_ranks=ends_ranks), launch=True)
 
     def _may_run(self, rank: Rank) -> bool:
         """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""
