@@ -334,8 +334,8 @@ def _causes(run: Run) -> _Causes:
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
     roots = [cause for cause in causes if not cause.interrupt and not cause.echo]
-    # A thread that was released may leave its cell to fail of something else, on a lower rank than the cause.
-    roots.sort(key=lambda cause: all(errors[rank].released for rank in cause.ranks))
+    # A thread that was released may leave its cell to fail of something else. One rank may lose its connection first.
+    roots.sort(key=lambda cause: any(errors[rank].released for rank in cause.ranks))
     if not roots and not run.lost:
         # Nothing else tells what happened, so these do.
         roots, echoes = echoes, []

@@ -124,10 +124,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._plugins.log = recorder.log
         descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)
         descriptors.start()
-        sys.stdout = RankStream(recorder, "stdout", 1)
-        sys.stderr = RankStream(recorder, "stderr", 2)
+        sys.stdout = RankStream(recorder, "stdout", 1, descriptors.drain_ended)
+        sys.stderr = RankStream(recorder, "stderr", 2, descriptors.drain_ended)
         shell = kernel.shell
-        events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
+        keys = {"key": session.key, "signature_scheme": session.signature_scheme}
+        events = EventSession(recorder, descriptors.drain_ended, **keys)
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
