@@ -33,6 +33,7 @@ from jupyter_dtrain.core.snapshots import (
     SnapshotRefused,
     begin,
     code_of,
+    open_regular,
     publish,
     read_manifest,
     verify,
@@ -186,8 +187,10 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     missing = [name for name in order.names if name not in namespace]
     _agree(comm, f"{', '.join(missing)} not defined" if missing else "", "Nothing was saved.")
     values = {name: namespace[name] for name in order.names}
-    part = _folder(comm, order)
+    part = _begun(comm, order)
     try:
+        unseen = "" if part.is_dir() else f"this host does not see {order.root}"
+        _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
         held: dict[str, str] = {}
         files: dict[str, Any] = {}
         notes: list[str] = []
@@ -207,6 +210,8 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     except BaseException:
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                part.parent.rmdir()  # of its first snapshot
         raise
     return Saving(order, part, rank, size, held, files, step, notes)
 
@@ -307,15 +312,29 @@ def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
         manifest = read_manifest(folder)
         if not trust:
             verify(key, folder, manifest)
-            for place, (name, facts) in enumerate(sorted(manifest.files.items())):
-                if place % size == rank and (found := verify_file(key, folder, name, facts)):
-                    problem = problem or f"{found} since it was saved; --trust loads it all the same"
+        for place, (name, facts) in enumerate(sorted(manifest.files.items())):
+            if place % size == rank and (found := _refused(key, folder, name, facts, trust=trust)):
+                problem = problem or found
     except SnapshotRefused as error:
         problem = str(error)
     problems = [words for words in comm.allgather(problem) if words]
     if problems or manifest is None:
         raise SnapshotRefused(f"Nothing was loaded: {problems[0]}.")
     return manifest
+
+
+def _refused(key: bytes, folder: Path, name: str, facts: FileFacts, *, trust: bool) -> str:
+    """Why a file is not read; empty where it is the one that was saved, or any file that has an end and is trusted."""
+    if not trust:
+        found = verify_file(key, folder, name, facts)
+        return f"{found} since it was saved; --trust loads it all the same" if found else ""
+    try:
+        open_regular(folder / name).close()
+    except FileNotFoundError:
+        return ""  # only what belongs to it cannot be loaded
+    except OSError as error:
+        return f"{name} is no regular file ({error.strerror})"
+    return ""
 
 
 def _unpickled(
@@ -365,8 +384,8 @@ def _pickled(name: str, value: Any, plugins: Plugins) -> tuple[str, bytes]:
         raise TransferFailed(f"{name!r} cannot be saved: {words_of(error)}") from None
 
 
-def _folder(comm: Any, order: Order) -> Path:
-    """A folder that all ranks see. Raises :class:`TransferFailed` on all of them."""
+def _begun(comm: Any, order: Order) -> Path:
+    """The folder to write in, which rank 0 has made. Raises :class:`TransferFailed` on all ranks."""
     part, problem = "", ""
     if comm.Get_rank() == 0:
         try:
@@ -376,8 +395,6 @@ def _folder(comm: Any, order: Order) -> Path:
     part, problem = comm.bcast((part, problem), root=0)
     if problem:
         raise TransferFailed(f"Nothing was saved: {problem}.")
-    unseen = "" if Path(part).is_dir() else f"this host does not see {order.root}"
-    _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
     return Path(part)
 
 

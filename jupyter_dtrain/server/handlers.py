@@ -73,9 +73,8 @@ class Worlds(Handler):
         root = self.settings["server_root_dir"]
         if isinstance(options := content.get("options", {}), dict) and options.get("name"):
             await self.observatory.make_way(str(options["name"]))
-        listing = await asyncio.to_thread(
-            start, str(content.get("launcher", "local")), options, root, content.get("cwd") or ""
-        )
+        launcher, folder = str(content.get("launcher", "local")), content.get("cwd", "")
+        listing = await asyncio.to_thread(start, launcher, options, root, folder)
         found = await self.observatory.find(listing.id)
         if found is not None:
             found.expect()
@@ -118,7 +117,8 @@ class Action(Handler):
         await act(observer)
 
     async def _interrupt(self, observer: Monitor) -> None:
-        ranks, force, body = self.ranks(observer), bool(self.body().get("force")), self.body()
+        ranks, body = self.ranks(observer), self.body()
+        force = body.get("force") is True
         by = BY
         if body.get("place") == "cell":
             by = BY_CELL

@@ -55,15 +55,15 @@ def undisturbed() -> Iterator[None]:
 
     A default device is a mode, too: a tensor that is made without a device would be made there.
     """
-    torch = sys.modules["torch"]
-    functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()  # noqa: SLF001
-    if not functions and not dispatches:
+    core = getattr(sys.modules.get("torch"), "_C", None)
+    functions = core._len_torch_function_stack() if core else 0  # noqa: SLF001 — torch has no public way
+    if not functions and not (core and core._len_torch_dispatch_stack()):  # noqa: SLF001 — as above
         yield
         return
     import torch.overrides as of_functions
     import torch.utils._python_dispatch as of_dispatches
 
-    kept = [of_functions._pop_mode() for _ in range(functions)]  # noqa: SLF001 — torch has no public way
+    kept = [of_functions._pop_mode() for _ in range(functions)]  # noqa: SLF001 — as above
     try:
         with of_dispatches._disable_current_modes():  # noqa: SLF001 — as above
             yield
