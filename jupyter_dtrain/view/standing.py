@@ -22,7 +22,7 @@ _SLOW: Final = 0.1
 _NOTICED: Final = 1e-4
 """Seconds. A smaller difference between two steps has no cause that a person could mend."""
 
-_GRAVE: Final = ("lost", "dead", "error", "released", "interrupted", "unreachable", "stopped", "waiting", "sent")
+_GRAVE: Final = ("dead", "error", "released", "interrupted", "unreachable", "stopped", "waiting", "sent")
 """States of a rank, the gravest first; a state that is not among them comes last."""
 
 
