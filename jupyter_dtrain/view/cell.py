@@ -325,7 +325,7 @@ class CellView:
                 continue
             if self._full:
                 continue
-            text = f"{label(merged.ranks, self._size)}{'same' if merged.same else merged.text}\n"
+            text = f"{label(merged.ranks, self._size)}{merged.text}\n"
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))
             if self._shown + size > self._limit:
                 self._full = True
