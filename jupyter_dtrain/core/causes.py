@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
 from .device_faults import fault_in, tell_faults
@@ -21,10 +21,11 @@ from .world import count_ranks, format_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from .events import Error, Frame
+    from .events import Error, Frame, Outcome
     from .run import Run
 
-S = TypeVar("S", bound=str)
+Seen = Literal["sent", "running", "ok", "error", "released", "interrupted", "dead"]
+"""The state of a rank in a run, in the words that people read: a run is lost, and a rank is dead."""
 
 IN_FULL: Final = 4
 """How many distinct errors are shown with their tracebacks; the others get a line each."""
@@ -143,7 +144,7 @@ def summary(run: Run) -> str:
     if run.world_end:
         parts.insert(0, run.world_end)
     elif len(lost) > _NAMED:
-        parts.append(f"{count_ranks(lost[_NAMED:])} {_was(lost[_NAMED:])} lost, too")
+        parts.append(f"{count_ranks(lost[_NAMED:])} {_are(lost[_NAMED:])} dead, too")
     if causes.echoes:
         ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
         parts.append(f"{count_ranks(ranks)} stopped because of that")
@@ -172,9 +173,11 @@ def told_below(text: str, error: Error, source: str = "", above: int = 0) -> str
     return f"{text}{'' if text[-1:] in ('', _NEWLINE) else _NEWLINE}{told}\n"
 
 
-def as_seen(state: S, error: Error | None) -> S | Literal["released"]:
+def as_seen(state: Outcome | Literal["sent", "running"], error: Error | None) -> Seen:
     """The state of a rank in a run as people see it: a rank that was released is no rank that failed."""
-    return "released" if state == "error" and error is not None and is_echo(error) else state
+    if state == "error" and error is not None and is_echo(error):
+        return "released"
+    return "dead" if state == "lost" else state
 
 
 def told_briefly(error: Error) -> str:
@@ -270,7 +273,7 @@ def _lost_blocks(run: Run) -> list[list[str]]:
     lost = sorted(run.lost)
     text = [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in lost[:IN_BRIEF]]
     if others := lost[IN_BRIEF:]:
-        text.append([f"{_RED}{count_ranks(others).capitalize()} {_was(others)} lost, too.{_OFF}"])
+        text.append([f"{_RED}{count_ranks(others).capitalize()} {_are(others)} dead, too.{_OFF}"])
     return text
 
 
@@ -505,7 +508,11 @@ def _interrupted(run: Run) -> str:
 
 
 def _lost(run: Run, rank: int) -> str:
-    return run.lost[rank] or f"rank {rank} was lost"
+    return run.lost[rank] or f"rank {rank} is dead"
+
+
+def _are(ranks: list[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
 
 
 def _was(ranks: list[int]) -> str:

@@ -47,9 +47,18 @@ def values_of(variables: Mapping[str, Variable]) -> dict[str, str]:
 def where_unset(variables: Mapping[str, Variable], environ: Mapping[str, str]) -> dict[str, Variable]:
     """``variables`` as they are to be where ``environ`` has its own values, which stay."""
     return {
-        name: Variable(environ[name], variable.why, by_user=True) if name in environ else variable
-        for name, variable in variables.items()
+        name: _kept(variable, environ[name]) if name in environ else variable for name, variable in variables.items()
     }
+
+
+def _kept(variable: Variable, value: str) -> Variable:
+    """The user's own ``value`` in place of ``variable``, whose reason does not hold for another value."""
+    same = value == variable.value
+    return Variable(value, variable.why if same else f"the default is {_with_reason(variable)}", by_user=True)
+
+
+def _with_reason(variable: Variable) -> str:
+    return f"{variable.value} ({variable.why})"
 
 
 class Given:
@@ -90,9 +99,9 @@ class Given:
         if name in self._hidden:
             return SeenVariable(name, None, f"{HIDDEN}; {why}", framework, hidden=True)
         if value is None:
-            return SeenVariable(name, None, f"removed by your code; {why}", framework)
+            return SeenVariable(name, None, f"removed by your code, was {_with_reason(variable)}", framework)
         if value != variable.value:
-            return SeenVariable(name, value, f"changed by your code, was {variable.value}; {why}", framework)
+            return SeenVariable(name, value, f"changed by your code, was {_with_reason(variable)}", framework)
         return SeenVariable(name, value, f"your own value, kept; {why}" if variable.by_user else why, framework)
 
 

@@ -83,7 +83,7 @@ class Alarms:
         if not words:
             return
         head, _, rest = words.partition("\n")
-        mark = str(int(time.time()))
+        mark = str(time.time())
         self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
 
     def ranks_failed(self, run: FollowedRun) -> None:

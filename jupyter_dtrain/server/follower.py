@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -31,8 +31,9 @@ from .attention import Judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from jupyter_dtrain.core.events import Outcome
     from jupyter_dtrain.store.source import Source
-    from jupyter_dtrain.view.document import Picture, RankState, RunOutcome
+    from jupyter_dtrain.view.document import Picture, RunOutcome
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""
@@ -89,7 +90,7 @@ class FollowedRun:
         return self.run_state.unfinished
 
     @property
-    def states(self) -> dict[int, RankState]:
+    def states(self) -> dict[int, Outcome | Literal["sent", "running"]]:
         """How far each rank is, or how it ended."""
         return self.run_state.states
 

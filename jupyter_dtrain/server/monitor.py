@@ -173,7 +173,7 @@ class Monitor:
                 rank.device,
                 rank.pid,
                 state,
-                rank.words,
+                rank.words or self._words_of(rank.rank, state),
                 self._waits.get(rank.rank, "") if state == "waiting" else "",
                 rank.role,
                 self._is_fresh(rank),
@@ -181,6 +181,11 @@ class Monitor:
             for rank in self._ranks
             for state in [self._rank_state(rank)]
         ]
+
+    def _words_of(self, rank: int, state: str) -> str:
+        """The error that ended the newest run of ``rank``, if it has failed there."""
+        runs = [run for run in self._runs if rank in run.ranks]
+        return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """As in all places: see :func:`.rank_state`."""

@@ -344,7 +344,7 @@ class CellView:
                 continue
             if self._full or self._rich.line(merged, now):
                 continue
-            text = f"{label(merged.ranks, self._size)}{'same' if merged.same else merged.text}\n"
+            text = f"{label(merged.ranks, self._size)}{merged.text}\n"
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))
             if self._shown + size > self._limit:
                 self._full = True

@@ -54,7 +54,7 @@ _BRIEF: Final = 4  # cells of a rank that is not odd, where there is no room for
 _ROWS: Final = 0.5  # the share of a document that rows of ranks may take
 
 RankState = Literal[
-    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "released", "interrupted", "lost"
+    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "released", "interrupted", "dead"
 ]
 """A rank's state in a run.
 
@@ -226,7 +226,7 @@ class Picture:
     """Seconds."""
     metrics: Mapping[str, Mapping[int, Columns]]
     states: Mapping[int, RankState]
-    """A missing rank counts as running while the run goes on, and as lost afterwards."""
+    """A missing rank counts as running while the run goes on, and as dead afterwards."""
     samples: Mapping[int, Sample] = field(default_factory=dict)
     progress: Mapping[int, Sequence[Progress]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -297,7 +297,7 @@ def status(picture: Picture) -> Status:
         whole_row = RankRow(
             rank,
             places[on[rank]],
-            picture.states.get(rank, "running" if picture.outcome == "running" else "lost"),
+            picture.states.get(rank, "running" if picture.outcome == "running" else "dead"),
             picture.steps.get(rank),
             None if sample is None else sample.rss,
             None if sample is None else _short(sample.cpu),

@@ -31,4 +31,4 @@ def rank_state(
     if in_run == "running" and waits:
         return "waiting"
     # A rank whose process lives was replaced since it was lost.
-    return "idle" if over and (replaced or in_run in ("ok", "lost")) else in_run
+    return "idle" if over and (replaced or in_run in ("ok", "dead")) else in_run

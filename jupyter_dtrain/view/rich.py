@@ -146,7 +146,7 @@ class RichOutputs:
         if isinstance(event, ClearOutput):
             self._clear(merged.ranks[0], event)
         elif merged.same:
-            self._outbox.text("stdout", label(merged.ranks, self._size) + "same\n")
+            self._outbox.text("stdout", label(merged.ranks, self._size) + "(the same output as above)\n")
         else:
             self._display(merged.ranks, event)
 

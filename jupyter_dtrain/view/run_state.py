@@ -6,7 +6,7 @@ It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jupyter_dtrain.core.causes import as_seen, told_briefly
 from jupyter_dtrain.core.divergence import Divergences
@@ -27,12 +27,15 @@ from jupyter_dtrain.core.pipelines import Pipelines
 from jupyter_dtrain.core.readings import Readings
 from jupyter_dtrain.core.run import RunClock
 
-from .document import Picture, RankState, stepped
+from .document import Picture, stepped
 from .history import History
 from .rank_state import WORKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from jupyter_dtrain.core.causes import Seen
+    from jupyter_dtrain.core.events import Outcome
 
 MOST_NAMES: Final = 200
 """Metrics to follow; Run.metrics has all."""
@@ -64,7 +67,7 @@ class RunState:
         self.pipelines = Pipelines()
         """The actions of pipelines' stages."""
         self._readings = Readings()
-        self.states: dict[int, RankState] = dict.fromkeys(self._ranks, "sent")
+        self.states: dict[int, Outcome | Literal["sent", "running"]] = dict.fromkeys(self._ranks, "sent")
         """The state of each rank, or how it ended."""
         self.pids: dict[int, int] = {}
         """The process that each rank was when it began."""
@@ -137,7 +140,7 @@ class RunState:
                 return None
         return []
 
-    def shown(self, rank: int) -> RankState:
+    def shown(self, rank: int) -> Seen:
         """The state of ``rank`` as people see it; see :func:`.as_seen`."""
         return as_seen(self.states[rank], self._errors.get(rank))
 

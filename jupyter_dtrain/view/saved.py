@@ -87,16 +87,16 @@ def text(picture: Picture) -> str:
         lines.append(f"  {caption(timeline)}")
         lines += [f"    {line}" for line in letters(timeline)]
     # The cell has the errors of the others.
-    lost = [words for rank, words in sorted(picture.words.items()) if picture.states.get(rank, "lost") == "lost"]
+    lost = [words for rank, words in sorted(picture.words.items()) if picture.states.get(rank, "dead") == "dead"]
     lines += [words[:_WORDS] for words in lost[:_RANKS]]
     if len(lost) > _RANKS:
-        lines.append(f"and {len(lost) - _RANKS} more ranks were lost")
+        lines.append(f"and {len(lost) - _RANKS} more ranks are dead")
     return "\n".join(lines)
 
 
 def _standing(picture: Picture) -> list[str]:
     """The odd ranks, state by state, and hosts whose ranks are all alike, in few lines; none without an odd rank."""
-    states = {rank: picture.states.get(rank, "lost") for rank in picture.ranks}
+    states = {rank: picture.states.get(rank, "dead") for rank in picture.ranks}
     found = standing(states, picture.hosts)
     by_state: dict[str, list[int]] = {}
     for rank in found.odd:

@@ -1,6 +1,6 @@
 // Made by scripts/front_end_types.py from Python's structs and parsers: change those.
 
-export type RunRankState = "error" | "idle" | "interrupted" | "lost" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
+export type RunRankState = "dead" | "error" | "idle" | "interrupted" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";

@@ -20,6 +20,7 @@ export const SHAPES: Record<RankState, [path: string, filled: boolean, words: st
   running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
   ok: ["M1.8 6.4L4.8 9.4L10.4 2.8", false, "done"],
   error: ["M2.2 2.2L9.8 9.8M9.8 2.2L2.2 9.8", false, "error"],
+  released: ["M2.2 6H9.8M7 3.2L9.8 6L7 8.8", false, "released"],
   interrupted: ["M2.2 2.2H9.8V9.8H2.2Z", true, "interrupted"],
   lost: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "lost"],
   starting: ["M6 1.5a4.5 4.5 0 1 0 4.5 4.5", false, "starting"],

@@ -12,6 +12,7 @@ const GRAVE: readonly RankState[] = [
   "lost",
   "dead",
   "error",
+  "released",
   "interrupted",
   "unreachable",
   "stopped",
@@ -19,7 +20,7 @@ const GRAVE: readonly RankState[] = [
   "sent",
 ];
 
-const gravity = ({ state }: Rank): number => (GRAVE.includes(state) ? GRAVE.indexOf(state) : 9);
+const gravity = ({ state }: Rank): number => (GRAVE.includes(state) ? GRAVE.indexOf(state) : GRAVE.length);
 
 /** How often each state occurs, the most common one first. */
 function counted(ranks: readonly Rank[]): [RankState, number][] {
@@ -31,7 +32,7 @@ function counted(ranks: readonly Rank[]): [RankState, number][] {
 /** The ranks that are not in the most common state, then the slowest and those in `apart`; the gravest first. */
 export function oddOnes<R extends Rank>(ranks: readonly R[], apart?: ReadonlyMap<number, string>): R[] {
   const common = counted(ranks)[0]?.[0];
-  const place = (rank: R): number => (rank.state === common ? 10 : gravity(rank));
+  const place = (rank: R): number => (rank.state === common ? GRAVE.length + 1 : gravity(rank));
   return ranks
     .filter((rank) => rank.state !== common || rank.slower !== null || apart?.has(rank.rank))
     .sort((one, other) => place(one) - place(other) || one.rank - other.rank)

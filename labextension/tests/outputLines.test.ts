@@ -5,7 +5,7 @@ const TEXT = `[0-1] start
 [0] loss 1
 [1] loss 2
 [0] done
-[1] same
+[1] done
 not of a rank
 [2-9999999] no label
 `;

@@ -32,7 +32,7 @@ function ranks(states: Record<number, RankState> = {}, most: RankState = "runnin
   }));
 }
 
-const STATES: Record<number, RankState> = { 517: "error", 64: "lost", 65: "lost", 66: "lost" };
+const STATES: Record<number, RankState> = { 517: "error", 64: "dead", 65: "dead", 66: "dead" };
 
 function texts(root: Element, selector: string): (string | null)[] {
   return [...root.querySelectorAll(selector)].map((one) => one.textContent);
@@ -49,7 +49,7 @@ describe("the odd ones of 1,024 ranks", () => {
   });
 
   it("are few, and a state that most ranks share is none", () => {
-    const half = Object.fromEntries(Array.from({ length: 500 }, (_, rank) => [rank, "lost" as const]));
+    const half = Object.fromEntries(Array.from({ length: 500 }, (_, rank) => [rank, "dead" as const]));
     expect(oddOnes(ranks(half))).toHaveLength(32);
     expect(oddOnes(ranks({ 5: "running" }, "waiting")).map((rank) => rank.rank)).toEqual([5, 900]);
   });
@@ -80,8 +80,8 @@ describe("the strip of 1,024 ranks", () => {
       "gpu1 8-15",
     ]);
     const host = strip.node.querySelectorAll(".dtrain-tile")[5 + 8]!;
-    expect(host.getAttribute("aria-label")).toContain("gpu8 64-71: lost");
-    expect(host.getAttribute("aria-label")).toContain("3 lost, 5 running");
+    expect(host.getAttribute("aria-label")).toContain("gpu8 64-71: dead");
+    expect(host.getAttribute("aria-label")).toContain("3 dead, 5 running");
     expect(texts(strip.node, ".dtrain-node:not([hidden]) .dtrain-host")).toEqual(["the odd ones", "all, by host"]);
   });
 
@@ -117,7 +117,7 @@ describe("the sidebar's list of 1,024 ranks", () => {
       rank % 8,
       "cuda:0",
       1000 + rank,
-      state,
+      state === "lost" ? "dead" : state,
       "",
       "",
       "",
@@ -140,7 +140,7 @@ describe("the sidebar's list of 1,024 ranks", () => {
     const hosts = place.querySelectorAll<HTMLElement>(".dtrain-host-row");
     expect(hosts).toHaveLength(128);
     expect(hosts[1]!.textContent).toBe("gpu1ranks 8-15 · 8 running");
-    expect(hosts[8]!.textContent).toBe("gpu8ranks 64-71 · 3 lost, 5 running");
+    expect(hosts[8]!.textContent).toBe("gpu8ranks 64-71 · 3 dead, 5 running");
     hosts[1]!.click();
     await vi.waitFor(() => {
       expect(place.querySelectorAll("li")).toHaveLength(4 + 8);

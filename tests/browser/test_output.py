@@ -56,7 +56,7 @@ def look(output: Locator) -> None:
     choice = bar.get_by_role("combobox", name="Output of")
     expect(text).to_contain_text("a log line")
     expect(text).to_contain_text("step 399")
-    # On a busy machine a rank is late now and then, which the line `[1] same` tells.
+    # On a busy machine a rank is late now and then, and has a line of its own.
     lines = int(re.fullmatch(r"(\d+) lines", bar.get_by_role("status").inner_text())[1])
     assert 410 <= lines < 450
     expect(text).to_contain_text(f"{lines - 200} more lines")

@@ -32,7 +32,7 @@ def picture(size, *, nodes=1, points=300, names=("loss",)):
             times = [100 + 0.02 * step for step in range(points)]
             metrics[name][rank] = Columns(array("q", range(points)), array("d", times), array("d", values))
     states = dict.fromkeys(range(size), "running")
-    states.update({0: "ok", 1: "waiting", 2: "error", 3: "interrupted", 4: "lost"} if size > 4 else {})
+    states.update({0: "ok", 1: "waiting", 2: "error", 3: "interrupted", 4: "dead", 6: "released"} if size > 4 else {})
     gigabyte = 10**9
     return Picture(
         run=3,
@@ -86,9 +86,9 @@ def test_few_ranks_are_tiles_that_show_what_each_does(stage):
     page = stage()
     show(page, picture(8, nodes=2, names=("loss", "lr")))
     words = [tile.text_content() for tile in page.locator(".dtrain-state").all()]
-    assert words == ["done", "waiting", "error", "interrupted", "lost", "running", "running", "running"]
+    assert words == ["done", "waiting", "error", "interrupted", "dead", "running", "released", "running"]
     shapes = {tile.get_attribute("d") for tile in page.locator(".dtrain-mark path").all()}
-    assert len(shapes) == 6
+    assert len(shapes) == 7
     assert page.locator(".dtrain-host").all_text_contents() == ["node-0", "node-1"]
     expect(page.locator(".dtrain-slow")).to_have_attribute("data-rank", "5")
     expect(page.locator(".dtrain-apart")).to_have_attribute("data-rank", "7")
@@ -136,7 +136,7 @@ def test_the_odd_ones_of_a_thousand_ranks_come_first_and_hosts_unfold(stage, wid
         page.evaluate("document.body.style.cssText = '--jp-ui-font-color1: #eee; --jp-layout-color0: #111'")
     show(page, picture(1024, nodes=128, points=60))
     names = page.locator(".dtrain-name").all_text_contents()
-    assert names[:5] == ["node-0 4", "node-0 2", "node-0 3", "node-0 1", "node-0 0"]
+    assert names[:6] == ["node-0 4", "node-0 2", "node-0 6", "node-0 3", "node-0 1", "node-0 0"]
     assert "node-0 5" in names[:8], "the slow one"
     assert len(names) < 2 * 128
     page.get_by_role("button", name="node-64 512-519").click()

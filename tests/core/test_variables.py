@@ -24,13 +24,16 @@ def seen(given):
 
 
 def test_the_users_own_variables_stay_and_are_marked_as_theirs(monkeypatch):
-    """``offer`` keeps a value that is there; ``put`` replaces it."""
+    """``offer`` keeps a value that is there; ``put`` replaces it. The reason of a value is not said of another one."""
     monkeypatch.setenv("DTRAIN_A", "mine")
     given = Given()
     given.offer(WANTED, "some")
 
     assert (os.environ["DTRAIN_A"], os.environ["DTRAIN_B"]) == ("mine", "2")
-    assert seen(given) == {"DTRAIN_A": ("mine", "your own value, kept; first"), "DTRAIN_B": ("2", "second")}
+    assert seen(given) == {
+        "DTRAIN_A": ("mine", "your own value, kept; the default is 1 (first)"),
+        "DTRAIN_B": ("2", "second"),
+    }
     assert {one.framework for one in given.seen()} == {"some"}
 
     given.put(WANTED)
@@ -46,8 +49,8 @@ def test_later_changes_are_reported(monkeypatch):
     monkeypatch.delenv("DTRAIN_B")
 
     assert seen(given) == {
-        "DTRAIN_A": ("9", "changed by your code, was 1; first"),
-        "DTRAIN_B": (None, "removed by your code; second"),
+        "DTRAIN_A": ("9", "changed by your code, was 1 (first)"),
+        "DTRAIN_B": (None, "removed by your code, was 2 (second)"),
     }
 
 
@@ -60,7 +63,7 @@ def test_secret_values_are_never_shown(monkeypatch):
     before = repr(given.seen())
     monkeypatch.setenv("DTRAIN_A", "hunter3")
 
-    assert seen(given)["DTRAIN_A"] == (None, f"{HIDDEN}; first")
+    assert seen(given)["DTRAIN_A"] == (None, f"{HIDDEN}; the default is 1 (first)")
     assert seen(given)["DTRAIN_C"] == (None, HIDDEN)
     assert "hunter" not in before + repr(given.seen())
 
@@ -80,5 +83,5 @@ def test_variables_left_unset_are_set():
     """The process that starts the ranks has an environment that is not its own."""
     assert where_unset(WANTED, {"DTRAIN_B": "x"}) == {
         "DTRAIN_A": Variable("1", "first"),
-        "DTRAIN_B": Variable("x", "second", by_user=True),
+        "DTRAIN_B": Variable("x", "the default is 2 (second)", by_user=True),
     }

@@ -124,7 +124,7 @@ def test_torch_shows_what_is_compiled_in_and_what_a_set_up_would_take(given):
     assert joined["process group"].endswith(", 2 ranks")
     assert torch.details["GPUs"] == results(given, "torch.cuda.device_count()", 0)[0]
     assert changed[0] == "elsewhere"
-    assert changed[1].startswith("changed by your code, was 127.0.0.1; ")
+    assert changed[1].startswith("changed by your code, was 127.0.0.1 (")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from jupyter_dtrain.core import pipelines
 from jupyter_dtrain.core.events import (
     Batch,
+    Error,
     Event,
     Finished,
     Gpu,
@@ -147,6 +148,44 @@ def test_a_long_run_is_an_alarm_only_if_it_failed_by_itself(alarms, spool, outco
     follower.poll([])
     made.run_ended(follower.newest)
     assert [(item.kind, item.cell) for item in attention.items] == [(kind, "cell") for kind in kinds]
+
+
+def test_ranks_that_fail_are_reported_while_others_go_on(alarms, spool):
+    """Those that another one's failure released are not; the end of a short run takes the items back."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 3, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1, 2], cell_id="cell"))
+    spool(1, Started(1, "host", ""), Output("stdout", "printed"), Error("ValueError", "cause", []))
+    spool(2, Started(1, "host", ""), Error("RuntimeError", "closed", [], waited="all_reduce", released=True))
+    spool(1, Finished("error", 1.0))
+    follower.poll([1])
+    run = follower.newest
+    made.ranks_failed(run)
+    made.ranks_failed(run)
+
+    assert [(item.words, item.ranks, item.count) for item in attention.items] == [
+        ("Run 1: rank 1 has failed: ValueError: cause", [1], 1)
+    ]
+    assert tail(str(spool.folder), 1, 1) == ("printed\nValueError: cause\n", False)
+    for rank in (0, 2):
+        spool(rank, Finished("error", 1.0))
+    follower.poll([])
+    made.run_ended(run)
+    assert attention.items == []
+
+
+def test_a_run_that_moves_again_is_no_alarm(alarms, spool):
+    """The last notice is the one that is true."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
+    follower.poll([1])
+    made.run_hangs(follower.newest, "No rank has moved for 30 s.\n  Rank 1: idle")
+    made.run_hangs(follower.newest, "Rank 0 has not moved for 30 s.\n  Rank 1: has ended the cell")
+    assert [item.words for item in attention.items] == ["Run 1 looks hung. Rank 0 has not moved for 30 s."]
+
+    made.run_hangs(follower.newest, "")
+    assert attention.items == []
 
 
 def test_a_start_that_failed_says_why(alarms):

@@ -129,14 +129,14 @@ def test_words_about_all_ranks_are_cut_when_all_have_some(ended):
 def test_the_text_names_the_odd_ranks_with_their_hosts_first(ended):
     """Then the state of all others, in one line; the whole is as short as with nine ranks."""
     lines = text(ended).splitlines()
-    assert lines[1:4] == ["  lost: ranks 64-71 (gpu8)", "  error: rank 517 (gpu64)", "  ok: all others"]
+    assert lines[1:4] == ["  dead: ranks 64-71 (gpu8)", "  error: rank 517 (gpu64)", "  ok: all others"]
     assert len(lines) < 20
     assert max(map(len, lines)) <= 400
 
 
 def test_odd_ranks_are_few_and_the_gravest_come_first():
     """Ranks that share the most common state are never odd."""
-    states = {rank: "lost" if rank % 4 == 0 else "error" if rank == 1 else "waiting" for rank in range(SIZE)}
+    states = {rank: "dead" if rank % 4 == 0 else "error" if rank == 1 else "waiting" for rank in range(SIZE)}
     found = standing(states, HOSTS)
     assert (len(found.odd), found.more, found.common) == (ODD, SIZE // 4 + 1 - ODD, "waiting")
     assert found.odd[:3] == [0, 4, 8]
@@ -149,7 +149,7 @@ def test_odd_ranks_are_few_and_the_gravest_come_first():
 
 def test_a_slow_rank_is_odd_however_many_others_are():
     """It takes the last place."""
-    states = {rank: "lost" if rank < 100 else "running" for rank in range(SIZE)}
+    states = {rank: "dead" if rank < 100 else "running" for rank in range(SIZE)}
     odd = standing(states, HOSTS, Slow(SLOW, 1.0)).odd
     assert len(odd) == ODD
     assert odd[-1] == SLOW
@@ -195,7 +195,7 @@ def test_a_world_that_is_lost_is_told_in_few_lines():
     run.end()
     lines = blocks(run)
     assert len(lines) < 45
-    assert "Ranks 17-1023 were lost, too." in "\n".join(lines)
+    assert "Ranks 17-1023 are dead, too." in "\n".join(lines)
     assert len(summary(run)) < 400
 
 

@@ -7,9 +7,10 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Event, Finished, Metrics, Output, Started
+from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Frame, Metrics, Output, Started
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.view.document import status
 from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.run_state import RunState
 from tests.steward.until import until
@@ -47,6 +48,21 @@ def test_a_rank_that_is_lost_without_a_word_stops_the_clock():
     gathered.take(Event(1, 0, 0, time.time() - 2.0, Started(1, "host", "")))
     gathered.gone(0)
     assert 2.0 <= gathered.elapsed == gathered.elapsed < 60.0
+
+
+def test_a_rank_that_another_ones_failure_released_has_not_failed():
+    """Everyone sees who has; the outcome of the run counts both."""
+    gathered = RunState(1, [0, 1, 2], 3)
+    gathered.take(Event(1, 0, 0, 100.0, Error("RuntimeError", "closed", [], waited="all_reduce", released=True)))
+    gathered.take(Event(1, 1, 0, 100.0, Error("ValueError", "cause", [Frame("cell [3]", 2, "", "", cell=True)])))
+    for rank in (0, 1):
+        gathered.take(Event(1, rank, 1, 100.0, Finished("error", 1.0)))
+    gathered.gone(2)
+    picture = gathered.picture("lost")
+
+    assert picture.states == {0: "released", 1: "error", 2: "dead"}
+    assert gathered.states == {0: "error", 1: "error", 2: "lost"}
+    assert status(picture).words["1"] == "ValueError: cause, in cell [3], line 2"
 
 
 def test_the_clock_goes_on_while_other_ranks_work():
@@ -111,8 +127,9 @@ def test_hosts_are_known_before_ranks_begin():
         ("idle", "ok", False, True, "ok"),
         ("idle", "ok", True, False, "idle"),
         ("idle", "error", True, False, "error"),
-        ("idle", "lost", True, False, "idle"),
-        ("idle", "lost", False, False, "lost"),
+        ("idle", "released", True, False, "released"),
+        ("idle", "dead", True, False, "idle"),
+        ("idle", "dead", False, False, "dead"),
         ("stopped", "running", False, True, "stopped"),
         ("dead", "running", False, False, "dead"),
         ("starting", None, True, False, "starting"),

@@ -20,7 +20,8 @@ import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-impo
 import { viewOutputs } from "./outputs";
 import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
-import { addStatus } from "./status";
+// The item in the status bar is there when the page opens.
+import { addStatus } from "./status"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { notify } from "./toasts";
 // It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports

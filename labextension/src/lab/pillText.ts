@@ -35,7 +35,7 @@ export function pillOf(
       .reverse()
       .find(([, each]) => each.cell === cell) ?? [];
   if (world === undefined || run === undefined) return { text: to, look: "still", line: found.line };
-  const bad = (["error", "lost"] as const).filter((state) => run.states[state]);
+  const bad = (["error", "dead"] as const).filter((state) => run.states[state]);
   return {
     text: `${to} · ${live(run, stepOf(world, run), bad, trans)}`,
     look: bad.length > 0 ? "failing" : "running",

@@ -1,9 +1,9 @@
 /**
  * The printed lines of a cell, by rank: which there are, and which of them a person wants to see.
  *
- * A line begins with its ranks, as `jupyter_dtrain/view/labels.py` writes them: `[0,2-3] loss 0.1`. A line `[1] same`
- * stands for the line above it, which that rank printed later than the others. A line without ranks comes from no rank.
- * A label of very many scattered ranks names only some, `[512 ranks: 0,2,4,…] loss 0.1`: it may be any rank's line.
+ * A line begins with its ranks, as `jupyter_dtrain/view/labels.py` writes them: `[0,2-3] loss 0.1`. A line without
+ * ranks comes from no rank. A label of very many scattered ranks names only some, `[512 ranks: 0,2,4,…] loss 0.1`: it
+ * may be any rank's line.
  */
 
 /** A way to look at the lines: as they were printed, one for each rank, those that not all ranks printed, or a rank. */
@@ -20,7 +20,6 @@ export interface Line {
 }
 
 const LABELLED = /^\[(\d+ ranks: )?(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(,…)?\](?: |$)/;
-const SAME = "same";
 
 /** The most ranks that a label may name; anything beyond is a person's own text. */
 const MOST = 4096;
@@ -38,15 +37,13 @@ function ranksOf(words: string): number[] {
 /** The lines of a text. The last one need not end yet. */
 export function linesOf(text: string): Line[] {
   const lines: Line[] = [];
-  let last = SAME;
   const all = text.split("\n");
   if (all.at(-1) === "") all.pop();
   for (const printed of all) {
     const label = LABELLED.exec(printed);
     const more = label?.[3] !== undefined;
     const ranks = label === null || more !== (label[1] !== undefined) ? [] : ranksOf(label[2]!);
-    let own = ranks.length === 0 ? printed : printed.slice(label![0].length);
-    if (ranks.length > 0) last = own = own === SAME ? last : own;
+    const own = ranks.length === 0 ? printed : printed.slice(label![0].length);
     lines.push({ ranks, more: more && ranks.length > 0, text: own, printed });
   }
   return lines;
