@@ -21,6 +21,7 @@ import threading
 import traceback
 import warnings
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,8 @@ from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
 from .surroundings import look_around
-from .tracebacks import Tracebacks, cell_name
+from .tracebacks import Tracebacks, blame_users, cell_name
+from .words import type_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,9 +144,12 @@ class Agent:
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._cell_name, home)
-        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
+        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._interrupts.complain = self._complain
+        self._complaints: Counter[str] = Counter()
+        """How often each thing that cells have left behind has raised since the last cell began."""
         self._spending = Spending(plugins)
         self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
@@ -199,11 +204,31 @@ class Agent:
         shell.compile.get_code_name = self._code_name
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+        blame_users()
         shell.showtraceback = self._showtraceback
         # IPython 9 formats every error for its history, which takes up to a second and is never read here.
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         refuse_keyboard(shell)
+
+    def outlive(self, error: BaseException) -> bool:
+        """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""
+        if self._interrupts.ending:
+            return False
+        self._interrupts.raised("a callback or task of the event loop", error)
+        return True
+
+    def _complain(self, what: str, error: BaseException) -> None:
+        """Tell the cell, or the next one, that ``what`` has raised ``error``; only the first time before it begins."""
+        self._complaints[what] += 1
+        if self._complaints[what] > 1:
+            return
+        frames = self._tracebacks.place(error)
+        at = f" ({frames})" if frames else ""
+        self._recorder.write(
+            "stderr",
+            f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
+        )
 
     def _code_name(self, _raw: str, code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
@@ -231,14 +256,14 @@ class Agent:
                 case TellWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)
-        except Exception as error:  # noqa: BLE001 — the asker gets it
-            content = refused(Refused(str(error)))
+        except BaseException as error:  # noqa: BLE001 — the asker gets it; user code may raise SystemExit, too
+            content = refused(Refused(str(error) or type_name(error)))
         self._kernel.session.send(stream, "dtrain_values_reply", content, parent, ident=ident, buffers=buffers)
 
     def _hear_widgets(self, messages: list[CommMessage]) -> list[CommMessage]:
         self._hearing = True
         try:
-            with self._interrupts.enabled():
+            with self._interrupts.enabled(), self._interrupts.left_behind.in_force():
                 return self._comms.hear(messages)
         finally:
             self._hearing = False
@@ -281,6 +306,12 @@ class Agent:
             self._releasing.release()
         source = cell.code if self._place.rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
+        for what, times in self._complaints.items():
+            if times > 1:
+                self._recorder.write(
+                    "stderr", f"[jupyter-dtrain] Before this cell, {what} raised {times} exceptions.\n"
+                )
+        self._complaints.clear()
         self._metrics.begin()
         self._children.begin()
         self._main_thread.begin()
@@ -322,15 +353,17 @@ class Agent:
         """
         shell = self._shell
         self._display_failure = None
+        result, user_code = None, self._interrupts.left_behind.in_force
         with self._interrupts.enabled():
-            try:
-                transformed, failure = shell.transform_cell(code), None
-            except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
-                transformed, failure = code, sys.exc_info()
-            if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+            with user_code():
+                try:
+                    transformed, failure = shell.transform_cell(code), None
+                except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
+                    transformed, failure = code, sys.exc_info()
+                if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+                    result = shell.run_cell(code, store_history=True)
+            if result is None:
                 result = await self._run_async(code, transformed, failure)
-            else:
-                result = shell.run_cell(code, store_history=True)
         self._show_pages()
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
@@ -343,16 +376,14 @@ class Agent:
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
-        task = asyncio.ensure_future(
-            shell.run_cell_async(
-                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
-            )
+        cell = shell.run_cell_async(
+            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
         )
-        with self._interrupts.cancelling(task):
-            result = None
-            try:
-                result = await task
-            finally:
+        result = None
+        try:
+            result = await self._interrupts.wait_for(cell)
+        finally:
+            with self._interrupts.left_behind.in_force():
                 shell.events.trigger("post_execute")
                 shell.events.trigger("post_run_cell", result)
         return result

@@ -1,6 +1,8 @@
 """Exceptions and stacks of a rank, as data.
 
 A traceback begins at the cell: it has no frames of IPython and of this package between the engine's loop and the cell.
+Where this package stands between a user and a library, its frames are left out, too, and :func:`blame_users` has
+warnings name the user's line. A verb of the notebook that runs as a cell has no line of the user's.
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
 module reads the interpreter's own attributes, and :mod:`.words` makes the texts that only the class can give. All sizes
@@ -10,10 +12,14 @@ are bounded.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import linecache
 import os
+import re
+import sys
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -45,6 +51,11 @@ MAX_CAUSES = 100
 """How many exceptions of a chain of causes are read."""
 PACKAGE = f"{Path(__file__).parents[1]}/"
 
+_VERB = re.compile(
+    r"__import__\('importlib'\)\.import_module\('jupyter_dtrain\.|import jupyter_dtrain\njupyter_dtrain\..*\n*\Z"
+)
+"""The cells of verbs, as ``client/`` writes them."""
+
 
 class Tracebacks:
     """Turns exceptions and frames into :class:`~jupyter_dtrain.core.events.Frame` lists."""
@@ -70,7 +81,7 @@ class Tracebacks:
         return Error(
             type_name(exception),
             words.text(lambda: exception, MAX_TEXT),
-            self._frames(traceback.walk_tb(_own(exception, "__traceback__"))),
+            self._frames(traceback.walk_tb(_own(exception, "__traceback__")), verbs=False),
             notes,
             f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
             words.text(lambda: _place(exception), MAX_TEXT) if syntax else None,
@@ -78,19 +89,37 @@ class Tracebacks:
             len(members) - len(kept),
         )
 
+    def place(self, exception: BaseException) -> str:
+        """The last line of the user's own code that raised ``exception``, such as ``cell [3], line 2, in f``."""
+        frames = self._frames(traceback.walk_tb(_own(exception, "__traceback__")))
+        own = next((frame for frame in reversed(frames) if frame.cell), None)
+        if own is None:
+            return ""
+        return f"{own.file}, line {own.line}" + (f", in {own.function}" if own.function else "")
+
     def stack(self, frame: FrameType | None) -> list[Frame]:
         """The stack that ends in ``frame``, outermost first, from the cell on; empty when no cell is on it."""
         steps = [step for step, _ in traceback.walk_stack(frame)]
         return self._frames((step, step.f_lineno) for step in reversed(steps))
 
-    def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
-        """The first and the last of ``steps``: endless recursion makes a million."""
+    def suspended(self, frames: Iterable[FrameType]) -> list[Frame]:
+        """The same of coroutines that wait, whose ``frames`` are given outermost first."""
+        return self._frames((frame, frame.f_lineno) for frame in frames)
+
+    def _frames(self, steps: Iterable[tuple[FrameType, int | None]], *, verbs: bool = True) -> list[Frame]:
+        """The first and the last of ``steps``: endless recursion makes a million.
+
+        ``verbs``: with the lines of cells that are verbs.
+        """
         half = MAX_FRAMES // 2
         first: list[tuple[FrameType, int | None]] = []
         last: deque[tuple[FrameType, int | None]] = deque(maxlen=half)
+        begun = False
         for frame, line in steps:
             file = frame.f_code.co_filename
-            if self._cell_name(file) is None and (not first or file.startswith(PACKAGE)):
+            is_cell = self._cell_name(file) is not None
+            begun = begun or is_cell
+            if not begun or file.startswith(PACKAGE) or (is_cell and not verbs and _is_verb(file)):
                 continue
             (first if len(first) < half else last).append((frame, line))
         return [self._frame(frame.f_code, line or 0) for frame, line in (*first, *last)]
@@ -106,6 +135,39 @@ class Tracebacks:
 
     def _is_own(self, file: str) -> bool:
         return is_script(file) or (os.path.realpath(file).startswith(self._home) and not is_library(file))
+
+
+def blame_users() -> None:
+    """Have ``warnings.warn`` name the line that it would name without frames of this package.
+
+    A library counts frames to its caller (``stacklevel``), and a function of ours that stands in the library's place is
+    one more. Only the frame that warns counts in any case.
+    """
+    original = warnings.warn
+
+    @functools.wraps(original)
+    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any) -> None:
+        level = stacklevel
+        if stacklevel > 1 and not options.get("skip_file_prefixes"):
+            with contextlib.suppress(Exception):
+                level = _level(sys._getframe(1), stacklevel)  # noqa: SLF001 — documented in spite of its name
+        original(message, category, level + 1, source, **options)
+
+    # torch.compile stops at a function in C, which the original is, and would trace this one.
+    warn._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
+    warnings.warn = warn
+
+
+def _level(frame: FrameType | None, wanted: int) -> int:
+    """How many frames from ``frame`` on make ``wanted`` that are not of this package, counted as Python counts them."""
+    level = 0
+    while frame is not None and wanted > 0:
+        file = frame.f_code.co_filename
+        if not level or not ("importlib" in file and "_bootstrap" in file):
+            level += 1
+            wanted -= level == 1 or not file.startswith(PACKAGE)
+        frame = frame.f_back
+    return level + max(wanted, 0)
 
 
 def cell_name(run: int, cell: int | None) -> str:
@@ -145,6 +207,10 @@ def _qualified(code: CodeType) -> str:
     """The function's name, with its class where Python knows it (from 3.11 on)."""
     name: str = getattr(code, "co_qualname", code.co_name)
     return name.rpartition("<locals>.")[2]
+
+
+def _is_verb(file: str) -> bool:
+    return _VERB.match("".join(linecache.getlines(file)).lstrip("\n")) is not None
 
 
 def _place(error: BaseException) -> str:

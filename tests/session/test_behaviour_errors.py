@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import DistributedError
-from tests.session.cells import fail, run, same, values
+from tests.session.cells import fail, run, same, texts, values
 
 
 def test_an_error_has_the_cells_own_frames_first(world):
@@ -149,3 +149,20 @@ def test_a_failed_cell_does_not_stop_the_next(world):
     fail(world, "1 / 0")
 
     assert same(2) == values(run(world, "1 + 1"))
+
+
+def test_the_error_of_a_verb_that_runs_as_a_cell_has_no_line_of_ours(world):
+    """The user has not written it. A cell of the user's that makes the same call among others has its line."""
+    with pytest.raises(DistributedError) as verb:
+        world.resync(["nothing"])
+    own = fail(world, "import jupyter_dtrain\nkept = 1\njupyter_dtrain.resync('nothing')")
+
+    assert {()} == {tuple(error.frames) for error in verb.value.run.errors.values()}
+    assert {3} == {frame.line for error in own.errors.values() for frame in error.frames}
+
+
+def test_what_argparse_prints_names_the_cell(world):
+    """A rank's own command line says nothing to the user."""
+    cell = fail(world, "import argparse\nargparse.ArgumentParser().parse_args(['--no-such'])")
+
+    assert all(text.startswith("usage: cell [-h]\ncell: error: ") for text in texts(cell).values())
