@@ -101,6 +101,8 @@ class MainThread:
         before = {thread: _used(native) for thread, native in self._threads().items()}
         time.sleep(LISTEN)
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        # A frame that holds itself, and with it all others, would live until Python collects garbage.
+        frames.pop(threading.get_ident(), None)
         for thread, native in self._threads().items():
             if thread not in before or thread not in frames:
                 continue

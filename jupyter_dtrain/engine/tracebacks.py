@@ -71,8 +71,8 @@ class Tracebacks:
 
     def _error(self, exception: BaseException, words: Words, depth: int, room: list[int]) -> Error:
         """``depth``: the groups around it; ``room``: how many more members may be kept."""
-        members = _members(exception)
-        kept = members[: min(MAX_MEMBERS, room[0])] if depth < MAX_DEPTH else ()
+        found = members(exception)
+        kept = found[: min(MAX_MEMBERS, room[0])] if depth < MAX_DEPTH else ()
         room[0] -= len(kept)
         cause = _cause(exception)
         syntax = issubclass(type(exception), SyntaxError)
@@ -86,7 +86,7 @@ class Tracebacks:
             f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
             words.text(lambda: _place(exception), MAX_TEXT) if syntax else None,
             [self._error(member, words, depth + 1, room) for member in kept],
-            len(members) - len(kept),
+            len(found) - len(kept),
         )
 
     def place(self, exception: BaseException) -> str:
@@ -190,6 +190,15 @@ def trace_of(exception: BaseException) -> TracebackType | None:
     return found
 
 
+def members(exception: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of a group (from Python 3.11 on there are groups)."""
+    group = getattr(builtins, "BaseExceptionGroup", None)
+    if group is None or not issubclass(type(exception), group):
+        return ()
+    found: tuple[BaseException, ...] = _own(exception, "exceptions", group)
+    return found
+
+
 def _own(exception: BaseException, name: str, owner: type = BaseException) -> Any:
     """The interpreter's own attribute, whatever the class puts in its place."""
     return vars(owner)[name].__get__(exception)
@@ -218,15 +227,6 @@ def _place(error: BaseException) -> str:
     lines = traceback.format_exception_only(error)
     end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     return "".join(lines[:end])
-
-
-def _members(exception: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group (from Python 3.11 on there are groups)."""
-    group = getattr(builtins, "BaseExceptionGroup", None)
-    if group is None or not issubclass(type(exception), group):
-        return ()
-    members: tuple[BaseException, ...] = _own(exception, "exceptions", group)
-    return members
 
 
 def _notes(exception: BaseException) -> list[str]:

@@ -267,9 +267,11 @@ def _wake(mpi: ModuleType) -> None:
 
 def _frames() -> list[FrameType]:
     """The innermost frames of all threads but this one, and but those that heal the world beside the cell."""
-    frames = dict(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
-    healing = {thread.ident for thread in threading.enumerate() if thread.name == THREAD}
-    return [frame for ident, frame in frames.items() if ident not in {*healing, threading.get_ident()}]
+    frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+    for thread in (threading.current_thread(), *(one for one in threading.enumerate() if one.name == THREAD)):
+        # This thread's would hold itself, and with it all others, until Python collects garbage.
+        frames.pop(thread.ident or 0, None)
+    return list(frames.values())
 
 
 def _calls_in_use(mpi: ModuleType) -> list[Call]:
