@@ -17,7 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, called_in, user_names
+from jupyter_dtrain.engine.framework import Framework, called_in, locals_of, user_names
 from jupyter_dtrain.engine.healing import THREAD
 
 from .calls import Call, call_in
@@ -232,7 +232,7 @@ class Mpi(Framework):
         for innermost in _frames():
             frame: FrameType | None = innermost
             while frame is not None:
-                values += list(frame.f_locals.values())
+                values += list(locals_of(frame).values())
                 frame = frame.f_back
         # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
