@@ -241,7 +241,7 @@ def _causes(run: Run) -> _Causes:
 
 
 def _is_interrupt(error: Error) -> bool:
-    return error.ename in ("KeyboardInterrupt", "CellStopped")
+    return error.ename in ("KeyboardInterrupt", "CellStopped", "CancelledError")
 
 
 def _is_echo(error: Error) -> bool:

@@ -26,9 +26,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from types import FrameType, FunctionType, MethodType
 from typing import Any, TypeVar, cast
+
+from .tracebacks import causes, trace_of
 
 STOP_SIGNAL = signal.SIGRTMIN + 9
 """Raises :class:`CellStopped`. No library takes this signal over, as some do with SIGINT."""
@@ -310,17 +313,27 @@ class Interrupts:
         return self._on and self.requested and isinstance(error, (KeyboardInterrupt, CellStopped))
 
     def restored(self, error: BaseException | None) -> BaseException | None:
-        """``error``, or the interrupt that native code has made it of.
+        """``error``, or the interrupt that native code has made it of, with the place where it reached the cell.
 
-        pybind11 raises an error of its own where a signal arrives while it makes a Python exception.
+        pybind11 raises an error of its own where a signal arrives while it makes a Python exception. And a call may
+        fail before Python handles the signal, as where MPI was released: then the signal falls into the code that
+        deals with that failure, and the place is that of the failure.
         """
-        if not self.requested or type(error) is not RuntimeError:
+        if not self.requested or error is None:
+            return error
+        if type(error) in (KeyboardInterrupt, CellStopped) and not self._met_cell(error):
+            failed = next(filter(self._met_cell, causes(error)), None)
+            return error if failed is None else error.with_traceback(trace_of(failed))
+        if type(error) is not RuntimeError:
             return error
         words = error.args[0] if error.args and type(error.args[0]) is str else ""
         for kind in (KeyboardInterrupt, CellStopped):
             if words.startswith("pybind11::error_already_set: ") and f" REPLACED BY {kind.__name__}:" in words:
                 return kind().with_traceback(error.__traceback__)
         return error
+
+    def _met_cell(self, error: BaseException) -> bool:
+        return any(self._in_cell(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace_of(error)))
 
     def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.

@@ -134,7 +134,11 @@ class Tracebacks:
         return Frame(file, line, function, source, own)
 
     def _is_own(self, file: str) -> bool:
-        return is_script(file) or (os.path.realpath(file).startswith(self._home) and not is_library(file))
+        if is_script(file):
+            return True
+        # Cython gives the files of a library's sources, seen from the folder in which it was built.
+        there = Path(file).is_absolute() or Path(file).exists()
+        return there and os.path.realpath(file).startswith(self._home) and not is_library(file)
 
 
 def blame_users() -> None:
