@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
+import linecache
 import os
 import signal
 import sys
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from IPython.core.compilerop import CachingCompiler
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
@@ -73,6 +76,7 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .framework import locals_of
 from .healing import Healing
 from .home import Bar
 from .inspection import Inspector
@@ -92,6 +96,7 @@ from .words import type_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -102,8 +107,39 @@ if TYPE_CHECKING:
 RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
+_MAGICS = ("run_cell_magic", "run_line_magic")
+"""IPython's functions that run a magic."""
+_OF_MAGICS = ("<timed ", "<magic-timeit", "<unknown>")
+"""How the file names begin under which IPython's magics compile code of a cell."""
+
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+
+
+class CellCompiler(CachingCompiler):
+    """IPython's compiler. Code that a magic compiles, such as ``%%time``, is code of the cell, too."""
+
+    def __init__(self, name: Callable[[str, str, int], str], of_magic: Callable[[], str | None]) -> None:
+        """``name`` names a cell's code; ``of_magic`` gives the name of the cell whose magic runs now."""
+        super().__init__()
+        self._name = name
+        self._of_magic = of_magic
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        """As IPython asks it."""
+        return self._name(raw_code, transformed_code, number)
+
+    def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> Any:
+        """As IPython calls it."""
+        return super().__call__(source, self._place(filename), symbol, **options)
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
+        """As IPython calls it."""
+        return super().ast_parse(source, self._place(filename), symbol)
+
+    def _place(self, filename: str) -> str:
+        found = self._of_magic() if filename.startswith(_OF_MAGICS) else None
+        return found or filename
 
 
 class Agent:
@@ -131,6 +167,8 @@ class Agent:
         self._shell = kernel.shell
         self._code = ""
         """The cell that runs, or ran last."""
+        self._file = ""
+        """The file name of its code."""
         self._transform, self._shell.transform_cell = self._shell.transform_cell, self._transform_cell
         self._place = place
         self._generation = self._whole = generation
@@ -143,7 +181,7 @@ class Agent:
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
-        self._tracebacks = Tracebacks(self._cell_name, home)
+        self._tracebacks = Tracebacks(self._cell_name, home, self._written)
         self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
@@ -201,7 +239,7 @@ class Agent:
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
-        shell.compile.get_code_name = self._code_name
+        shell.compile = CellCompiler(self._code_name, lambda: self._magic()[1])
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         blame_users()
@@ -230,11 +268,13 @@ class Agent:
             f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
         )
 
-    def _code_name(self, _raw: str, code: str, number: int) -> str:
+    def _code_name(self, raw: str, code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
         run = number if self._running is None else self._running
         name = f"<ipython-input-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
         self._cells[name] = cell_name(run, self._cell.number)
+        if raw == self._code:
+            self._file = name
         return name
 
     def _cell_name(self, file: str) -> str | None:
@@ -370,9 +410,37 @@ class Agent:
         return exception
 
     def _transform_cell(self, code: str) -> str:
-        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
-        above = self._cell.above if code == self._code else 0
-        return "\n" * above + str(self._transform(code))
+        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
+
+        The body of a magic is part of the cell. IPython drops empty lines at the beginning.
+        """
+        above, file = (self._cell.above, None) if code == self._code else self._magic(code)
+        empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
+        text = "\n" * (above + empty) + str(self._transform(code))
+        if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        return text
+
+    def _magic(self, code: str = "") -> tuple[int, str | None]:
+        """How many lines stand above ``code``, which a magic of the cell runs, and the name of the cell's code."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        magic = None
+        while frame is not None and frame.f_code.co_filename not in self._cells:
+            if frame.f_code.co_name in _MAGICS:
+                magic = frame
+            frame = frame.f_back
+        if frame is None or magic is None:
+            return 0, None
+        body = locals_of(magic).get("cell")
+        if not isinstance(body, str) or not code.endswith(body):
+            return frame.f_lineno - 1, frame.f_code.co_filename
+        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
+
+    def _written(self, file: str, line: int) -> str:
+        """A line of the cell that runs as its user wrote it; empty for another one."""
+        lines = self._code.splitlines()
+        place = line - self._cell.above - 1
+        return lines[place] if file == self._file and 0 <= place < len(lines) else ""
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell

@@ -51,6 +51,8 @@ MAX_CAUSES = 100
 """How many exceptions of a chain of causes are read."""
 PACKAGE = f"{Path(__file__).parents[1]}/"
 
+_PROFILES = "runctx"
+"""The function of Python's profilers that runs the body of ``%%prun``, as text without a file name."""
 _VERB = re.compile(
     r"__import__\('importlib'\)\.import_module\('jupyter_dtrain\.|import jupyter_dtrain\njupyter_dtrain\..*\n*\Z"
 )
@@ -60,9 +62,15 @@ _VERB = re.compile(
 class Tracebacks:
     """Turns exceptions and frames into :class:`~jupyter_dtrain.core.events.Frame` lists."""
 
-    def __init__(self, cell_name: CellName, home: Path) -> None:
-        """``home``: the notebook's folder; modules in it count as the user's own code."""
+    def __init__(
+        self, cell_name: CellName, home: Path, written: Callable[[str, int], str] = lambda _file, _line: ""
+    ) -> None:
+        """``home``: the notebook's folder; modules in it count as the user's own code.
+
+        ``written``: a line of a cell as its user wrote it, before IPython's magics; empty where that is not known.
+        """
         self._cell_name = cell_name
+        self._written = written
         self._home = f"{home.resolve()}/"
 
     def error(self, exception: BaseException, words: Words | None = None) -> Error:
@@ -80,14 +88,20 @@ class Tracebacks:
         notes = words.ask(lambda: _notes(exception), lambda why: [f"<the list of its notes {why}>"])
         return Error(
             type_name(exception),
-            words.text(lambda: exception, MAX_TEXT),
+            self._named(exception, words.text(lambda: exception, MAX_TEXT)),
             self._frames(traceback.walk_tb(_own(exception, "__traceback__")), verbs=False),
             notes,
             f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
-            words.text(lambda: _place(exception), MAX_TEXT) if syntax else None,
+            self._named(exception, words.text(lambda: _place(exception), MAX_TEXT)) if syntax else None,
             [self._error(member, words, depth + 1, room) for member in kept],
             len(found) - len(kept),
         )
+
+    def _named(self, exception: BaseException, text: str) -> str:
+        """``text`` of a syntax error with the cell's name in place of a file name that we made up."""
+        file = _own(exception, "filename", SyntaxError) if issubclass(type(exception), SyntaxError) else None
+        name = self._cell_name(file) if type(file) is str else None
+        return text if name is None else text.replace(file, name)
 
     def place(self, exception: BaseException) -> str:
         """The last line of the user's own code that raised ``exception``, such as ``cell [3], line 2, in f``."""
@@ -112,24 +126,30 @@ class Tracebacks:
         ``verbs``: with the lines of cells that are verbs.
         """
         half = MAX_FRAMES // 2
-        first: list[tuple[FrameType, int | None]] = []
-        last: deque[tuple[FrameType, int | None]] = deque(maxlen=half)
-        begun = False
+        first: list[tuple[CodeType, str, int]] = []
+        last: deque[tuple[CodeType, str, int]] = deque(maxlen=half)
+        cell = caller = ""
         for frame, line in steps:
-            file = frame.f_code.co_filename
+            code = frame.f_code
+            file = code.co_filename
             is_cell = self._cell_name(file) is not None
-            begun = begun or is_cell
-            if not begun or file.startswith(PACKAGE) or (is_cell and not verbs and _is_verb(file)):
-                continue
-            (first if len(first) < half else last).append((frame, line))
-        return [self._frame(frame.f_code, line or 0) for frame, line in (*first, *last)]
+            if is_cell:
+                cell = file
+            elif file == "<string>" and caller == _PROFILES:
+                file = cell
+            caller = code.co_name
+            if cell and not file.startswith(PACKAGE) and (verbs or not is_cell or not _is_verb(file)):
+                (first if len(first) < half else last).append((code, file, line or 0))
+        return [self._frame(*step) for step in (*first, *last)]
 
-    def _frame(self, code: CodeType, line: int) -> Frame:
-        name = self._cell_name(code.co_filename)
-        own = name is not None or self._is_own(code.co_filename)
-        source = linecache.getline(code.co_filename, line).strip()
+    def _frame(self, code: CodeType, place: str, line: int) -> Frame:
+        name = self._cell_name(place)
+        own = name is not None or self._is_own(place)
+        source = linecache.getline(place, line).strip()
+        if name is not None and (not source or source.startswith("get_ipython().")):
+            source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)
-        texts = (shortened(text, MAX_SOURCE) for text in (name or code.co_filename, function, source))
+        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, source))
         file, function, source = texts
         return Frame(file, line, function, source, own)
 
