@@ -363,7 +363,7 @@ def _shape(text: str) -> str:
 
 
 def _is_interrupt(error: Error) -> bool:
-    return error.ename in ("KeyboardInterrupt", "CellStopped")
+    return error.ename in ("KeyboardInterrupt", "CellStopped", "CancelledError")
 
 
 def is_echo(error: Error) -> bool:

@@ -81,6 +81,21 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._channel = channel
         self._report = report
         self._healer = healer
+        self._agent: Agent | None = None
+
+    def start(self) -> None:
+        """Serve until a signal ends the rank. Whatever user code sends through the loop between cells ends nothing.
+
+        A task that raises SystemExit, a handler of a signal, and ``loop.stop()`` all do so.
+        """
+        loop = self.loop.asyncio_loop
+        serving = loop.create_task(self._start())
+        while not serving.done():
+            try:
+                loop.run_until_complete(serving)
+            except BaseException as error:
+                if serving.done() or loop.is_closed() or self._agent is None or not self._agent.outlive(error):
+                    raise
 
     def to_work_dir(self) -> None:
         """Stay in the watch's folder.
@@ -166,6 +181,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._healer,
         )
         agent.install()
+        self._agent = agent
         # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
@@ -241,6 +257,7 @@ def run_engine(
     """
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
+    sys.argv = ["cell"]  # the program's name in what argparse prints
     keep_freed()
     gc.disable()  # until the rank is ready, as in launch.local.program
     import mpi4py

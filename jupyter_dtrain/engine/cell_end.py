@@ -29,7 +29,7 @@ from jupyter_dtrain.wire.reports import Ended, Report
 from . import end_reason
 from .framework import CellEnds
 from .interrupts import CellStopped
-from .memory import is_out_of_memory, let_go
+from .memory import clear_frames, is_out_of_memory, let_go
 from .words import PATIENCE, Words, type_name, words_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ METRICS_PATIENCE = 5.0
 LEAVING = 1.0
 """Seconds for each wait of a rank that received SIGTERM: there is no second interrupt, and its own end comes soon."""
 MEMORY_PATIENCE = 10.0
-"""Seconds for dropping the values of a cell that ran out of memory: this may run code of the user's objects."""
+"""Seconds for dropping the values of a failed cell: this may run code of the user's objects."""
 
 _STOPS = (KeyboardInterrupt, CellStopped, asyncio.CancelledError)
 
@@ -88,6 +88,8 @@ class CellEnd:
         self._interrupts = interrupts
         self._children = children
         self._report = report
+        self._failed: BaseException | None = None
+        """What ended the last cell that failed; Python keeps it, too, for those who look at ``sys.last_value``."""
         self.words_patience = PATIENCE
         """Seconds for the texts of an error."""
         self.metrics_patience = METRICS_PATIENCE
@@ -193,6 +195,10 @@ class CellEnd:
             with self._despite("The memory of the failed cell may still be in use"):
                 told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
                 self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
+        failed, self._failed = self._failed, exception
+        if failed is not None and failed is not exception:
+            with self._despite("The memory of an earlier failed cell may still be in use"):
+                self._interrupts.bounded(lambda: clear_frames(failed), MEMORY_PATIENCE)
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for ``event``; Stop ends that."""

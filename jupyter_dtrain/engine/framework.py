@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import re
 import sys
 from types import FrameType, MemberDescriptorType, TracebackType
@@ -391,6 +392,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 MOST_ITEMS = 1000
 """The items of a dictionary in which :func:`value_of` looks."""
+_OWN_REFERENCES = 3
+"""Those that a frame, a variable and an argument have to one object."""
 
 
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:
@@ -404,6 +407,21 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     return None
 
 
+def locals_of(frame: FrameType) -> Mapping[str, Any]:
+    """The variables of a frame, of which nothing stays behind: a look at a training must not keep its tensors.
+
+    Before Python 3.13, ``f_locals`` of a function's frame is a copy that the frame keeps until the function ends.
+    """
+    found = frame.f_locals
+    if type(found) is not dict or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return found
+    kept = dict(found)
+    # The function itself may hold it: locals() gives the same copy.
+    if sys.getrefcount(found) <= _OWN_REFERENCES:
+        found.clear()
+    return kept
+
+
 def value_of(frame: FrameType, node: ast.expr) -> Any:
     """The value of a name, or of attributes and items of one, found without running anybody's code; else None.
 
@@ -413,7 +431,7 @@ def value_of(frame: FrameType, node: ast.expr) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return frame.f_locals.get(name, frame.f_globals.get(name))
+            return locals_of(frame).get(name, frame.f_globals.get(name))
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return -value
         case ast.Attribute(value=inner, attr=attr):

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -67,8 +67,18 @@ _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 class MainThread:
     """Observes one rank's main thread."""
 
-    def __init__(self, plugins: Plugins, tracebacks: Tracebacks, cell_name: Callable[[str], str | None]) -> None:
-        """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's."""
+    def __init__(
+        self,
+        plugins: Plugins,
+        tracebacks: Tracebacks,
+        cell_name: Callable[[str], str | None],
+        awaited: Callable[[], asyncio.Task[Any] | None] = lambda: None,
+    ) -> None:
+        """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's.
+
+        ``awaited`` returns the task of a cell with top-level ``await``, while one runs.
+        """
+        self._awaited = awaited
         self._plugins = plugins
         self._tracebacks = tracebacks
         self._cell_name = cell_name
@@ -106,7 +116,7 @@ class MainThread:
         frame = self._frame()
         return Stack(
             state,
-            frames=self._tracebacks.stack(frame),
+            frames=self._tracebacks.stack(frame) or self._tracebacks.suspended(self._suspended()),
             waits=self.waits(),
             collectives=self._plugins.collectives(),
             call=self._tracebacks.call(frame),
@@ -118,6 +128,7 @@ class MainThread:
         A thread that is to be called waiting gets :data:`MOMENT` seconds to go on.
         """
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        frames.pop(threading.get_ident(), None)
         own = [(one, frames.get(ident)) for one, ident, _ in self._users() if ident not in self._busy]
         self._left = [one for one, frame in own if not _waits_for_work(frame)]
         until = time.monotonic() + MOMENT
@@ -152,6 +163,8 @@ class MainThread:
         before = {thread: _used(native) for thread, native in threads().items()}
         time.sleep(LISTEN)
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        # A frame that holds itself, and with it all others, would live until Python collects garbage.
+        frames.pop(threading.get_ident(), None)
         found = {}
         for thread, native in threads().items():
             if thread not in before or thread not in frames:
@@ -236,16 +249,38 @@ class MainThread:
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main)  # noqa: SLF001 — documented in spite of its name
 
+    def _suspended(self) -> list[FrameType]:
+        """The frames of a cell that waits in an ``await``, outermost first: no thread has them on its stack."""
+        task: Any = self._awaited()
+        frames: list[FrameType] = []
+        # The loop runs on another thread, and may change each step while it is read.
+        while task is not None and len(frames) < DEEP:
+            step = getattr(task, "get_coro", lambda: None)()
+            step = getattr(step, "coroutine", step)
+            while step is not None and len(frames) < DEEP:
+                # A coroutine, an asynchronous generator, or a generator that serves as a coroutine.
+                kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(step, f"{kind}_frame")), "")
+                if kind and (frame := getattr(step, f"{kind}_frame")) is not None:
+                    frames.append(frame)
+                step = getattr(step, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None) if kind else None
+            # A task may wait for another one, or for several.
+            task = getattr(task, "_fut_waiter", None)
+            several = getattr(task, "_children", ())
+            task = next((one for one in several if not one.done()), task)
+        return frames
+
     def _lines(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+        def is_own(frame: FrameType) -> bool:
+            return self._cell_name(frame.f_code.co_filename) is not None or is_script(frame.f_code.co_filename)
+
         lines = []
         for _ in range(DEEP):
             if frame is None:
                 break
-            file = frame.f_code.co_filename
-            if self._cell_name(file) is not None or is_script(file):
+            if is_own(frame):
                 lines.append((id(frame.f_code), frame.f_lineno))
             frame = frame.f_back
-        return tuple(lines)
+        return tuple(lines or [(id(one.f_code), one.f_lineno) for one in self._suspended() if is_own(one)])
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         found = self._plugins.waits(frame, call, idle=idle)

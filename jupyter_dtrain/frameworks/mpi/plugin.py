@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, called_in, user_names
+from jupyter_dtrain.engine.framework import Framework, called_in, locals_of, user_names
 from jupyter_dtrain.engine.healing import THREAD
 
 from .calls import Call, calls_in
@@ -239,7 +239,7 @@ class Mpi(Framework):
         for innermost in _frames():
             frame: FrameType | None = innermost
             while frame is not None:
-                values += list(frame.f_locals.values())
+                values += list(locals_of(frame).values())
                 frame = frame.f_back
         # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
@@ -274,9 +274,11 @@ def _wake(mpi: ModuleType) -> None:
 
 def _frames() -> list[FrameType]:
     """The innermost frames of all threads but this one, and but those that heal the world beside the cell."""
-    frames = dict(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
-    healing = {thread.ident for thread in threading.enumerate() if thread.name == THREAD}
-    return [frame for ident, frame in frames.items() if ident not in {*healing, threading.get_ident()}]
+    frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+    for thread in (threading.current_thread(), *(one for one in threading.enumerate() if one.name == THREAD)):
+        # This thread's would hold itself, and with it all others, until Python collects garbage.
+        frames.pop(thread.ident or 0, None)
+    return list(frames.values())
 
 
 def _calls_in_use(mpi: ModuleType) -> list[Call]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from jupyter_dtrain.engine.framework import value_of
+from jupyter_dtrain.engine.framework import locals_of, value_of
 from jupyter_dtrain.engine.sources import calls_on_line
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 
@@ -115,10 +115,10 @@ def _name(frame: FrameType) -> str:
     name = frame.f_code.co_name
     if name == _CALLS_MODULE:
         return "forward"
-    if name == "__init__" and (made := frame.f_locals.get("self")) is not None:
+    if name == "__init__" and (made := locals_of(frame).get("self")) is not None:
         return type(made).__name__
     if frame.f_code.co_filename.endswith(_DISPATCHER):
-        operator = getattr(frame.f_locals.get("op_call"), "overloadpacket", None)
+        operator = getattr(locals_of(frame).get("op_call"), "overloadpacket", None)
         return getattr(operator, "__name__", name)
     return "" if name in _WRAPPERS else name
 
