@@ -15,12 +15,12 @@ import time
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.contents import PASSING, NamedValue
+from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
 from .background import Background
-from .contents import fingerprint, parts_of
+from .contents import fingerprint, own_parts, parts_of
 from .framework import of_ipython
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Inventory:
                 return NamedValue(
                     facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, words=part.words()
                 )
-            # The optimizer itself shows what it keeps.
-            own = [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
+            own = own_parts(parts)
             everything, pieces, whole = (hashlib.blake2b(digest_size=8) for _ in range(3))
             squares, size, read, placed = 0.0, 0, True, set[str]()
             devices = dict[str, None]()
