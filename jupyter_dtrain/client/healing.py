@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
 from jupyter_dtrain.core.numbering import describe_moves, numbers_without
+from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.world import MAX_RANKS, Ranks, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.spool import read_beginning
@@ -151,7 +152,7 @@ class Heals:
         state = self._change(Heal(self._link.me.words, None if drop else size, sorted(drop)), verb, progress)
         ranks = [rank.rank for rank in state.ranks]
         chosen = numbers_without(leaving, now).get(chosen, chosen)
-        seconds = time.monotonic() - began
+        seconds, notes = time.monotonic() - began, list(state.notes)
         if cells and ranks:
             # A cell that sets up a process group again does nothing where there is one.
             progress("making the groups of all ranks again")
@@ -163,9 +164,10 @@ class Heals:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
-            self._cells.run_aside(code, None, f"heal: {', '.join(names)}", wait=True)
+            copied = self._cells.run_aside(code, None, cut_name(f"heal: {', '.join(names)}"), wait=True)
+            notes += [line.removesuffix(".") for line in copied.text(chosen).splitlines()]
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
-        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes, kept_gpus)
+        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
 
     def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
         """The companion of an elastic run of ``code``; new ranks run the cells of the runs ``replay`` first.

@@ -137,5 +137,8 @@ class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
     """Empty where the values cannot be read, or were not read in time."""
     piece: str = ""
+    """The pieces of sharded tensors that this rank has: only ranks with the same must have the same digest."""
+    whole: str = ""
+    """Beside sharded tensors: the digest of those that are not."""
     words: str = ""
     """A short value itself."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain.core.contents import Facts, Kind
+from jupyter_dtrain.core.contents import PASSING, Facts, Kind
 from jupyter_dtrain.core.dotted_paths import is_plainly
 
 DEPTH: Final = 8
@@ -198,6 +198,11 @@ def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Fr
         if len(found) == MOST:
             break
     return found
+
+
+def own_parts(parts: list[Part]) -> list[Part]:
+    """The parts that make up a variable: not what optimizers keep, which have names of their own, nor what passes."""
+    return [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
 
 
 def _look(

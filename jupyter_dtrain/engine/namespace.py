@@ -14,6 +14,8 @@ import cloudpickle
 from jupyter_dtrain.wire.agent_messages import Fetched
 from jupyter_dtrain.wire.values import digests
 
+from .home import rank_home
+
 
 def store_values(pickled: dict[str, bytes]) -> None:
     """Bind every name, or none. Raises :class:`ValueError` with the name and the reason."""
@@ -72,10 +74,23 @@ def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
             try:
                 values[name] = cloudpickle.dumps(namespace[name], protocol=5)
             except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
-                failed[name] = f"{type(error).__name__}: {error}"
+                failed[name] = _why_not(namespace[name]) or f"{type(error).__name__}: {error}"
     missing = [name for name in names if name not in namespace]
     pickles = list(values.values())
     return Fetched(list(values), digests(pickles), missing, failed), pickles
+
+
+def _why_not(value: Any) -> str:
+    """A framework's own words on why a value cannot be sent; empty where it has none."""
+    home = rank_home()
+    try:
+        if home is not None:
+            home.plugins.on_host(value)
+    except ValueError as error:
+        return str(error)
+    except Exception:  # noqa: BLE001 — the first error stands
+        return ""
+    return ""
 
 
 def _namespace() -> dict[str, Any]:

@@ -50,8 +50,9 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
     for name in sorted({name for held in told.values() for name in held}):
         values = {rank: held.get(name) for rank, held in told.items()}
         groups: dict[object, list[int]] = {}
+        pieces: dict[str, str] = {}
         for rank, value in values.items():
-            groups.setdefault(_identity(value), []).append(rank)
+            groups.setdefault(_identity(value, pieces), []).append(rank)
         for ranks in groups.values():
             on = "all" if len(ranks) == size else format_ranks(ranks)
             shown = _cells({rank: values[rank] for rank in ranks})
@@ -84,12 +85,18 @@ def inventory_table(
     return _with_notes(table(caption, headers, cells), notes)
 
 
-def _identity(value: NamedValue | None) -> object:
-    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place."""
+def _identity(value: NamedValue | None, pieces: dict[str, str]) -> object:
+    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place.
+
+    ``pieces``: the digest that the first rank with a piece has of it.
+    """
     if value is None:
         return None
-    same = value.piece or value.digest
-    return (value.type, tuple(value.shape or ()), value.dtype, value.placement, value.parts, same, value.words)
+    digest = value.digest
+    if value.piece and digest == pieces.setdefault(value.piece, digest):
+        digest = ""
+    form = (value.type, tuple(value.shape or ()), value.dtype, value.placement, value.parts)
+    return (*form, digest, value.whole, value.words)
 
 
 def _cells(values: Mapping[int, NamedValue | None]) -> list[str]:

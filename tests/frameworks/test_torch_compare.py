@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from jupyter_dtrain.view.contents import inventory_rows
 from tests.session.cells import run
 
 SET_UP = """
@@ -46,6 +47,12 @@ def alike(replicas):
     run(replicas, "make()")
     assert replicas.check("model").identical
     return replicas
+
+
+def marked(session):
+    """The variables that ``vars`` marks as different, of a sharded tensor and a dictionary with it."""
+    found = session.vars(["spread", "tree"])
+    return sorted({row.name for row in inventory_rows(session.world.size, found.ranks) if row.differs})
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,10 @@ spread = DTensor.from_local(part, mesh, [Replicate(), Shard(0)], run_check=False
 """,
     )
     assert replicas.diff("spread").identical
+    run(replicas, "tree = {'spread': spread, 'whole': torch.ones(2)}")
+    assert marked(replicas) == []
     run(replicas, "spread._local_tensor[1] += 2", 3)
+    assert marked(replicas) == ["spread", "tree"]
     first = replicas.diff("spread").first
     assert (first.name, first.ranks, first.reference) == ("spread (4,) at (4,)", [3], 1)
     assert first.amounts[0].largest == 2.0
