@@ -133,6 +133,7 @@ class Torch(Framework):
         """Record the losses that wait for their optimizer step, and report the last steps of pipelines."""
         self._pipelines.end()
         self._metrics.end()
+        self._groups.let_go()
 
     def children_ended(self, pids: set[int]) -> None:
         """Data loaders whose persistent workers were ended start new ones."""
