@@ -41,6 +41,7 @@ from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
@@ -413,6 +414,13 @@ class Session(SessionFacts, Variables, Snapshots):
         """
         self._membership.stop()
 
+    def store_runs(self, patience: float = 2.0) -> None:
+        """Have the store know all that the ranks have said by now, which it else does within a second.
+
+        Readers of the store in this process begin so. Never raises, and gives up after ``patience`` seconds.
+        """
+        self._link.store_runs(patience)
+
     def stop_soon(self) -> None:
         """Ask the world to end, without waiting: for a kernel that is shutting down."""
         self._membership.stop_soon()
@@ -465,6 +473,7 @@ class Session(SessionFacts, Variables, Snapshots):
 
 open_sessions: OpenSessions[Session] = OpenSessions()
 """The open sessions of this process."""
+before_reading.append(open_sessions.store_all)
 
 
 def current() -> Session:

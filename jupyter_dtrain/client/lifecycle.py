@@ -40,6 +40,9 @@ class OpenSession(Protocol):
     def drives(self) -> bool:
         """Whether the session may run cells."""
 
+    def store_runs(self) -> None:
+        """Have the store know all that the ranks have said by now; never raises."""
+
     def stop_soon(self) -> None:
         """Ask the world to end, without waiting for it."""
 
@@ -118,6 +121,12 @@ class OpenSessions(Generic[S]):
         if self.failure:
             raise NoWorld(self.failure)
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
+
+    def store_all(self) -> None:
+        """Have the stewards store what their ranks have said by now, for a person who reads the store next."""
+        for session in list(self._sessions):
+            if not session.closed:
+                session.store_runs()
 
     def stop_all(self) -> None:
         """Ask the worlds that were started and are still driven here to end, without waiting for it."""

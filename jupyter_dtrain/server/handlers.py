@@ -27,6 +27,7 @@ from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
 from jupyter_dtrain.view.contents import inventory_rows
 from jupyter_dtrain.view.document import document
+from jupyter_dtrain.view.labels import ending_of
 from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
@@ -316,6 +317,7 @@ def _summary(run: Stored) -> dict[str, Any]:
             size=run.size,
             outcome=run.outcome,
             remark=run.remark,
+            ending=ending_of(run),
             started=run.started,
             elapsed=run.elapsed,
             source=run.source[:4000],

@@ -55,12 +55,14 @@ class RunSummary(msgspec.Struct, frozen=True):
     cell: str
     """The id of its cell in the notebook; empty if unknown."""
     step: int | None
-    """The step of the slowest rank."""
+    """The step of the rank that is furthest ahead."""
     ranks: list[int]
     outcome: RunOutcome
     started: float
     """Seconds since the epoch."""
     ended: float | None
+    elapsed: float | None
+    """The seconds that it took; null while it goes on."""
     states: dict[str, int]
     """The number of ranks in each state."""
 
@@ -129,6 +131,8 @@ class StoredRun(msgspec.Struct, frozen=True):
     size: int
     outcome: RunOutcome
     remark: str
+    ending: str
+    """How it ended, in words."""
     started: float
     """Seconds since the epoch."""
     elapsed: float

@@ -67,8 +67,8 @@ def write(db: sqlite3.Connection, series: int, parts: Iterable[Series]) -> None:
 def newest(rows: Iterable[tuple[int, str, int, int, float | None, float | None]]) -> dict[int, Newest]:
     """The newest values of each run, from the rows of :data:`NEWEST`."""
     runs: dict[int, dict[str, list[tuple[int, int, float | None, float | None]]]] = {}
-    for run, name, rank, step, last, low in rows:
-        runs.setdefault(run, {}).setdefault(name, []).append((rank, step, last, low))
+    for run, name, rank, step, last, best in rows:
+        runs.setdefault(run, {}).setdefault(name, []).append((rank, step, last, best))
     found = {}
     for run, metrics in runs.items():
         points = {

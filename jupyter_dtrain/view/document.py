@@ -334,8 +334,8 @@ def status(picture: Picture) -> Status:
         remark=picture.remark,
         marks=picture.marks,
         step=max(picture.steps.values(), default=None),
-        steps_per_second=_short(picture.speed.steps),
-        samples_per_second=_short(picture.speed.samples),
+        steps_per_second=picture.speed.steps,
+        samples_per_second=picture.speed.samples,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )

@@ -119,6 +119,11 @@ def _placed(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     return ", ".join(named[:_RANKS]) + (f" and {hidden} more" if hidden else "")
 
 
+def mean_of(name: str) -> str:
+    """The title of a speed in a table: the mean of a run."""
+    return f"{name}, mean"
+
+
 def values_of(
     name: str, series: Mapping[int, Columns], times: Mapping[int, StepTime]
 ) -> tuple[str, dict[int, tuple[int, float]]]:
@@ -128,7 +133,7 @@ def values_of(
     if mean is None or not all(rank in times and mean(times[rank]) for rank in newest):
         return name, newest
     means = {rank: (step, mean(times[rank]) / times[rank].seconds) for rank, (step, _) in newest.items()}
-    return f"{name}, mean", means
+    return mean_of(name), means
 
 
 def _row(name: str, series: Mapping[int, Columns], ranks: list[int], times: Mapping[int, StepTime]) -> list[str]:

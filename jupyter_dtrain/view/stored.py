@@ -15,7 +15,15 @@ from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from jupyter_dtrain.core.causes import as_seen, distinct, is_echo
-from jupyter_dtrain.core.metrics import STEPS_PER_SECOND, RankSteps, is_finite, lowest, newest_value, speed
+from jupyter_dtrain.core.metrics import (
+    SAMPLES_PER_SECOND,
+    STEPS_PER_SECOND,
+    RankSteps,
+    is_finite,
+    lowest,
+    newest_value,
+    speed,
+)
 from jupyter_dtrain.core.world import count_ranks
 
 from . import saved
@@ -334,15 +342,15 @@ def _measures(metrics: Mapping[str, Series]) -> dict[str, tuple[float | None, fl
     """Last (the mean over ranks), lowest and highest finite value of each metric; of a speed, the run's alone."""
     ranks = RankSteps.of(metrics)
     times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
-    of_run = speed(ranks)
     found: dict[str, tuple[float | None, float | None, float | None]] = {}
     for name, series in metrics.items():
         title, newest = saved.values_of(name, series, times)
-        if title != name:
-            found[title] = (of_run.steps if name == STEPS_PER_SECOND else of_run.samples, None, None)
-            continue
-        finite = [value for columns in series.values() for value in columns.values if is_finite(value)]
-        found[name] = newest_value(newest), lowest(finite), max(finite, default=None)
+        if title == name:
+            finite = [value for columns in series.values() for value in columns.values if is_finite(value)]
+            found[name] = newest_value(newest), lowest(finite), max(finite, default=None)
+    for name, value in zip((STEPS_PER_SECOND, SAMPLES_PER_SECOND), speed(ranks), strict=True):
+        if value is not None:
+            found[saved.mean_of(name)] = value, None, None
     return found
 
 

@@ -285,13 +285,15 @@ export interface RunSummary {
   number: number;
   /** The id of its cell in the notebook; empty if unknown. */
   cell: string;
-  /** The step of the slowest rank. */
+  /** The step of the rank that is furthest ahead. */
   step: number | null;
   ranks: number[];
   outcome: RunOutcome;
   /** Seconds since the epoch. */
   started: number;
   ended: number | null;
+  /** The seconds that it took; null while it goes on. */
+  elapsed: number | null;
   /** The number of ranks in each state. */
   states: Record<string, number>;
 }
@@ -437,6 +439,8 @@ export interface StoredRun {
   size: number;
   outcome: RunOutcome;
   remark: string;
+  /** How it ended, in words. */
+  ending: string;
   /** Seconds since the epoch. */
   started: number;
   elapsed: number;

@@ -25,7 +25,19 @@ function points(xs: number[], ys: number[]): Points {
 
 function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
   const none = { name: "", note: "", tags: [], kept: false, remark: "", source: "", losses: [] };
-  return { id, ...none, world: "w", number: id, ranks: 2, size: 2, outcome: "ok", started: id, elapsed: 1, ...more };
+  return {
+    id,
+    ...none,
+    world: "w",
+    number: id,
+    ranks: 2,
+    size: 2,
+    outcome: "ok",
+    started: id,
+    elapsed: 1,
+    ending: "ok",
+    ...more,
+  };
 }
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
@@ -188,20 +200,17 @@ describe("a picture", () => {
 });
 
 describe("the ending of a run", () => {
-  const loss = { name: "loss", last: 1, step: 1, best: 1 };
-
   it("is not well when its loss is no number, though every rank ended well", () => {
-    expect(endingOfStored(run(1, { losses: [loss] }))).toMatchObject({ outcome: "ok", words: "ok" });
-    const nan = { losses: [loss, { ...loss, last: null }] };
-    expect(endingOfStored(run(1, nan))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
-    expect(endingOfStored(run(1, { ...nan, outcome: "error" })).words).toBe("error");
+    expect(endingOfStored(run(1))).toMatchObject({ outcome: "ok", words: "ok" });
+    expect(endingOfStored(run(1, { ending: "ok, but NaN" }))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
+    expect(endingOfStored(run(1, { outcome: "error", ending: "error" })).words).toBe("error");
   });
 
   it("says what became of lost ranks when it went on without them, and only then", () => {
     const remark = "rank 1 was replaced";
-    expect(endingOfStored(run(1, { remark }))).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
-    const nan = { remark, losses: [{ ...loss, last: null }] };
-    expect(endingOfStored(run(1, nan)).words).toBe("ok, but NaN, rank 1 was replaced");
-    expect(endingOfStored(run(1, { remark, outcome: "interrupted" })).words).toBe("interrupted");
+    const found = endingOfStored(run(1, { remark, ending: `ok, ${remark}` }));
+    expect(found).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
+    expect(found.title).toBe("It went on when ranks were lost, and ended well.");
+    expect(endingOfStored(run(1, { remark, outcome: "interrupted", ending: "interrupted" })).words).toBe("interrupted");
   });
 });

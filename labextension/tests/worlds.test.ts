@@ -211,6 +211,7 @@ describe("the worlds of a page", () => {
       outcome: "running" as const,
       started: 0,
       ended: null,
+      elapsed: null,
       states: {},
     };
     const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run, runs: [run] })];
@@ -239,6 +240,12 @@ describe("the worlds of a page", () => {
       ["idle", 5, 1000],
       ["dead", 5, 1000],
     ]);
+    // Another process has the number since: nothing of the old one is shown for it.
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "idle", true)] });
+    expect(details.ranks.map((rank) => [rank.state, rank.step, rank.memory])).toEqual([
+      ["idle", 5, 1000],
+      ["idle", null, null],
+    ]);
     expect(details.nodes).toEqual(["host"]);
   });
 
@@ -252,6 +259,7 @@ describe("the worlds of a page", () => {
       outcome: "running",
       started: 0,
       ended: null,
+      elapsed: null,
       states: {},
     });
     const one = summary(3, 0);
