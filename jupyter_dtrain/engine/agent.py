@@ -160,6 +160,7 @@ class Agent:
             self._interrupts,
             self._children,
             report,
+            min(healing.heritage, default=None),
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._step_work = step_work

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksBusy, Session
+from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.wire.healing_messages import ReadHeritage
 from tests.session.cells import begin, fail, pids, run, same, values
 from tests.steward.until import steward_of, until
@@ -132,6 +133,26 @@ own = [int(os.environ["RANK"])]
     assert values(run(healed, "own")) == {0: [0], 1: [1], 2: [0], 3: [3]}
     assert done.names == ["counter", "holder", "own"]
     assert "Rank 2 has a new process" in str(done)
+
+
+def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):
+    """A name that no rank has is the user's slip: its error is the same on all ranks, and blames no new one."""
+    run(healed, "model = {'weight': 1}")
+    kill(healed, 1)
+    healed.heal()
+    missing = fail(healed, "model").errors
+    slip = fail(healed, "modle")
+
+    assert missing.keys() == {1}
+    assert missing[1].notes == [
+        (
+            "Rank 1 is a new process, without the variables that cells made before it came. "
+            "%distributed resync --from 0 model copies model from rank 0."
+        )
+    ]
+    assert "new process" not in "\n".join(blocks(slip))
+    healed.resync(["model"], 0)
+    assert same({"weight": 1}, 4) == values(run(healed, "model"))
 
 
 def test_an_impossible_heal_is_refused_before_anything_happens(healed):
