@@ -204,6 +204,7 @@ class Agent:
             self._interrupts,
             self._children,
             report,
+            min(healing.heritage, default=None),
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._step_work = step_work
@@ -291,7 +292,7 @@ class Agent:
             request = read_values_request(parent["content"])
             match request:
                 case StoreValues(names=names, digests=digests):
-                    store_values(unpack(names, digests, parent["buffers"]))
+                    store_values(unpack(names, digests, _taken(parent["buffers"])))
                 case FetchValues(names=names):
                     answer, buffers = fetch_values(names)
                 case TellWidgets(messages=messages):
@@ -374,7 +375,7 @@ class Agent:
         if generation != self._whole and len(cell.ranks) == self._place.size:
             self._recover(cell.code)
             self._whole = generation
-        store_values(unpack(cell.names, cell.digests, buffers))
+        store_values(unpack(cell.names, cell.digests, _taken(buffers)))
         self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
@@ -577,3 +578,10 @@ class Agent:
 def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _taken(buffers: list[Any]) -> list[Any]:
+    """The buffers of a message, which the kernel keeps until its next one, and the values with them, without this."""
+    taken = list(buffers)
+    buffers.clear()
+    return taken

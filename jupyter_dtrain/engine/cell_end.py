@@ -30,6 +30,7 @@ from . import end_reason
 from .framework import CellEnds
 from .interrupts import CellStopped
 from .memory import clear_frames, is_out_of_memory, let_go
+from .tracebacks import missing_name
 from .words import PATIENCE, Words, type_name, words_of
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ class CellEnd:
         interrupts: Interrupts,
         children: Children,
         report: Callable[[Report], None],
+        elder: int | None = None,
     ) -> None:
-        """``place``: the rank's; ``report`` sends to the steward."""
+        """``place``: the rank's; ``report`` sends to the steward.
+
+        ``elder``: for a rank that came into a living world, one of those that were there; None for any other.
+        """
         self._place = place
         self._recorder = recorder
         self._descriptors = descriptors
@@ -88,6 +93,7 @@ class CellEnd:
         self._interrupts = interrupts
         self._children = children
         self._report = report
+        self._elder = elder
         self._failed: BaseException | None = None
         """What ended the last cell that failed; Python keeps it, too, for those who look at ``sys.last_value``."""
         self.words_patience = PATIENCE
@@ -186,7 +192,8 @@ class CellEnd:
             try:
                 waited = "" if stopped else words.ask(lambda: self._main_thread.waited_in(exception), lambda _: "")
                 error = self._tracebacks.error(exception, words)
-                error = msgspec.structs.replace(error, waited=waited, released=released)
+                notes = [*self._newcomers_note(exception), *error.notes]
+                error = msgspec.structs.replace(error, waited=waited, released=released, notes=notes)
             except BaseException as failure:  # noqa: BLE001 — no memory, say: the cause is shown all the same
                 why = f"<its traceback could not be made: {type_name(failure)}>"
                 error = Error(type_name(exception), why, [])
@@ -199,6 +206,15 @@ class CellEnd:
         if failed is not None and failed is not exception:
             with self._despite("The memory of an earlier failed cell may still be in use"):
                 self._interrupts.bounded(lambda: clear_frames(failed), MEMORY_PATIENCE)
+
+    def _newcomers_note(self, exception: BaseException) -> list[str]:
+        """Why a new rank lacks a variable, and how it gets one."""
+        name = missing_name(exception)
+        if self._elder is None or not name:
+            return []
+        lacks = f"Rank {self._place.rank} is a new process, without the variables that cells made before it came."
+        cure = f"%distributed resync --from {self._elder} {name} copies {name} from rank {self._elder}."
+        return [f"{lacks} {cure}"]
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for ``event``; Stop ends that."""

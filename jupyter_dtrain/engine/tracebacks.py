@@ -236,6 +236,14 @@ def members(exception: BaseException) -> tuple[BaseException, ...]:
     return found
 
 
+def missing_name(exception: BaseException) -> str:
+    """The variable for which a :class:`NameError` was raised; empty if it is another exception."""
+    if not issubclass(type(exception), NameError) or issubclass(type(exception), UnboundLocalError):
+        return ""
+    name = _own(exception, "name", NameError)
+    return name if isinstance(name, str) and name.isidentifier() else ""
+
+
 def _own(exception: BaseException, name: str, owner: type = BaseException) -> Any:
     """The interpreter's own attribute, whatever the class puts in its place."""
     return vars(owner)[name].__get__(exception)

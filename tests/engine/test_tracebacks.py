@@ -8,9 +8,13 @@ import sysconfig
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.engine.main_thread import MainThread
+from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.engine.tracebacks import (
     MAX_DEPTH,
     MAX_FRAMES,
@@ -53,6 +57,35 @@ def test_frames_before_the_cell_are_left_out(tracebacks):
     assert [("cell [1]", 3, "", "f()", True), ("cell [1]", 2, "f", "1 / 0", True)] == [
         (frame.file, frame.line, frame.function, frame.source, frame.cell) for frame in frames
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "said"),
+    [
+        ("dist.all_reduce(1)", "wrapper", "all_reduce"),
+        ("dist.all_reduce(1)", "_variable_call", "all_reduce"),
+        ("dist.all_reduce(1)", "backward", "backward"),
+        ("f = dist.all_reduce; f(1)", "thread_fn", "f"),
+        ("(lambda: dist.all_reduce)()(1)", "wrapper", "wrapper"),
+    ],
+)
+def test_a_wait_has_the_name_in_the_users_line_where_the_librarys_says_nothing(tracebacks, line, name, said):
+    """A line that shows no name leaves the library's."""
+
+    class Mine(Framework):
+        name = "mine"
+
+        def waits(self):
+            return name
+
+    main_thread = MainThread(Plugins([("mine", Mine())], lambda _: None), tracebacks, lambda _: None)
+    found = []
+
+    def all_reduce(_value):
+        found.append(main_thread._wait_at(sys._getframe(), None, idle=True).call)
+
+    execute(line, namespace={"dist": SimpleNamespace(all_reduce=all_reduce)})
+    assert found == [said]
 
 
 def test_an_exception_that_never_met_a_cell_has_no_frames(tracebacks):

@@ -31,11 +31,6 @@ def plain(text: str) -> str:
     return ANSI.sub("", text)
 
 
-def is_empty_panel(content: dict[str, Any]) -> bool:
-    """Whether a display is the place of a panel that had nothing to show."""
-    return "panel" in content["metadata"].get("dtrain", {}) and content["data"] == {"text/plain": ""}
-
-
 class Cell:
     """Messages of the kernel for one request, also those that come after its answer."""
 
@@ -83,7 +78,7 @@ class Cell:
 
     @property
     def displays(self) -> list[dict[str, Any]]:
-        """The rich outputs as they look now: updates stand in place of what they replace. An empty panel is none."""
+        """The rich outputs as they look now: updates stand in place of what they replace. An empty one is none."""
         shown: list[dict[str, Any]] = []
         by_id: dict[str, dict[str, Any]] = {}
         for message in list(self.messages):
@@ -97,7 +92,7 @@ class Cell:
                 shown.append(content)
                 if display_id is not None:
                     by_id[display_id] = content
-        return [content for content in shown if not is_empty_panel(content)]
+        return [content for content in shown if content["data"] != {"text/plain": ""}]
 
     @property
     def display_texts(self) -> list[str]:

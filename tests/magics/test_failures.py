@@ -270,3 +270,23 @@ def test_lines_have_the_numbers_that_the_editor_shows(ranks):
     assert "\n         4 x = 1" in above
     assert "----> 2 1 / 0" in plain
     assert "----> 2 exec(compile(" in nested
+
+
+def test_an_error_is_shown_while_other_ranks_go_on_and_once_in_the_end(ranks):
+    """Rank 0 works until the file is there; the place of the early report is empty afterwards."""
+    code = """%%distributed
+import os, pathlib, time
+if os.environ["RANK"] == "1":
+    raise ValueError("cause")
+while not pathlib.Path("release").exists():
+    time.sleep(0.02)
+"""
+    cell = ranks.send(code).wait_for(lambda cell: cell.display_texts)
+    assert cell.display_texts[0].startswith("ValueError on rank 1\n")
+    assert cell.display_texts[0].endswith("ValueError: cause\n\nThe cell goes on until ranks 0,2 have ended.")
+    assert cell.error is None
+    (ranks.folder / "release").touch()
+    cell.wait()
+
+    assert cell.display_texts == []
+    assert cell.traceback.startswith("ValueError on rank 1\n")

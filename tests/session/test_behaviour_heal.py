@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksBusy, Session
+from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.wire.healing_messages import ReadHeritage
 from tests.session.cells import begin, fail, pids, run, same, values
 from tests.steward.until import steward_of, until
@@ -133,6 +134,26 @@ own = [int(os.environ["RANK"])]
     assert done.names == ["counter", "holder", "own"]
     assert "Rank 2 has a new process" in str(done)
     assert "counter was not the same on ranks 1,3, and has the values of rank 0 now.\n" in f"{done}\n"
+
+
+def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):
+    """A name that no rank has is the user's slip: its error is the same on all ranks, and blames no new one."""
+    run(healed, "model = {'weight': 1}")
+    kill(healed, 1)
+    healed.heal()
+    missing = fail(healed, "model").errors
+    slip = fail(healed, "modle")
+
+    assert missing.keys() == {1}
+    assert missing[1].notes == [
+        (
+            "Rank 1 is a new process, without the variables that cells made before it came. "
+            "%distributed resync --from 0 model copies model from rank 0."
+        )
+    ]
+    assert "new process" not in "\n".join(blocks(slip))
+    healed.resync(["model"], 0)
+    assert same({"weight": 1}, 4) == values(run(healed, "model"))
 
 
 def test_an_impossible_heal_is_refused_before_anything_happens(healed):

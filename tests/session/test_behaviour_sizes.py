@@ -71,3 +71,18 @@ def test_two_worlds_live_side_by_side(launch, world):
         assert same("world") == world["here"]
         assert current() is other
     assert current() is not other
+
+
+@pytest.mark.parametrize("way", ["push", "inputs"])
+def test_a_rank_holds_a_value_once(world, way):
+    """It keeps no message until the next one comes."""
+    value, size = bytes(80_000_000), 80_000_000
+    held = psutil.Process(world.world.ranks[0].pid).memory_info
+    before = held().rss
+    if way == "push":
+        world.push({"sent": value}, [0])
+    else:
+        run(world, "pass", [0], inputs={"sent": value})
+    until(lambda: held().rss < before + 1.5 * size)
+    assert [size] == list(values(run(world, "len(sent)", [0])).values())
+    run(world, "del sent", [0])
