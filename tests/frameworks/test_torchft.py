@@ -153,7 +153,7 @@ class Elastic:
     @property
     def joined(self) -> Run:
         """The run that joined."""
-        return self.session.last_run
+        return self.run.joined[-1] if self.run.joined else self.run
 
 
 def test_a_plain_manager_trains_and_is_quiet(three):
