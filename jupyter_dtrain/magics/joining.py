@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import display_functions
 
@@ -20,6 +20,9 @@ from jupyter_dtrain.wire.steward_messages import ReadStatus
 from .offers import world_names
 from .parsing import MagicParser, Parsed
 from .transform import tell_auto
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 _told: set[str] = set()
 """The ids of the worlds that :func:`tell_worlds` has named."""
@@ -103,6 +106,16 @@ def tell_worlds() -> None:
             f"World {world.name!r} is running, {_ranks(world.size)}, {_ago(world)} old: "
             f"%distributed attach {world.name} joins it, %distributed stop {world.name} ends it."
         )
+
+
+def tell_worlds_after_cell(shell: InteractiveShell) -> None:
+    """Call :func:`tell_worlds` once the cell that runs has ended: it may attach to one of them itself."""
+
+    def tell(*_: object) -> None:
+        shell.events.unregister("post_run_cell", tell)
+        tell_worlds()
+
+    shell.events.register("post_run_cell", tell)
 
 
 def _driver(world: Listing) -> str:
