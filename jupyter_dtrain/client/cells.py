@@ -66,7 +66,7 @@ class Cells:
         self._request = request
         self._patience = patience
         self.last: Run | None = None
-        """The run that was submitted last."""
+        """The run that was submitted last, without those that only prepare ranks or join another run."""
         self._known: set[int] = set()
         """The runs that this session has submitted, or has found under way."""
 
@@ -88,10 +88,12 @@ class Cells:
         cell: Cell | None,
         joins: int | None = None,
         companion: Companion | None = None,
+        aside: bool = False,
     ) -> Run:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.
 
-        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run.
+        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run;
+        ``aside``: whether it only prepares ranks.
         """
         self._link.check_alive()
         self._link.check()
@@ -108,7 +110,7 @@ class Cells:
         self._link.check_ranks(chosen)
         check_free(chosen, self._fold.left_behind())
         with StopButton() as stop_button:
-            run = self._make(self._link.number_run(), code, chosen)
+            run = self._make(self._link.number_run(), code, chosen, aside=aside or joins is not None)
             view = make_view(run)
             try:
                 entry = Entry(
@@ -195,12 +197,13 @@ class Cells:
             inputs={},
             watch=Watching(metrics=False),
             cell=Cell(run_name=name),
+            aside=True,
         )
 
-    def _make(self, number: int, code: str, ranks: list[int]) -> Run:
+    def _make(self, number: int, code: str, ranks: list[int], *, aside: bool = False) -> Run:
         size = size_at(ranks, self._link.world.size)
         run = Run(number, code, ranks, size, self._requests.read_events, self._request.id)
         self._known.add(number)
-        if self.last is None or number >= self.last.number:
+        if not aside and (self.last is None or number >= self.last.number):
             self.last = run
         return run

@@ -92,7 +92,10 @@ class SessionFacts:
 
     @property
     def last_run(self) -> Run | None:
-        """The run that was submitted last; None before the first."""
+        """The run that was submitted last; None before the first.
+
+        Runs in which new ranks are prepared, or join an elastic run (:attr:`.Run.joined`), do not count.
+        """
         return self._cells.last
 
     @property

@@ -27,7 +27,7 @@ from jupyter_dtrain.core.exits import describe_request
 from jupyter_dtrain.wire.reports import Ended, Report
 
 from . import end_reason
-from .framework import CellEnds
+from .framework import CellEnds, NothingToJoin
 from .interrupts import CellStopped
 from .memory import clear_frames, is_out_of_memory, let_go
 from .tracebacks import missing_name
@@ -183,6 +183,8 @@ class CellEnd:
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):
             return "ok"
+        if issubclass(type(exception), NothingToJoin):
+            return "interrupted"
         return "interrupted" if self._interrupts.requested and issubclass(type(exception), _STOPS) else "error"
 
     def _tell(self, exception: BaseException, *, released: bool) -> None:

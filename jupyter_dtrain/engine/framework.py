@@ -57,6 +57,13 @@ class CellEnds(BaseException):
     """A framework raises it where a script would wait for ever: the cell ends well here, on this rank."""
 
 
+class NothingToJoin(RuntimeError):
+    """A framework raises it in a rank that joins a run, where the others have none left that it could join.
+
+    The rank's cell ends as interrupted: neither its code nor that of the others has failed.
+    """
+
+
 class Start:
     """Before user code. Members are called once, on the main thread, in the order in which they stand here."""
 

@@ -22,6 +22,8 @@ from .parsing import MagicParser, Parsed
 from .transform import tell_auto
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.view import RunView
 
@@ -113,6 +115,16 @@ def tell_worlds() -> None:
             f"World {world.name!r} is running, {_ranks(world.size)}, {_ago(world)} old: "
             f"%distributed attach {world.name} joins it, %distributed stop {world.name} ends it."
         )
+
+
+def tell_worlds_after_cell(shell: InteractiveShell) -> None:
+    """Call :func:`tell_worlds` once the cell that runs has ended: it may attach to one of them itself."""
+
+    def tell(*_: object) -> None:
+        shell.events.unregister("post_run_cell", tell)
+        tell_worlds()
+
+    shell.events.register("post_run_cell", tell)
 
 
 def _driver(world: Listing) -> str:

@@ -53,6 +53,16 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     notebook.ok("%distributed stop")
 
 
+def test_a_cell_that_attaches_is_not_told_to_attach(left, open_notebook):
+    """It loads the extension as well, as the first cell of a notebook does."""
+    notebook = open_notebook()
+    said = notebook.ok("%load_ext jupyter_dtrain\n%distributed attach left").out
+    notebook.ok("%distributed stop")
+
+    assert "Attached to world 'left'" in said
+    assert "joins it" not in said
+
+
 @pytest.mark.slow
 def test_two_notebooks(open_notebook):
     """The second observes, then takes over, and the first hears of it."""
