@@ -121,7 +121,7 @@ class CellCompiler(CachingCompiler):
 
     def __init__(self, name: Callable[[str, str, int], str], of_magic: Callable[[], str | None]) -> None:
         """``name`` names a cell's code; ``of_magic`` gives the name of the cell whose magic runs now."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._name = name
         self._of_magic = of_magic
 
