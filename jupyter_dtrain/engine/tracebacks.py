@@ -102,8 +102,9 @@ class Tracebacks:
     def _named(self, exception: BaseException, text: str) -> str:
         """``text`` of a syntax error with the cell's name in place of a file name that we made up."""
         file = _own(exception, "filename", SyntaxError) if issubclass(type(exception), SyntaxError) else None
-        name = self._cell_name(file) if type(file) is str else None
-        return text if name is None else text.replace(str(file), name)
+        if type(file) is not str or (name := self._cell_name(file)) is None:
+            return text
+        return text.replace(file, name)
 
     def place(self, exception: BaseException) -> str:
         """The last line of the user's own code that raised ``exception``, such as ``cell [3], line 2, in f``."""
