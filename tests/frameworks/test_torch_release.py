@@ -158,6 +158,28 @@ if rank == 0:
     assert {0: False} == values(run(training, "left.join(20); left.is_alive()", [0]))
 
 
+def test_a_collective_that_exceeds_its_own_timeout_breaks_no_later_cell(training, meeting):
+    """gloo closes the group's connections then. No rank was released, and the cell may have caught the error."""
+    late = f"""
+import os
+from datetime import timedelta
+came = {str(meeting / "came")!r}
+part = dist.new_group()
+try:
+    while rank == 1 and not os.path.exists(came):
+        time.sleep(0.02)
+    dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+except RuntimeError:
+    open(came, "w").close()
+"""
+    run(training, late)
+    after = run(training, ADD)
+
+    assert same(3.0) == values(after)
+    assert all("part: this process group is gone. Make it again" in text for text in texts(after).values())
+    run(training, "del part")
+
+
 def test_a_rank_that_never_comes_to_the_set_up(training):
     """It failed before; the others end, and the next set-up works."""
     run(training, "dist.destroy_process_group()")

@@ -106,6 +106,8 @@ class _Kept(NamedTuple):
     """When, in ``time.time_ns()``."""
     loops: frozenset[int]
     """Its epoll instances."""
+    registered: int
+    """How many descriptors were registered there at first."""
     threads: frozenset[int]
     """The system's numbers of the threads that began with it; its workers are among them."""
 
@@ -140,8 +142,13 @@ class TorchGroups:
 
     @property
     def unusable(self) -> bool:
-        """Whether a set-up failed, or the groups were released, in the last cell."""
-        return self._half_made or self._released
+        """Whether a set-up failed, the groups were released, or one of them has lost a connection.
+
+        gloo closes the connections of a group in which a collective has exceeded its timeout, or whose peer has gone.
+        """
+        if self._half_made or self._released:
+            return True
+        return any(len(registered(one.loops)) < one.registered for one in self._kept if _lives(one.group))
 
     @property
     def on_device(self) -> bool:
@@ -244,7 +251,9 @@ class TorchGroups:
             group = next(iter(result), None) if isinstance(result, tuple) else None
             if loops and isinstance(group, dist.ProcessGroup):
                 begun = frozenset(_threads() - running)
-                self._kept.append(_Kept(group, self._generation, made_at, frozenset(loops), begun))
+                self._kept.append(
+                    _Kept(group, self._generation, made_at, frozenset(loops), len(registered(loops)), begun)
+                )
             return result
 
         return make
@@ -256,8 +265,7 @@ class TorchGroups:
         worker needs the interpreter lock. The end of a group, which joins its workers, does not let go of that lock
         (pytorch#56297): a group that a program destroys in that moment would hold its rank up for ever.
         """
-        c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        ended = [one for one in self._kept if c10d is not None and one.group not in c10d._world.pg_map]  # noqa: SLF001
+        ended = [one for one in self._kept if not _lives(one.group)]
         if not ended:
             return
         old = [one for one in ended if one.generation != self._generation]
@@ -373,10 +381,11 @@ class TorchGroups:
         """A new process has taken a dead rank's place, or the world has another number of ranks."""
         self._healed = True
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str] = frozenset()) -> list[str]:
         """Make the default group again, in a new generation and with all ranks; return notes on what the user must do.
 
-        Raises :class:`TimeoutError` when a rank does not come, and whatever ``init_process_group`` raises.
+        ``bound``: the names that the cell binds anew. Raises :class:`TimeoutError` when a rank does not come, and
+        whatever ``init_process_group`` raises.
         """
         dist: Any = sys.modules.get("torch.distributed")
         if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
@@ -398,7 +407,7 @@ class TorchGroups:
                 else "ranks made it differently, or in a way that cannot be repeated"
             )
             return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
-        return self._make_again(dist)
+        return self._make_again(dist, bound)
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
         """The plan of each rank, by rank."""
@@ -416,7 +425,7 @@ class TorchGroups:
             time.sleep(ARRIVAL_POLL / 4)
         return found | {r: json.loads(store.get(f"{r}")) for r in range(self._place.size) if r != self._place.rank}
 
-    def _make_again(self, dist: Any) -> list[str]:
+    def _make_again(self, dist: Any, bound: frozenset[str]) -> list[str]:
         assert self._set_up is not None
         old = dist.group.WORLD
         gc.collect()  # drops modules that are no longer referenced
@@ -451,6 +460,9 @@ class TorchGroups:
                 f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
                 f"group again with new_group(), then `{names[0] if names else 'module'}._update_process_group(group)`."
             )
+        groups = [(name, value) for name, value in user_names() if issubclass(type(value), dist.ProcessGroup)]
+        if own := sorted(name for name, group in groups if group in living - {old} and name not in bound):
+            notes.append(f"{', '.join(own)}: this process group is gone. Make it again with new_group().")
         if sharded:
             # Interrupted in forward or backward, it has parts of its parameters in the wrong place: no new group helps.
             names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
@@ -482,6 +494,12 @@ def _same_backend(dist: ModuleType, backend: str | None) -> bool:
         or backend.lower() == dist.get_backend().lower()
         or backend.lower() in dist.get_backend().lower()
     )
+
+
+def _lives(group: Any) -> bool:
+    """Whether a process group was made and not destroyed."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    return group in c10d._world.pg_map  # noqa: SLF001 — torch has no public list of groups
 
 
 def _threads() -> set[int]:

@@ -260,9 +260,9 @@ class Torch(Framework):
         """DDP modules must begin anew, as those that a new rank gets."""
         self._groups.rejoin()
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str]) -> list[str]:
         """Set up the default group again with its old arguments, and the DDP modules that used it."""
-        return self._groups.recover()
+        return self._groups.recover(bound)
 
 
 def _is_library(torch: Any) -> None:
