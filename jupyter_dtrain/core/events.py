@@ -71,7 +71,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     cell_id: str = ""
     """The id that the cell has in the notebook file, where that is known."""
     name: str = ""
-    """The name that the person gave the run, on the lowest rank."""
+    """The name that the person gave the run."""
     above: int = 0
     """The lines of the notebook's cell above ``source``, such as its magic: the numbers of lines count them."""
     elastic: bool = False

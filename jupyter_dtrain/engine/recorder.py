@@ -202,10 +202,9 @@ class Recorder:
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
             cell = cell or Cell()
-            name = cell.run_name if source else ""
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
-            identity = (cell.number, cell.id, name, cell.above)
+            identity = (cell.number, cell.id, cell.run_name, cell.above)
             self._append(opened, Started(pid, host, at, VERSION, source, told, *identity, elastic, joins, together))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending

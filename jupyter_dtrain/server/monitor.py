@@ -314,18 +314,18 @@ class Monitor:
         restarted = known and state.incarnation != self._incarnation
         self._incarnation = state.incarnation
         if restarted:
-            self._alarms.ranks_ended()
+            self._alarms.restarted()
         self._failure = state.failure
         self._tell_failure()
         for rank in self._ranks:
             if rank.state == "dead":
                 for run in self._runs:
-                    run.lose(rank.rank, rank.words)
+                    run.doom(rank.rank, rank.words)
         self._alarms.ranks_are(self._ranks)
         over = restarted or state.phase not in ("running", "starting")
         for run in self._runs if over else ():
             for number in run.unfinished:
-                run.lose(number, "its world was restarted" if restarted else "its world has ended")
+                run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
     def _tell_changes(self) -> None:
         summary = self._summarise()
