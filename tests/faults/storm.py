@@ -38,10 +38,10 @@ from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.store import Store
 from tests.faults.__main__ import ROOT, digest, keep, lines
 from tests.faults.draws import DIES, LINES, POINTS, PREPARE, RAISES, STILL, STUCK, UNSTOPPABLE, Act, Draw, draw
-from tests.faults.pace import Pace
 from tests.faults.stage import Stage
 from tests.faults.told import Told, Truth
 from tests.faults.worlds import World, left_of, new_mark
+from tests.pace import Pace
 from tests.processes import loose_segments
 from tests.session.cells import Notes
 from tests.steward.until import running, until

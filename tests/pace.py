@@ -22,6 +22,22 @@ SLOWEST: Final = 3
 """So many of the slowest measurements count: one alone may be an accident."""
 
 
+def slack() -> float:
+    """Seconds that may be added to a promised time whose end was just now."""
+    return _slack([_smallest() for _ in range(SLOWEST)])
+
+
+def _smallest() -> float:
+    """Seconds that the smallest program takes."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)
+    return time.monotonic() - began
+
+
+def _slack(slowest: list[float]) -> float:
+    return LEAST + FACTOR * (sum(slowest) / len(slowest) if slowest else 0.0)
+
+
 class Pace:
     """Times the smallest program over and over, on a thread of its own.
 
@@ -36,13 +52,11 @@ class Pace:
     def slack(self, since: float) -> float:
         """Seconds that may be added to a promised time; ``since``: ``time.monotonic()`` when it began."""
         slowest = sorted((took for when, took in list(self._measured) if when >= since), reverse=True)[:SLOWEST]
-        return LEAST + FACTOR * (sum(slowest) / len(slowest) if slowest else 0.0)
+        return _slack(slowest)
 
     def _measure(self) -> None:
         while not self._over.wait(PERIOD):
-            began = time.monotonic()
-            subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)
-            self._measured.append((began, time.monotonic() - began))
+            self._measured.append((time.monotonic(), _smallest()))
 
     def __enter__(self) -> Self:
         self._thread.start()
