@@ -85,7 +85,7 @@ from .inventory import Inventory
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .metrics import MetricBuffer
-from .namespace import bound_first, fetch_values, store_values
+from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
@@ -250,6 +250,7 @@ class Agent:
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         refuse_keyboard(shell)
+        send_code_along()
 
     def outlive(self, error: BaseException) -> bool:
         """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""

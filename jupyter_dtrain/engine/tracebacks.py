@@ -55,6 +55,8 @@ PACKAGE = f"{Path(__file__).parents[1]}/"
 
 _PROFILES = "runctx"
 """The function of Python's profilers that runs the body of ``%%prun``, as text without a file name."""
+_OF_LINE = ("<module>", "inner")
+"""The names of the code of ``%time`` and ``%timeit``."""
 _VERB = re.compile(
     r"__import__\('importlib'\)\.import_module\('jupyter_dtrain\.|import jupyter_dtrain\njupyter_dtrain\..*\n*\Z"
 )
@@ -143,6 +145,7 @@ class Tracebacks:
         first: list[tuple[CodeType, str, int]] = []
         last: deque[tuple[CodeType, str, int]] = deque(maxlen=half)
         cell = caller = ""
+        place: tuple[str, int | None] = "", 0
         for frame, line in steps:
             code = frame.f_code
             file = code.co_filename
@@ -152,6 +155,11 @@ class Tracebacks:
             elif file == "<string>" and caller == _PROFILES:
                 file = cell
             caller = code.co_name
+            # The code of a magic on one line has the magic's place.
+            twice = (file, line) == place and caller in _OF_LINE
+            place = (file, line) if cell == file else place
+            if twice:
+                continue
             if cell and not file.startswith(PACKAGE) and (verbs or not is_cell or not _is_verb(file)):
                 (first if len(first) < half else last).append((code, file, line or 0))
         return [self._frame(*step) for step in (*first, *last)]

@@ -202,4 +202,4 @@ def test_a_line_magic_is_shown_as_it_was_written(world):
     """Not as the Python code that IPython makes of it."""
     frames = fail(world, "x = 3\n%time 1 / 0").errors[0].frames
 
-    assert {(2, "%time 1 / 0")} == {(frame.line, frame.source) for frame in frames if frame.cell}
+    assert [(2, "%time 1 / 0")] == [(frame.line, frame.source) for frame in frames if frame.cell]
