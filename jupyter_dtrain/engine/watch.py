@@ -123,6 +123,7 @@ class Watch:
         self._selector.register(wake, selectors.EVENT_READ, lambda: _empty(wake))
         self._selector.register(0, selectors.EVENT_READ, self._hear_owner)
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
+        os.write(1, b"\n")  # ends what a sitecustomize may have printed while Python started
         self._reports.send(
             WatchReady(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface)
         )

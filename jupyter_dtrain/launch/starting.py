@@ -323,10 +323,10 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         control_port=5,
     )
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
-    env[MARK] = request.id
+    env[MARK], own_id = request.id, request.id.encode()
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
-    with open(log_file, "ab") as log:
+    with open(log_file, "a+b") as log:
         process = subprocess.Popen(
             [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
@@ -336,21 +336,23 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             cwd=folder,
             start_new_session=True,
         )
-    try:
-        answer, _ = process.communicate(
-            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
-        )
-        steward = int(answer)
-        return msgspec.structs.replace(
-            _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
-        )
-    except BaseException as error:
-        _end_steward(process.pid)
-        process.wait()
-        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
-            raise
-        words = relevant(log_file.read_text(errors="replace"))
-        raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
+        try:
+            answer, _ = process.communicate(
+                msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+            )
+            # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
+            [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
+            return msgspec.structs.replace(
+                _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
+            )
+        except BaseException as error:
+            _end_steward(process.pid)
+            process.wait()
+            if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+                raise
+            log.seek(0)  # the log itself has gone with the world's folder
+            words = relevant(log.read().decode(errors="replace"))
+            raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:

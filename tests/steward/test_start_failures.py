@@ -107,6 +107,17 @@ def test_a_steward_that_is_killed_says_so_though_its_log_goes_with_it(fails, tmp
     fails(r"(?s)The steward of world 'fails-\w+' ended\..*The steward was killed \(SIGKILL\)\.", mpiexec=killer)
 
 
+def test_what_prints_while_python_starts_does_not_end_a_start(mark, tmp_path, monkeypatch) -> None:
+    """A sitecustomize, or a file of an installed package; without the end of its line."""
+    (tmp_path / "sitecustomize.py").write_text("print('hello', end='', flush=True)")
+    monkeypatch.setenv(*next(iter(path_of(tmp_path).items())))
+    with Session.start(n=1) as session:
+        said = session.run("print('from a cell')", view=None).text(0)
+
+    assert said == "from a cell\n"
+    assert wait_until_gone(mark, patience=1) == []
+
+
 def test_a_master_port_that_is_taken(fails) -> None:
     """Another process listens there."""
     with socket.create_server(("127.0.0.1", 0)) as other:
