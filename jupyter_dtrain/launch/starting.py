@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -108,6 +110,7 @@ def make_folders(request: WorldRequest) -> WorldRequest:
     runtime = Path(request.folder)
     try:
         _make_private(runtime)
+        _check_umask(runtime)
         write_listing(runtime, _starting(request))
         for part in ("logs", "profile", "ipython"):
             (runtime / part).mkdir(mode=0o700)
@@ -122,9 +125,10 @@ def make_folders(request: WorldRequest) -> WorldRequest:
         _remove_folders(request)
         if not isinstance(error, OSError):
             raise
-        raise StartFailed(
-            f"{error.filename} cannot be made: {error.strerror}.", "Set JUPYTER_RUNTIME_DIR to a writable folder."
-        ) from error
+        cure = "Set JUPYTER_RUNTIME_DIR to a writable folder."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = f"Remove files that nobody needs there: `df -h {Path(str(error.filename)).parent}` shows the room."
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}.", cure) from error
     return request
 
 
@@ -151,6 +155,15 @@ def _make_private(folder: Path) -> None:
     folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700)
+
+
+def _check_umask(folder: Path) -> None:
+    """Raise :class:`StartFailed` where a new ``folder`` is not open to its owner."""
+    if ~folder.stat().st_mode & stat.S_IRWXU:
+        raise StartFailed(
+            "The umask of this process takes the rights on new files from their owner.",
+            "os.umask(0o022) in a cell mends that.",
+        )
 
 
 def explain_spool(request: WorldRequest) -> str:
@@ -323,10 +336,11 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         control_port=5,
     )
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
-    env[MARK] = request.id
+    env.setdefault("HOME", str(Path.home()))  # Open MPI does not start without it
+    env[MARK], own_id = request.id, request.id.encode()
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
-    with open(log_file, "ab") as log:
+    with open(log_file, "a+b") as log:
         process = subprocess.Popen(
             [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
@@ -336,21 +350,23 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             cwd=folder,
             start_new_session=True,
         )
-    try:
-        answer, _ = process.communicate(
-            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
-        )
-        steward = int(answer)
-        return msgspec.structs.replace(
-            _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
-        )
-    except BaseException as error:
-        _end_steward(process.pid)
-        process.wait()
-        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
-            raise
-        words = relevant(log_file.read_text(errors="replace"))
-        raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
+        try:
+            answer, _ = process.communicate(
+                msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+            )
+            # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
+            [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
+            return msgspec.structs.replace(
+                _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
+            )
+        except BaseException as error:
+            _end_steward(process.pid)
+            process.wait()
+            if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+                raise
+            log.seek(0)  # the log itself has gone with the world's folder
+            words = relevant(log.read().decode(errors="replace"))
+            raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:

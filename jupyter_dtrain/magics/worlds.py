@@ -13,7 +13,7 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.client.snapshots import snapshots_folder
 from jupyter_dtrain.core.causes import as_seen
-from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
@@ -122,6 +122,8 @@ def start_world(**options: Any) -> Session:
     line = ProgressLine()
     try:
         session = Session.start(**options, progress=line.say)
+    except KeyboardInterrupt:
+        raise StartInterrupted from None
     finally:
         line.end()
     tell_auto(session)

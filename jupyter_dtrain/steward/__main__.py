@@ -1,6 +1,7 @@
 """The steward's process: ``python -m jupyter_dtrain.steward CONNECTION_FILE < request.json``.
 
-It prints its process id and leaves its parent behind, so that it is the child of no kernel; its own parent is a guard.
+It prints the world's id and its own process id, and leaves its parent behind, so that it is the child of no kernel; its
+own parent is a guard.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> None:
         guard(steward, request.passing_folders, remains(request))
     # The listing comes before all that it lists. A start whose client was killed by now ends here, with nothing left.
     try:
-        starter_lives = take_listing(request.folder) and os.write(1, f"{os.getpid()}\n".encode())
+        starter_lives = take_listing(request.folder) and os.write(1, f"\n{request.id} {os.getpid()}\n".encode())
     except BrokenPipeError:
         starter_lives = False
     if not starter_lives:

@@ -98,6 +98,8 @@ class Supervisor:
         """By process id: since when a rank is known to be gone without a report."""
         self._gpus: dict[str, int] = {}
         """The GPUs of each host, by its watch."""
+        self._elsewhere: dict[str, list[str]] = {}
+        """The hosts on which the world's folder cannot be entered, by the folder in which their ranks work."""
         launcher = self._launcher = launcher_of(request)
         self._cluster = Cluster(request, launcher, 0, umask)
         self._mpi: Mpi | None = None
@@ -218,6 +220,7 @@ class Supervisor:
         self._launches += 1
         self._silence = None
         self._gpus.clear()
+        self._elsewhere.clear()
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
 
@@ -250,7 +253,7 @@ class Supervisor:
     def _report(self, report: Report) -> None:
         match report:
             case WatchReady():
-                self._gpus[report.identity] = report.gpus
+                self._watch_begun(report)
             case Reached() if self._state.phase == "running":
                 self._actions.healing.reached(report)
             case Reached(rank=rank, step=step) if rank >= 0:
@@ -269,6 +272,11 @@ class Supervisor:
             case Died():
                 self._rank_died(report)
 
+    def _watch_begun(self, watch: WatchReady) -> None:
+        self._gpus[watch.identity] = watch.gpus
+        if watch.instead:
+            self._elsewhere.setdefault(watch.instead, []).append(watch.host)
+
     def _rank_ready(self, ready: Ready) -> None:
         rank = rank_of(ready, self._gpus.get(ready.watch, 0), self._request.roles)
         if self._state.phase == "running":
@@ -279,6 +287,12 @@ class Supervisor:
             # First: a client may join the moment that the world runs.
             self._lease.begin_again()
             self._state.enter("running")
+            for folder, hosts in self._elsewhere.items():
+                self._notice(
+                    f"The notebook's folder {self._request.cwd} is missing on {', '.join(sorted(hosts))}, so the ranks "
+                    f"there work in {folder}. %distributed sync . copies it, and %distributed restart moves them.",
+                    launch=True,
+                )
             self._cluster.prepare_to_connect()
         self._state.progress.reach(ready.rank, "ready")
 
