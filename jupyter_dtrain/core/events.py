@@ -262,6 +262,8 @@ class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
     """The ranks whose gradients are averaged with this one's, where that is known."""
     digests: list[int] = []
     """Those of its first few batches: equal values have equal digests."""
+    repeats: bool = False
+    """Whether its sampler, which shuffles, has drawn the same order for two epochs."""
 
 
 class Checked(msgspec.Struct, frozen=True, tag="checked", omit_defaults=True):

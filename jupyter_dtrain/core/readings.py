@@ -5,7 +5,8 @@ tells how the ranks divide the work:
 
 * the samples of one step of all replicas together, and the factors of that number;
 * that all replicas read the same samples, which makes more ranks useless. The digests of their first batches show it,
-  whatever the loader and its sampler are called. One loader whose batches are all alike shows nothing.
+  whatever the loader and its sampler are called. One loader whose batches are all alike shows nothing;
+* that a sampler, which shuffles by the number of the epoch, was not told that a new one began.
 
 Ranks that hold parts of one model (tensor and pipeline parallel) must read the same. So only ranks whose gradients are
 averaged are compared, and only if all of them agree.
@@ -26,6 +27,12 @@ MOST: Final = 4
 
 ENOUGH: Final = 2
 """First batches that must be alike on all ranks, and differ from each other."""
+
+
+_REPEATS: Final = (
+    "Every epoch reads its samples in the same order, though they are shuffled. Call loader.sampler.set_epoch(epoch) "
+    "before each epoch."
+)
 
 
 class ReadingLine(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +71,8 @@ class Readings:
             lines.append(ReadingLine(begin + _arithmetic(by_rank, microbatches), 0))
             if same := _alike(by_rank):
                 lines.append(ReadingLine(begin + _warning(same), 1))
+            if any(reading.repeats for reading in by_rank.values()):
+                lines.append(ReadingLine(begin + _REPEATS, 1))
         return lines
 
 

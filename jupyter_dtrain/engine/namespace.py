@@ -113,7 +113,7 @@ def send_code_along() -> None:
 
     def reducer_override(self: Any, value: Any) -> Any:
         nonlocal spawned
-        spawned = spawned or context.get_spawning_popen() is not None  # type: ignore[no-untyped-call]
+        spawned = spawned or context.get_spawning_popen() is not None
         if spawned and isinstance(value, (type, FunctionType)) and _is_of_cell(value):
             try:
                 return _receive_code, (value.__qualname__, cloudpickle.dumps(value))

@@ -50,6 +50,11 @@ SHOWN_BYTES: Final = 2_000_000
 SETTLING: Final = 0.5
 """Seconds for which the first error of a run waits for the other ranks: mostly all fail, and the run is over."""
 
+SILENT: Final = 2.0
+"""Seconds without output after which a terminal says how the run goes."""
+LINE: Final = 1.0
+"""Seconds between two states of that line."""
+
 _ERRORS: Final = "errors"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 
@@ -69,9 +74,10 @@ class CellView:
 
     ``ranks`` run the cell, in a world of ``size`` ranks. ``paint_errors``: paint the run's errors when it ends, because
     no caller waits for the run and no exception will carry them. ``run``: show its errors while it goes on, too.
-    ``widgets``: connects ranks' widgets to the browser; without it they appear as text. ``known``: the displays that
-    earlier cells gave an id. ``clears``: the cell's source clears its output. ``sleep`` (seconds) is the function with
-    which :meth:`close` waits.
+    ``line``: how the run goes, in a line that a run gets which prints nothing, until its end. ``widgets``: connects
+    ranks' widgets to the browser; without it they appear as text. ``known``: the displays that earlier cells gave an
+    id. ``clears``: the cell's source clears its output. ``sleep`` (seconds) is the function with which :meth:`close`
+    waits.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class CellView:
         shown_bytes: int = SHOWN_BYTES,
         paint_errors: bool = False,
         run: Run | None = None,
+        line: Callable[[], str] | None = None,
         widgets: Widgets | None = None,
         known: Known | None = None,
         clears: bool = False,
@@ -99,6 +106,11 @@ class CellView:
         self._run = run
         self._name = name
         self._erases = painter.erases
+        self._line = line
+        self._line_at: float | None = None
+        """When that line is shown next; None until the first tick."""
+        self._lined = False
+        """Whether it is shown."""
         self._standing: dict[str, str] = {}
         """The words that stand now, by topic; empty ones were taken back."""
         self._errors_at: float | None = None
@@ -201,6 +213,23 @@ class CellView:
         self._standing[topic] = words
         self._outbox.send(now)
 
+    def _show_line(self, now: float) -> float | None:
+        """Redraw the line that says how the run goes, if no other line is redrawn; returns when that is due next."""
+        if self._line is None or self._live.shows:
+            return None
+        if self._line_at is None:
+            self._line_at = now + SILENT
+        if now >= self._line_at:
+            self._lined, self._line_at = True, now + LINE
+            self._outbox.update({"text/plain": self._line()}, {}, self._display_of("line"))
+            self._outbox.send(now)
+        return self._line_at
+
+    def _hide_line(self, now: float) -> None:
+        if self._lined:
+            self._outbox.update({"text/plain": ""}, {}, self._display_of("line"))
+        self._lined, self._line_at = False, now + SILENT
+
     def _display_of(self, topic: str) -> str:
         return f"{self._name}-{topic}"
 
@@ -221,7 +250,8 @@ class CellView:
         """Do what is due; returns the time of the next wanted call, or ``None``."""
         if self._errors_at is not None and now >= self._errors_at:
             self._show_errors(now)
-        wanted = [self._show(now), self._merger.deadline(), self._live.tick(now), self._rich.tick(now), self._errors_at]
+        due = (self._show(now), self._live.tick(now), self._rich.tick(now), self._show_line(now))
+        wanted = [*due, self._merger.deadline(), self._errors_at]
         if not self._full:
             for key in self._open:
                 since = self._splitters[key].since + UNFINISHED
@@ -236,6 +266,7 @@ class CellView:
         for rank, stream in sorted(self._open):
             self._end_line(rank, stream, now)
         self._paint(self._merger.flush(), now)
+        self._hide_line(now)
         self._live.close(now)
         self._rich.close()
         for topic in [topic for topic, words in self._standing.items() if words]:
@@ -299,6 +330,7 @@ class CellView:
             return
         if not bar.ended:
             if not self._merger.waiting(rank):
+                self._hide_line(now)
                 self._live.show(rank, stream, bar.text, now)
         elif not bar.text:
             self._live.rest(rank, stream, now)
@@ -338,6 +370,8 @@ class CellView:
         return self._outbox.send(now)
 
     def _paint(self, ready: list[Merged], now: float) -> None:
+        if ready and not self._lined:
+            self._line_at = now + SILENT
         for merged in ready:
             if merged.stream == RICH:
                 self._rich.paint(merged)
@@ -361,6 +395,7 @@ class CellView:
                 continue
             # Earlier output of the rank must be above it.
             if not self._merger.waiting(rank):
+                self._hide_line(now)
                 self._live.show(rank, stream, splitter.partial, now)
 
     def _words(self, *, over: bool) -> str:

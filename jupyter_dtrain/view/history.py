@@ -48,6 +48,11 @@ class History:
         self._fit()
 
     @property
+    def newest(self) -> float | None:
+        """The newest value; None before the first."""
+        return self._newest.values[-1] if self._newest.values else None
+
+    @property
     def columns(self) -> Columns:
         """The stored points, and the newest point."""
         found = self._kept.copy()

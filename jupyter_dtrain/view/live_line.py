@@ -50,6 +50,11 @@ class LiveLine:
         self._line: _Line | None = None
         self._rested: tuple[int, float] | None = None  # the rank whose line ended last, and when its rest is over
 
+    @property
+    def shows(self) -> bool:
+        """Whether there is such a line."""
+        return self._line is not None
+
     def show(self, rank: int, stream: str, text: str, now: float) -> bool:
         """Show the unfinished line of ``rank`` as it is now; false if another rank's comes first."""
         line = self._line

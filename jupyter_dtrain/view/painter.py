@@ -192,12 +192,15 @@ class TextPainter:
             self.stream("stdout", text if text.endswith("\n") else text + "\n")
 
     def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
-        """Redraw the display where possible; otherwise keep its text until it is settled."""
+        """Redraw the display where possible; otherwise keep its text until it is settled. Empty text erases a line."""
         if self._rich is not None:
             self._rich.update(data, metadata, display_id)
             return
         text = plain(data)
-        if self.live and text and "\n" not in text:
+        if self.live and not text and self._open == display_id:
+            self._write("stdout", "\r\x1b[K")
+            self._open, self._line = None, ""
+        elif self.live and text and "\n" not in text:
             self._latest.pop(display_id, None)
             self._draw(display_id, text)
         else:

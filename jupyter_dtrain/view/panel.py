@@ -190,6 +190,11 @@ class Panel:
         """Whether there is anything worth saving."""
         return self._gathered.has_something
 
+    @property
+    def line(self) -> str:
+        """The run in a line, for a terminal, which has no panel."""
+        return self._gathered.line
+
     def reserve(self) -> None:
         """Reserve the panel's place above everything that is painted from now on."""
         if not self._reserved and not self._over:

@@ -64,6 +64,8 @@ def view_of_cell(
         with_svg=not isinstance(painter, TextPainter),
     )
     below = _Below(painter, panel.reserve) if notebook else painter
+    if isinstance(painter, TextPainter) and painter.live and not options.get("paint_errors"):
+        options["line"] = lambda: panel.line
     widgets = CellWidgets(relay, painter) if isinstance(painter, KernelPainter) else None
     clears = "clear_output" in run.source
     cell = CellView(

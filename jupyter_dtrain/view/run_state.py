@@ -22,13 +22,14 @@ from jupyter_dtrain.core.events import (
     Sample,
     Started,
 )
-from jupyter_dtrain.core.metrics import Columns, RankSteps, StepTime, unpack
+from jupyter_dtrain.core.metrics import Columns, RankSteps, StepTime, is_main, unpack
 from jupyter_dtrain.core.pipelines import Pipelines
 from jupyter_dtrain.core.readings import Readings
 from jupyter_dtrain.core.run import RunClock
 
-from .document import Picture, stepped
+from .document import Picture, in_order, stepped
 from .history import History
+from .labels import number, took
 from .rank_state import WORKING
 
 if TYPE_CHECKING:
@@ -100,6 +101,17 @@ class RunState:
     def step(self) -> int | None:
         """The step of the run, which is that of the rank that is furthest ahead; None where no rank reports one."""
         return max((steps.step for steps in self._steps.values() if steps.step is not None), default=None)
+
+    @property
+    def line(self) -> str:
+        """How the run goes, in a line: its time, its step and its first loss on the lowest rank that logs it."""
+        said = [took(self.elapsed)]
+        if self.step is not None:
+            said.append(f"step {self.step:,}")
+        for name in [name for name in in_order(self._histories) if is_main(name)][:1]:
+            rank = min(self._histories[name])
+            said.append(f"{name} {number(self._histories[name][rank].newest)}")
+        return f"Run {self._run}: {', '.join(said)}"
 
     def take(self, event: Event) -> list[tuple[str, Columns]] | None:
         """Take the next event of a rank: returns its points by metric, or None if it changes nothing."""

@@ -57,7 +57,30 @@ def said(pair, code):
     ],
 )
 def test_the_batch_of_all_ranks_is_shown_with_the_iterations_of_an_epoch(pair, loader):
-    assert said(pair, f"step(*ddp(), {loader}, epochs=2)") == [f"{BATCH}; 4 iterations an epoch"]
+    assert said(pair, f"step(*ddp(), {loader})") == [f"{BATCH}; 4 iterations an epoch"]
+
+
+@pytest.mark.parametrize(
+    ("loader", "before_each", "repeats"),
+    [
+        ("jupyter_dtrain.shard(DataLoader(data, batch_size=8, shuffle=True))", "", True),
+        ("DataLoader(data, batch_size=8, sampler=torch.utils.data.DistributedSampler(data))", "", True),
+        (
+            "DataLoader(data, batch_size=8, sampler=torch.utils.data.DistributedSampler(data))",
+            "loader.sampler.set_epoch(epoch)",
+            False,
+        ),
+        ("jupyter_dtrain.shard(DataLoader(data, batch_size=8))", "", False),
+    ],
+)
+def test_epochs_that_a_sampler_shuffles_alike_are_a_warning(pair, loader, before_each, repeats):
+    """It is told of an epoch by nobody but the user; without shuffling, the order is the same by intention."""
+    code = f"loader = {loader}\nparts = ddp()\nfor epoch in range(3):\n    {before_each}\n    step(*parts, loader)"
+    words = said(pair, code)
+
+    assert words[0] == f"{BATCH}; 4 iterations an epoch"
+    assert any("Call loader.sampler.set_epoch(epoch)" in one for one in words[1:]) is repeats
+    assert len(words) == 1 + repeats
 
 
 def test_batches_between_two_steps_are_accumulated(pair):

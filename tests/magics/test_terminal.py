@@ -121,6 +121,19 @@ def test_a_progress_bar_is_redrawn_in_one_line(opened):
     assert "[0-1] done" in left
 
 
+def test_a_run_that_prints_nothing_says_how_it_goes(opened):
+    """Its time, its step and its loss, in one line that is redrawn, and erased at the end."""
+    opened.send(
+        "%%distributed\nimport jupyter_dtrain, time, pathlib\nstep = 0\nwhile not pathlib.Path('enough').exists():\n"
+        "    jupyter_dtrain.log(loss=0.5, step=step)\n    step += 1\n    time.sleep(0.05)"
+    )
+    opened.process.expect(r"Run \d+: \d+\.\d s, step \d+, loss 0\.5")
+    pathlib.Path(opened.folder, "enough").touch()
+    opened.prompt()
+
+    assert re.search(r"\r\x1b\[KRun \d+ on ranks 0-1: ok, ", opened.raw)
+
+
 def test_an_error_shows_the_lines_of_the_cell(opened):
     """It shows no frame of this package."""
     said = opened.run("%%distributed\nx = 1\nraise ValueError('bad shape')")

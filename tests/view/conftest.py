@@ -51,7 +51,7 @@ class Recorder:
         if display_id in self.captions:
             self.captions[display_id] = data["text/plain"]
             return
-        assert display_id in self.shown
+        assert display_id in self.shown or not self.erases
         self.shown[display_id] = data
 
     def settle(self, display_id):

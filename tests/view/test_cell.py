@@ -8,7 +8,7 @@ import re
 import pytest
 
 from jupyter_dtrain.core.events import Batch, Display, Dropped, Error, Event, Finished, Frame, Output, Result, Started
-from jupyter_dtrain.view.cell import SETTLING
+from jupyter_dtrain.view.cell import LINE, SETTLING, SILENT
 from jupyter_dtrain.view.lines import HOLD
 from jupyter_dtrain.view.pace import Pace
 from tests.view.conftest import png
@@ -148,6 +148,22 @@ def test_words_stand_for_as_long_as_they_are_true(scene, recorder):
         ("update", ""),
     ]
     assert terminal.painter.text() == "No rank has moved.\nRank 0 has not moved.\nThe cell moves again.\n"
+
+
+def test_a_run_that_prints_nothing_says_how_it_goes_where_there_is_no_panel(scene, recorder):
+    """In one line, which other lines that are redrawn take the place of, and which is gone in the end."""
+    s = scene(2, painter=recorder(erases=False), line=lambda: f"Run 1: {s.now - 100:.0f} s")
+    s.wait(SILENT + 2 * LINE)
+    assert [call[1] for call in s.painter.calls] == ["Run 1: 2 s", "Run 1: 3 s", "Run 1: 4 s"]
+
+    s.say(0, "epoch 1: 10 %\r")
+    s.wait(1)
+    assert [call[1] for call in s.painter.calls[3:5]] == ["", "[0] epoch 1: 10 %"]
+    s.say(0, "\n")
+    s.wait(SILENT + 1)
+    s.close()
+    assert s.painter.calls[-2][1].startswith("Run 1: ")
+    assert s.painter.calls[-1][1] == ""
 
 
 def plain(text):

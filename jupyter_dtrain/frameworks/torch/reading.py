@@ -36,6 +36,7 @@ LOADERS: Final = 16
 """Loaders of one run that are followed."""
 MOST_TURNS: Final = 256
 """Changes from one loader to another that are remembered."""
+_OWN: Final = "jupyter_dtrain.frameworks.torch.samplers"
 _DEPTH: Final = 4
 _ITEMS: Final = 16
 _TEXT: Final = 1000
@@ -50,6 +51,9 @@ class _Loader:
         self.iterations: int | None = None
         self.digests: list[int] = []
         self.looked = 0
+        self.order: tuple[int, int] | None = None
+        """What the order of the last epoch was drawn from, where only that decides."""
+        self.repeats = False
         self.number: int | None = None
         """Counts the loaders that are trained from, in their order; None for others."""
         self.per_step: Counter[int] = Counter()
@@ -90,6 +94,10 @@ class LoaderReadings:
                 return
             loader = self._loaders[id(sampler)] = _Loader(sampler)
             loader.iterations = _length(sampler)
+        if getattr(iterator, "_num_yielded", 0) == 1:  # an epoch begins
+            order = _order(sampler)
+            loader.repeats = loader.repeats or (order is not None and order == loader.order)
+            loader.order = order
         if loader is not self._last:
             self._last = loader
             self._turns.append((samples, loader))
@@ -139,10 +147,21 @@ class LoaderReadings:
                 accumulation=max(1, round(used / loader.batch)),
                 replicas=loader.replicas,
                 digests=loader.digests[:],
+                repeats=loader.repeats,
             )
             if reading != loader.told:
                 loader.told = reading
                 self._metrics.tell(reading)
+
+
+def _order(batches: Any) -> tuple[int, int] | None:
+    """The seed and the epoch from which a :class:`DistributedSampler` has shuffled; None for any other sampler."""
+    sampler = getattr(batches, "sampler", None)
+    module = sys.modules.get("torch.utils.data.distributed")
+    if module is None or not isinstance(sampler, module.DistributedSampler) or not sampler.shuffle:
+        return None
+    drawn_by = getattr(type(sampler).__iter__, "__module__", "")
+    return (sampler.seed, sampler.epoch) if drawn_by in (module.__name__, _OWN) else None
 
 
 def _length(sampler: Any) -> int | None:
