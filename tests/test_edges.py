@@ -7,6 +7,7 @@ makes others for as long as it may, and keeps those that fail in ``build/hypothe
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sqlite3
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 from IPython.core.completer import provisionalcompleter
@@ -221,7 +222,7 @@ STARTS = (world_verbs.start, doctor.doctor, scripts.exec_script, sync.sync)
 @given(LINES)
 @edges
 def test_a_line_does_something_or_says_why_not(shell, line):
-    with in_words(UsageError, HelpShown), contextlib.redirect_stdout(None):
+    with in_words(UsageError, HelpShown), contextlib.redirect_stdout(io.StringIO()):
         args = verb_parser().parse_line(line)
         if args.run is world_verbs.start:
             check(world_verbs.start_options(args))
@@ -232,7 +233,7 @@ def test_a_line_does_something_or_says_why_not(shell, line):
 @given(st.sampled_from([cell_parser, rank_parser]), st.lists(WORDS, max_size=5).map(" ".join))
 @edges
 def test_the_first_line_of_a_cell_is_read_or_refused(parser: Callable[[], MagicParser], line):
-    with in_words(UsageError, HelpShown), contextlib.redirect_stdout(None):
+    with in_words(UsageError, HelpShown), contextlib.redirect_stdout(io.StringIO()):
         args = parser().parse_line(line)
         parse_ranks(args.ranks, 4)
 
@@ -255,7 +256,7 @@ def test_a_cell_is_sent_or_refused_whatever_its_text_is(shell, text, auto):
 @given(CELLS, st.integers(0, 80))
 @edges
 def test_a_beginning_is_completed_or_left(shell, text, cursor):
-    with in_words(), contextlib.redirect_stdout(None), provisionalcompleter():
+    with in_words(), contextlib.redirect_stdout(io.StringIO()), provisionalcompleter():
         list(shell.Completer.completions(text, min(cursor, len(text))))
     assert part_of(shell, Completions) is not None
 
@@ -308,7 +309,7 @@ def test_a_name_can_be_used_or_is_refused(tmp_path_factory, name, size):
 
 DAMAGE = st.lists(
     st.tuples(
-        st.sampled_from(["put", "cut", "end", "repeat"]),
+        st.sampled_from(["put", "text", "cut", "end", "repeat"]),
         st.floats(0, 1),
         st.sampled_from(
             [
@@ -341,6 +342,10 @@ def damaged(data: bytes, damage: list[tuple[str, float, bytes]]) -> bytes:
         match kind:
             case "put":
                 data = data[:place] + what + data[place + len(what) % 3 :]
+            case "text":  # where a text begins, which msgspec decodes
+                places = [found.end() for found in re.finditer(rb':"', data)] or [0]
+                place = places[int(where * (len(places) - 1))]
+                data = data[:place] + what + data[place:]
             case "cut":
                 data = data[:place] + data[place + 7 :]
             case "end":
@@ -368,6 +373,8 @@ def world(home, tmp_path_factory) -> FakeWorld:
     return world
 
 
+@example([("text", 0.0, b"\xff")])
+@example([("put", 0.1, b"[" * 3000)])
 @given(DAMAGE)
 @edges
 def test_a_damaged_log_gives_what_is_whole(world, tmp_path_factory, damage):
@@ -462,6 +469,8 @@ def test_a_store_with_a_strange_value_is_read_or_says_so(world, tmp_path_factory
         look_at(Store(path))
 
 
+@example([("text", 0.0, b"\xff")])
+@example([("put", 0.1, b"[" * 3000)])
 @given(DAMAGE)
 @edges
 def test_a_damaged_snapshot_is_no_snapshot(tmp_path_factory, damage):
@@ -474,6 +483,8 @@ def test_a_damaged_snapshot_is_no_snapshot(tmp_path_factory, damage):
     assert "whole" in [one.name for one in list_snapshots(root, key)]
 
 
+@example([("text", 0.0, b"\xff")])
+@example([("put", 0.1, b"[" * 3000)])
 @given(DAMAGE)
 @edges
 def test_a_damaged_listing_hides_no_world(home, damage):

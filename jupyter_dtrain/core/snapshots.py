@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from .errors import BadRequest, DtrainError
-from .structs import readable
+from .structs import UNREADABLE, readable
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -189,7 +189,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a snapshot. Raises :class:`SnapshotRefused`."""
     try:
         found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=readable(Manifest))
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise SnapshotRefused(f"{folder} holds no whole snapshot: its manifest cannot be read ({error}).") from None
     if found.version > VERSION:
         raise SnapshotRefused(f"{folder} was saved by a newer jupyter-dtrain: update the package to load it.")

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from jupyter_dtrain.core.errors import DtrainError, StoreFailed
+from jupyter_dtrain.core.structs import UNREADABLE
 
 from .schema import explain, open_for_reading, open_for_writing, transaction
 
@@ -48,7 +47,7 @@ class StoreFile:
             raise
         except sqlite3.Error as error:
             raise StoreFailed(explain(error, self.path)) from error
-        except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        except (ValueError, TypeError, *UNREADABLE) as error:
             raise StoreFailed(
                 f"A run in the store {self.path} is damaged, and this part of it cannot be read ({error})."
             ) from error
