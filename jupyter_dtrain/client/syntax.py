@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import warnings
-from typing import Any
+from typing import Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+TOO_DEEP: Final = "its code is nested too deeply for Python"
 
 
 def check_syntax(code: str, above: int = 0) -> None:
@@ -37,3 +38,5 @@ def check_syntax(code: str, above: int = 0) -> None:
             raise BadSyntax(error) from None
         except ValueError as error:
             raise BadRequest(f"The cell cannot be run: {error}.") from None
+        except (RecursionError, MemoryError):
+            raise BadRequest(f"The cell cannot be run: {TOO_DEEP}.") from None

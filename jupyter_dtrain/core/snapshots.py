@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from .errors import BadRequest, DtrainError
-from .structs import readable
+from .structs import UNREADABLE, readable
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -205,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         with open_regular(folder / MANIFEST) as file:
             found = msgspec.json.decode(file.read(), type=readable(Manifest))
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise SnapshotRefused(f"{folder} holds no whole snapshot: its manifest cannot be read ({error}).") from None
     if found.version > VERSION:
         raise SnapshotRefused(f"{folder} was saved by a newer jupyter-dtrain: update the package to load it.")

@@ -40,7 +40,7 @@ from jupyter_dtrain.core.snapshots import (
     verify_file,
     write_file,
 )
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .contents import has_state
@@ -173,7 +173,7 @@ def _take(part: Path, rank: int) -> Written | None:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=readable(Written))
         file.unlink()
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
     return found
 

@@ -19,7 +19,7 @@ from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from jupyter_dtrain.core.clients import describe_process, own_process, still_runs
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.wire.messages import UNNUMBERED
 from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
 
@@ -101,7 +101,7 @@ def dead_worlds() -> list[Listing]:
 def _listings() -> Iterator[tuple[Path, Listing]]:
     """The listings of worlds that this user's processes have written, by their folders."""
     for file in runtime_folder().glob("*/world.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, *UNREADABLE):
             if file.lstat().st_uid == os.getuid():
                 yield file.parent, msgspec.json.decode(file.read_bytes(), type=readable(Listing))
 
@@ -133,7 +133,7 @@ def take_listing(folder: str | Path) -> bool:
 
 def relist(folder: str, size: int) -> None:
     """Have the file of a world in its run-time ``folder`` say that it has ``size`` ranks now."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))
         write_listing(folder, msgspec.structs.replace(listing, size=size))
 

@@ -18,6 +18,7 @@ import msgspec
 from jupyter_dtrain.core.causes import told_below
 from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
+from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
@@ -281,7 +282,7 @@ def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
     error: Error | None = None
     for line in lines:
         if b'"type":"output"' in line[:200]:
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 body = decode(line).body
                 if isinstance(body, Output) and not body.log:
                     text.append(body.text)

@@ -384,7 +384,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
                 self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
     def on_close(self) -> None:

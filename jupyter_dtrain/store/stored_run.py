@@ -277,13 +277,15 @@ class StoredRun:
     def errors(self) -> dict[int, Error]:
         """The exceptions that ended the cell, by rank; very long ones are shortened."""
         rows = self._rows("SELECT rank, error FROM parts WHERE run = ? AND error IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=readable(Error)) for rank, text in rows}
+        with self._store.reading():
+            return {rank: msgspec.json.decode(text, type=readable(Error)) for rank, text in rows}
 
     @property
     def results(self) -> dict[int, Result]:
         """The value of the cell's last expression, by rank, as representations; large ones only as text."""
         rows = self._rows("SELECT rank, result FROM parts WHERE run = ? AND result IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=readable(Result)) for rank, text in rows}
+        with self._store.reading():
+            return {rank: msgspec.json.decode(text, type=readable(Result)) for rank, text in rows}
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """The text that ``rank`` printed, in order: of both streams, or of one.
@@ -317,7 +319,9 @@ class StoredRun:
             "SELECT number, pieces FROM texts WHERE run = ? AND rank = ? ORDER BY number < 0, number", rank
         )
         for number, data in rows:
-            for stream, text in pieces.unpack(data):
+            with self._store.reading():
+                found = pieces.unpack(data)
+            for stream, text in found:
                 yield number, stream, text
 
     def _columns(self, kind: str) -> RunMetrics:
@@ -327,8 +331,9 @@ class StoredRun:
             "WHERE run = ? AND kind = ? ORDER BY series.id, number",
             kind,
         )
-        for rank, name, *columns in rows:
-            found.add(rank, Series(name, *columns))
+        with self._store.reading():
+            for rank, name, *columns in rows:
+                found.add(rank, Series(name, *columns))
         return found
 
     def _rows(self, query: str, *values: Any) -> list[Any]:

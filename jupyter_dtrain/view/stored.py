@@ -303,7 +303,10 @@ def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:
 
 def moment(seconds: float) -> str:
     """Date and time of day, by this machine's clock and zone."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OSError, OverflowError, ValueError):
+        return "at an unknown time"
 
 
 def _troubles(run: Kept) -> list[str]:
