@@ -25,7 +25,7 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
-from jupyter_dtrain.view.contents import inventory_rows
+from jupyter_dtrain.view.contents import inventory_rows, inventory_words
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.labels import ending_of
 from jupyter_dtrain.view.stored import picture
@@ -167,6 +167,7 @@ class Action(Handler):
         self.answer(
             msgspec.to_builtins(
                 HeldVariables(
+                    inventory_words(held),
                     rows[:MOST_ROWS],
                     len(rows) - len(rows[:MOST_ROWS]) + max((one.left_out for one in found.values() if one), default=0),
                     [rank for rank, answer in found.items() if answer is None],

@@ -164,6 +164,8 @@ class RunColumns(msgspec.Struct, frozen=True):
 class HeldVariables(msgspec.Struct, frozen=True):
     """The variables of ranks."""
 
+    words: str
+    """Whether ranks have the same."""
     rows: list[HeldRow]
     left_out: int
     """Further variables."""

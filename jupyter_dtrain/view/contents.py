@@ -23,6 +23,10 @@ from .tables import table
 DIFFERS: Final = "≠"
 SHOWN: Final = 16
 """Parts that differ, in a table."""
+_CONTAINERS: Final = ("dict", "list", "tuple")
+"""Types that hold a rank's own batch as often as a state that all ranks share."""
+_NAMED: Final = 3
+"""Models and optimizers that differ, by name."""
 _DIGITS: Final = 10
 """Characters of a digest, in a table."""
 
@@ -61,20 +65,37 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
     return rows
 
 
+def inventory_words(found: Mapping[int, Mapping[str, NamedValue] | None]) -> str:
+    """Whether ranks have the same variables. Models and optimizers should be; a loss or a rank's number is its own."""
+    told = [held for held in found.values() if held is not None]
+    names = sorted({name for held in told for name in held})
+    if not names:
+        return "none yet"
+    differ = [name for name in names if len({_identity(held.get(name)) for held in told}) > 1]
+    trained = {name for held in told for name, value in held.items() if value.parts and value.type not in _CONTAINERS}
+    models = [name for name in differ if name in trained]
+    others = len(differ) - len(models)
+    first, more = ", ".join(models[:_NAMED]), len(models[_NAMED:])
+    parts = [f"{first}{f' and {more} more' if more else ''} {'differs' if len(models) == 1 else 'differ'}"]
+    if not models:
+        parts = ["models and optimizers are the same"] if trained and others else ["all the same"] if not others else []
+    if others:
+        parts.append(f"{others}{' more' if models else ''} with a rank's own values")
+    return "; ".join(parts)
+
+
 def inventory_table(
     world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int
 ) -> dict[str, str]:
     """A MIME bundle. ``found``: by rank, and by name; None for a rank that has not answered."""
     told = [rank for rank, held in found.items() if held is not None]
     rows = inventory_rows(world.size, found)
-    different = len({row.name for row in rows if row.differs})
     notes = [f"{left_out} more variables are left out: name those that you want to see."] if left_out else []
     quiet = [rank for rank, held in found.items() if held is None]
     if quiet:
         notes.append(f"{count_ranks(quiet).capitalize()}: no answer.")
     who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
-    words = f"{different} differ{'s' if different == 1 else ''}" if different else "all the same"
-    caption = f"Variables of world {world.name!r} on {who}: {words if rows else 'none yet'}"
+    caption = f"Variables of world {world.name!r} on {who}: {inventory_words(found)}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
     before = ""
     cells = []

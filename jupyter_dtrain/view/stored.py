@@ -10,7 +10,7 @@ import io
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -46,8 +46,9 @@ _WIDTH: Final = 200  # characters of a printed line
 _CHARTS: Final = 6
 _BUCKETS: Final = 400  # points of a line
 _SIDE_BY_SIDE: Final = 2  # runs that get columns, rather than rows, in a comparison
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
-_DASHES: Final = ("-", "--", ":", "-.")
+_COLOURS: Final = ("#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b")
+"""Those of runs in the Runs tab, with a light theme: ``labextension/src/theme.ts``."""
+_DASHES: Final = ("-", (0, (6, 3)), (0, (2, 2)), (0, (7, 2, 2, 2)), (0, (4, 2)))
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Series = Mapping[int, "Columns"]
@@ -84,6 +85,7 @@ class LossFigures(Protocol):
 class Kept(Protocol):
     """The part of a stored run that is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
 
+    id: int
     number: int
     source: str
     size: int
@@ -261,6 +263,7 @@ def overlay(runs: Sequence[Kept]) -> str | None:
     names = names[:_CHARTS]
     if not names:
         return None
+    styles = styles_of([run.id for run in runs])
     with no_glyph_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
         columns = min(2, len(names))
         rows = math.ceil(len(names) / columns)
@@ -268,17 +271,15 @@ def overlay(runs: Sequence[Kept]) -> str | None:
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for name, ax in zip(names, axes, strict=False):
-            for index, (run, metrics) in enumerate(zip(runs, every, strict=True)):
+            for (colour, dash), run, metrics in zip(styles, runs, every, strict=True):
                 if name not in metrics:
                     continue
                 steps, means = _mean(metrics[name])
-                # A line that lies on another must not hide it: they differ in colour and in dashes.
-                colour, style = _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
                 ax.plot(
                     steps,
                     means,
-                    ":" if len(runs) == _SIDE_BY_SIDE and index else style,
-                    color=colour,
+                    linestyle=_DASHES[dash],
+                    color=_COLOURS[colour],
                     linewidth=1.4,
                     label=run.label,
                     marker="." if len(steps) == 1 else None,
@@ -295,6 +296,23 @@ def overlay(runs: Sequence[Kept]) -> str | None:
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return file.getvalue()
+
+
+def styles_of(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The colour and the dashes of each run beside the others, by their ids: those that the Runs tab gives them.
+
+    A line that lies on another must not hide it, so they differ in both. ``labextension/src/lab/runs/figures.ts``.
+    """
+    found: list[tuple[int, int]] = []
+    for one in ids:
+        first = len(found) if len(found) >= len(_DASHES) else 0
+        colour = _free(one, len(_COLOURS), {colour for colour, _ in found})
+        found.append((colour, _free(first, len(_DASHES), {dash for _, dash in found})))
+    return found
+
+
+def _free(first: int, most: int, used: Collection[int]) -> int:
+    return next((one % most for one in range(first, first + most) if one % most not in used), first % most)
 
 
 def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:

@@ -502,6 +502,8 @@ export interface HeldRow {
 
 /** The variables of ranks. */
 export interface HeldVariables {
+  /** Whether ranks have the same. */
+  words: string;
   rows: HeldRow[];
   /** Further variables. */
   left_out: number;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { freeSlot, metricFigures, metricNames, resourceFigures, styleOf, type Chosen } from "../src/lab/runs/figures";
+import { metricFigures, metricNames, resourceFigures, styleOf, withSlots, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
 import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
@@ -125,7 +125,20 @@ describe("charts", () => {
     const styles = Array.from({ length: 40 }, (_, slot) => JSON.stringify(styleOf(slot)));
     expect(new Set(styles).size).toBe(40);
     expect(styleOf(1).dash).not.toBe(styleOf(0).dash);
-    expect(freeSlot([0, 1, 3])).toBe(2);
+    // Those of tests/store/test_reading.py.
+    const some = [...withSlots(new Map(), [17, 9, 42]).values()].map(styleOf);
+    expect(some.map(({ colour, dash }) => [colour, dash])).toEqual([
+      [1, 0],
+      [2, 1],
+      [3, 2],
+    ]);
+    expect(styleOf(withSlots(withSlots(new Map(), [3, 4]), [12]).get(12)!).colour).toBe(5);
+    expect(
+      withSlots(
+        new Map(),
+        Array.from({ length: 100 }, (_, id) => id),
+      ).size,
+    ).toBe(100);
   });
 });
 

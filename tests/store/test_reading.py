@@ -245,6 +245,13 @@ def test_the_curves_of_two_runs_are_drawn_over_each_other(store, db, fake):
     assert len(svg) < 200_000
 
 
+def test_a_run_has_the_colour_that_it_has_in_the_runs_tab():
+    """That of its id, or the next that no other has; labextension/tests/runs.test.ts wants the same."""
+    assert view.styles_of([17, 9, 42]) == [(1, 0), (2, 1), (3, 2)]
+    assert view.styles_of([3, 4, 12])[2][0] == 5
+    assert len(view.styles_of(range(100))) == 100
+
+
 def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):
     """The error is an ImportError, which the verb shows."""
     for number in (1, 2):
