@@ -185,7 +185,11 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     missing = [name for name in order.names if name not in namespace]
-    _agree(comm, f"{', '.join(missing)} not defined" if missing else "", "Nothing was saved.")
+    savers = comm.allgather(plugins.savers())
+    lacking = sorted({one for others in savers for one in others} - set(savers[rank]))
+    problem = f"{', '.join(missing)} not defined" if missing else ""
+    problem = problem or (f"the plug-in of {', '.join(lacking)} does not work" if lacking else "")
+    _agree(comm, problem, "Nothing was saved.")
     values = {name: namespace[name] for name in order.names}
     part = _begun(comm, order)
     try:
@@ -194,7 +198,6 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
         held: dict[str, str] = {}
         files: dict[str, Any] = {}
         notes: list[str] = []
-        problem = ""
         try:
             for plugin, names, made, told in plugins.save_values(values, namespace, size):
                 notes += told
