@@ -43,6 +43,8 @@ DATA: Final = (
 )
 OLD_NUMBERS: Final = "Variables that hold a rank's number, such as rank = dist.get_rank(), still hold the old one."
 OWN_GPUS: Final = "Each of them keeps its GPU, and LOCAL_RANK, which names the GPU"
+NOTE: Final = "[jupyter-dtrain] "
+"""How the lines of our own begin in a cell."""
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
 
@@ -81,6 +83,7 @@ class Healed(NamedTuple):
                 f"that make them with %%rank {format_ranks(self.ranks)}, and copy variables with "
                 f"%distributed resync --from {self.source} NAMES"
             )
+            said.append("Another time %distributed heal --replay RUNS does so with the cells of these runs")
         return ".\n".join(said) + "."
 
 
@@ -153,10 +156,10 @@ class Heals:
         ranks = [rank.rank for rank in state.ranks]
         chosen = numbers_without(leaving, now).get(chosen, chosen)
         seconds, notes = time.monotonic() - began, list(state.notes)
-        if cells and ranks:
-            # A cell that sets up a process group again does nothing where there is one.
+        if ranks:
+            # A set-up waits for all ranks, but does nothing where there is a group: a new rank can run that cell alone.
             progress("making the groups of all ranks again")
-            self._cells.run_aside("pass", None, "heal", wait=True)
+            notes += _notes_in(self._cells.run_aside("pass", None, "heal", wait=True))
         for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
             self._cells.run_aside(code, ranks, f"run {number} again", wait=True)
@@ -264,6 +267,13 @@ class Heals:
                 f"{count_ranks(ranks).capitalize()} did not answer. %distributed restart starts fresh ranks."
             )
         return state
+
+
+def _notes_in(run: Run) -> list[str]:
+    """The sentences in which ranks say what must be made again."""
+    lines = [line for rank in run.ranks for line in run.text(rank, "stderr").splitlines()]
+    said = [line.removeprefix(NOTE).rstrip(".") for line in lines if line.startswith(NOTE)]
+    return list(dict.fromkeys(said))
 
 
 def check_size(size: int | None, drop: Ranks, world: World) -> list[int]:

@@ -343,7 +343,9 @@ def distinct(errors: Mapping[int, Error], pids: Mapping[int, int]) -> list[tuple
                 break
         else:
             groups.append((error, [rank]))
-    return sorted((group for groups in alike.values() for group in groups), key=lambda group: group[1])
+    # A note that some ranks alone have, as new ones do, tells nothing of an error that all of them share.
+    found = [ranks for groups in alike.values() for _, ranks in groups]
+    return [(errors[min(ranks, key=lambda rank: len(errors[rank].notes))], ranks) for ranks in sorted(found)]
 
 
 def _own_numbers_differ(one: Error, first: int, error: Error, rank: int, pids: Mapping[int, int]) -> bool:
