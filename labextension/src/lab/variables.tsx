@@ -33,7 +33,7 @@ export default function Variables({ world, actions, trans }: SectionProps & { wo
         ? trans.__("All ranks have the same.")
         : trans._n("%1 variable differs.", "%1 variables differ.", differ);
   return (
-    <Section title={trans.__("Variables")} note={world.name}>
+    <Section title={trans.__("Variables")}>
       <div className="dtrain-variables">
         <p className="dtrain-quiet">
           <button className="dtrain-step" disabled={busy} onClick={() => void look()}>
