@@ -71,7 +71,7 @@ def inventory_words(found: Mapping[int, Mapping[str, NamedValue] | None]) -> str
     names = sorted({name for held in told for name in held})
     if not names:
         return "none yet"
-    differ = [name for name in names if len({_identity(held.get(name)) for held in told}) > 1]
+    differ = list(dict.fromkeys(row.name for row in inventory_rows(len(told), found) if row.differs))
     trained = {name for held in told for name, value in held.items() if value.parts and value.type not in _CONTAINERS}
     models = [name for name in differ if name in trained]
     others = len(differ) - len(models)

@@ -127,7 +127,13 @@ describe("the sidebar's list of 1,024 ranks", () => {
       __: (text: string, ...parts: unknown[]) =>
         parts.reduce<string>((one, part, at) => one.replace(`%${at + 1}`, String(part)), text),
     };
-    const props = { world: { id: "w", name: "many" } as World, details, actions: {} as Actions, trans: trans as never };
+    const props = {
+      world: { id: "w", name: "many" } as World,
+      named: false,
+      details,
+      actions: {} as Actions,
+      trans: trans as never,
+    };
     const place = document.createElement("div");
     document.body.append(place);
     createRoot(place).render(createElement(RankList, props));

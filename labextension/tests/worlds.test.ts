@@ -249,6 +249,27 @@ describe("the worlds of a page", () => {
     expect(details.nodes).toEqual(["host"]);
   });
 
+  it("keeps the last measurements of a process in a run that ends before its ranks measure anything", () => {
+    last().begin();
+    last().tell({ type: "worlds", worlds: [world("w")] });
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "idle")] });
+    const details = worlds.of("w");
+    const measured = (): unknown[] => details.ranks.map((rank) => [rank.memory, rank.old]);
+    const run = { ...status(3, ["ok", "ok"]), metrics: [], seq: 0 };
+    last().tell({ type: "run", world: "w", source: "x", document: run });
+    expect(measured()).toEqual([
+      [1000, false],
+      [1000, false],
+    ]);
+    const ranks = [0, 1].map((rank) => [rank, 0, "ok", 5]);
+    const brief = { ...run, run: 4, ranks };
+    last().tell({ type: "run", world: "w", source: "x", document: brief });
+    expect(measured()).toEqual([
+      [1000, true],
+      [1000, true],
+    ]);
+  });
+
   it("shows all runs that go on, and forgets those that have ended", () => {
     last().begin();
     const summary = (number: number, rank: number): RunSummary => ({

@@ -27,7 +27,7 @@ export default function Variables({ world, actions, trans }: SectionProps & { wo
   const differ = rows.some((row) => row.differs);
   const shown = only ? rows.filter((row) => row.differs) : rows;
   return (
-    <Section title={trans.__("Variables")} note={world.name}>
+    <Section title={trans.__("Variables")}>
       <div className="dtrain-variables">
         <p className="dtrain-quiet">
           <button className="dtrain-step" disabled={busy} onClick={() => void look()}>
