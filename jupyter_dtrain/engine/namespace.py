@@ -43,7 +43,7 @@ def bound_first(code: str) -> frozenset[str]:
 
     try:
         # Magics alone: the user's own changes of the code are made once, with the cell.
-        statements = ast.parse(TransformerManager().transform_cell(code)).body  # type: ignore[no-untyped-call]
+        statements = ast.parse(TransformerManager().transform_cell(code)).body
     except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
         return frozenset()
     read: set[str] = set()
@@ -98,7 +98,7 @@ def send_code_along() -> None:
 
     def reducer_override(self: Any, value: Any) -> Any:
         nonlocal spawned
-        spawned = spawned or context.get_spawning_popen() is not None  # type: ignore[no-untyped-call]
+        spawned = spawned or context.get_spawning_popen() is not None
         if spawned and isinstance(value, (type, FunctionType)) and _is_of_cell(value):
             try:
                 return _receive_code, (value.__qualname__, cloudpickle.dumps(value))
