@@ -10,7 +10,7 @@ import type { CellOutputs, HeldVariables, Item, Launcher, Message, RankRow, RunS
 /** A kind of change; "asked" is a world that the page has just asked for, which must be shown at once. */
 type Change = "worlds" | "asked" | "items" | "details";
 
-type Measured = Pick<Rank, "memory" | "hostMemory" | "cpu" | "gpu">;
+type Measured = Pick<Rank, "memory" | "hostMemory" | "cpu" | "workers" | "workersMemory" | "gpu">;
 
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
@@ -67,7 +67,7 @@ export class Details {
       const own = fresh ? undefined : running.get(rank);
       const now = own !== undefined && (own.memory !== null || own.gpu !== null);
       if (now) this.measured.set(pid, own);
-      const last = this.measured.get(pid) ?? own;
+      const last = fresh ? undefined : (this.measured.get(pid) ?? own);
       return {
         rank,
         node,
