@@ -43,7 +43,7 @@ def bound_first(code: str) -> frozenset[str]:
 
     try:
         # Magics alone: the user's own changes of the code are made once, with the cell.
-        statements = ast.parse(TransformerManager().transform_cell(code)).body
+        statements = ast.parse(TransformerManager().transform_cell(code)).body  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
         return frozenset()
     read: set[str] = set()
