@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from .events import Error, Frame, Outcome
-    from .hangs import Moving
     from .run import Run
 
 Seen = Literal["sent", "running", "ok", "error", "released", "interrupted", "dead"]
@@ -145,22 +144,6 @@ def summary(run: Run) -> str:
     if not parts and run.outcome not in ("ok", "running"):
         parts.append("Ranks were lost" if run.outcome == "lost" else "The cell failed")
     return "; ".join(parts)
-
-
-def endings(run: Moving) -> dict[int, str]:
-    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
-    found = {}
-    for rank, state in run.states.items():
-        if rank in run.lost:
-            found[rank] = run.lost[rank].removeprefix(f"rank {rank} ") or "dead"
-        elif rank in run.errors and state != "interrupted":
-            error = run.errors[rank]
-            found[rank] = "was released" if is_echo(error) else f"has failed: {told_briefly(error)}"
-        elif state == "sent":
-            found[rank] = "has not begun the cell"
-        elif state != "running":
-            found[rank] = "has ended the cell" if state == "ok" else state
-    return found
 
 
 def output_of(run: Run, rank: int) -> str:
