@@ -22,6 +22,7 @@ SHARD    ?= 1/1
 REPEAT   ?= 1
 SEED     ?= 1
 DRAWS    ?= 100
+EXAMPLES ?= 500
 LAB_ARGS ?=
 PYTHON_VERSION ?= 3.12
 PLATFORM       ?= manylinux_2_28_x86_64
@@ -43,7 +44,7 @@ BARE_PARTS := unit $(filter-out core wire client launch browser docs examples fa
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm soak mpi4py horovod bare oldest lint typescript
+.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest lint typescript
 .PHONY: dist docs jobs pictures gpu wheelhouse bench clean
 .DELETE_ON_ERROR:
 
@@ -81,6 +82,12 @@ faults: $(VENV)/installed ## play the failure table over and over (SHARD=1/4 REP
 
 storm: $(VENV)/installed ## random faults at random moments (SEED=1 DRAWS=100); prints the seed of what breaks a promise
 	@$(PY) -m tests.faults.storm --seed $(SEED) --draws $(DRAWS)
+
+fuzz: $(VENV)/installed ## bad lines, cells, names, requests and damaged files (EXAMPLES=500 of each); keeps what fails in build/hypothesis
+	@DTRAIN_FUZZ_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -q tests/test_edges.py tests/server/test_edges.py
+
+mutants: $(VENV)/installed ## the storm against ten faults of the product itself (SEED=1); goes on where it was, and fails if one lives
+	@$(PY) -m tests.faults.mutants --seed $(SEED)
 
 soak: $(VENV)/installed ## run cells for half an hour, with a fault in every tenth; goes on where it was
 	@$(PY) -m tests.faults.soak

@@ -72,7 +72,8 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
 
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same
     objects; anything else is replaced by a copy, whose tensors are on the host. A rank that lacks a name gets a copy of
-    the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone.
+    the whole object. ``new``: ranks that are new processes, which get whole objects; the others get states alone. It
+    prints which ranks had other values, and have them no longer.
 
     Raises :class:`~jupyter_dtrain.core.errors.TransferFailed`, with nothing changed, where a name is missing or cannot
     be sent, and :class:`~jupyter_dtrain.core.errors.BadRequest` for a rank that is not there. Outside a world it does
@@ -92,7 +93,9 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
     shell = get_ipython()
     assert shell is not None
     (rank,) = parse_ranks(source, home.place.size)
-    transfer(list(names), rank, shell.user_ns, home.plugins, new=new)
+    for note in transfer(list(names), rank, shell.user_ns, home.plugins, new=new):
+        if home.place.rank == rank:
+            print(f"{note}.")
 
 
 def shard(

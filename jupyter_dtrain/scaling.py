@@ -26,6 +26,9 @@ from jupyter_dtrain.wire.requests import LOCAL
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
+FRESH = "The cell runs in fresh worlds, without variables of the notebook's: imports and definitions belong into it"
+"""The cure for a name that is missing."""
+
 PER_PROCESSOR = 4
 """Ranks for each processor of this machine, at most: more of them measure how they share it, and nothing else."""
 
@@ -190,6 +193,8 @@ class _Measurement:
             size.failure = f"the cell took longer than {self._timeout:g} s"
         except DistributedError as error:
             size.failure = f"the cell failed: {error}".partition("\n")[0]
+            if any(one.ename == "NameError" for one in error.run.errors.values()):
+                size.failure = f"{size.failure.rstrip('.')}. {FRESH}"
         except DtrainError as error:
             size.failure = f"not measured: {error}".partition("\n")[0]
         finally:

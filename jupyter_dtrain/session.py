@@ -41,6 +41,7 @@ from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from .files.sync import Synced
     from .view import CommRelay, RunView
+    from .view.rich import Known
 
 
 class Session(SessionFacts, Variables, Snapshots):
@@ -82,6 +84,7 @@ class Session(SessionFacts, Variables, Snapshots):
         )
         self._heals = Heals(self._link, self._fold, self._cells, self._notices, request)
         self._relay: CommRelay | None = None
+        self._displays: Known = {}
         self._started_here = False
         self._orders, self._ordered, self._saved, self._ordering = {}, set(), {}, False
 
@@ -278,7 +281,9 @@ class Session(SessionFacts, Variables, Snapshots):
         self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
         options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
         hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
-        return view_of_cell(run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, **options)
+        return view_of_cell(
+            run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, self._displays, **options
+        )
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.
@@ -409,6 +414,13 @@ class Session(SessionFacts, Variables, Snapshots):
         """
         self._membership.stop()
 
+    def store_runs(self, patience: float = 2.0) -> None:
+        """Have the store know all that the ranks have said by now, which it else does within a second.
+
+        Readers of the store in this process begin so. Never raises, and gives up after ``patience`` seconds.
+        """
+        self._link.store_runs(patience)
+
     def stop_soon(self) -> None:
         """Ask the world to end, without waiting: for a kernel that is shutting down."""
         self._membership.stop_soon()
@@ -461,6 +473,7 @@ class Session(SessionFacts, Variables, Snapshots):
 
 open_sessions: OpenSessions[Session] = OpenSessions()
 """The open sessions of this process."""
+before_reading.append(open_sessions.store_all)
 
 
 def current() -> Session:

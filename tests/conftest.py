@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from tests import devices
 from tests.hosts import launching
 from tests.hosts.network import Network, why_not
 from tests.processes import wait_until_gone
+
+with suppress(ImportError):  # an environment for GPUs has no hypothesis, and none of its tests needs it
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes says how busy the machine is.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
 
 Launch = Callable[..., Session]
 ProcessAt = Callable[..., psutil.Process]

@@ -50,7 +50,7 @@ BUDGETS = {
     "steward": 160,
     "session": 240,
     "magics": 165,
-    "store": 52,
+    "store": 80,
     "frameworks": 395,
     "server": 60,
     "preflight": 28,

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, telling
+from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, LeftRunning, telling
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.stop_button import StopButton
+from jupyter_dtrain.core.stop_button import StopButton, shutdown
 from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL
@@ -66,7 +66,7 @@ class Cells:
         self._request = request
         self._patience = patience
         self.last: Run | None = None
-        """The run that was submitted last."""
+        """The run that was submitted last, without those that only prepare ranks or join another run."""
         self._known: set[int] = set()
         """The runs that this session has submitted, or has found under way."""
 
@@ -88,10 +88,12 @@ class Cells:
         cell: Cell | None,
         joins: int | None = None,
         companion: Companion | None = None,
+        aside: bool = False,
     ) -> Run:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.
 
-        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run.
+        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run;
+        ``aside``: whether it only prepares ranks.
         """
         self._link.check_alive()
         self._link.check()
@@ -108,7 +110,7 @@ class Cells:
         self._link.check_ranks(chosen)
         check_free(chosen, self._fold.left_behind())
         with StopButton() as stop_button:
-            run = self._make(self._link.number_run(), code, chosen)
+            run = self._make(self._link.number_run(), code, chosen, aside=aside or joins is not None)
             view = make_view(run)
             try:
                 entry = Entry(
@@ -124,14 +126,16 @@ class Cells:
                 self._fold.submit(entry)
                 if companion is not None:
                     companion.begin(run, timeout=timeout, inputs=inputs, watch=watch)
-                stop_button.pass_to(self._fold.interrupt)
+                stop_button.pass_to(self._fold.press)
                 while wait and not run.wait(1.0):
-                    pass
+                    if shutdown.asked:
+                        raise LeftRunning(run, self._link.listing.name)
                 if wait and companion is not None:
                     companion.wait(stop_button)
             except KeyboardInterrupt:
-                # Other code handles SIGINT. The ranks must not go on with what no thread waits for any more.
-                self._fold.interrupt()
+                # Other code handles SIGINT, or the kernel shuts down. But for that, the ranks must not go on with what
+                # no thread waits for any more.
+                self._fold.press()
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
@@ -193,12 +197,13 @@ class Cells:
             inputs={},
             watch=Watching(metrics=False),
             cell=Cell(run_name=name),
+            aside=True,
         )
 
-    def _make(self, number: int, code: str, ranks: list[int]) -> Run:
+    def _make(self, number: int, code: str, ranks: list[int], *, aside: bool = False) -> Run:
         size = size_at(ranks, self._link.world.size)
         run = Run(number, code, ranks, size, self._requests.read_events, self._request.id)
         self._known.add(number)
-        if self.last is None or number >= self.last.number:
+        if not aside and (self.last is None or number >= self.last.number):
             self.last = run
         return run

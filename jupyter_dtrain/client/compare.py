@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.contents import COMPARISON, Compared, Difference, NamedValue
+from jupyter_dtrain.core.contents import COMPARISON, PASSING, Compared, Difference, NamedValue
 from jupyter_dtrain.core.errors import BadRequest, TransferFailed
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import Ranks, parse_ranks
@@ -67,12 +67,15 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether all ranks have the same."""
-        return not self.found.differences
+        """Whether all ranks have the same, but for what the training makes alike by itself.
+
+        That is gradients, and buffers that DDP takes from rank 0.
+        """
+        return all(one.kind in PASSING for one in self.found.differences)
 
     @property
     def differences(self) -> list[Difference]:
-        """The parts that differ: weights first, then buffers, gradients, what optimizers keep, and states."""
+        """The parts that differ: weights first, then buffers, what optimizers keep, states, and gradients."""
         return self.found.differences
 
     @property

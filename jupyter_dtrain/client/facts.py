@@ -51,6 +51,11 @@ class SessionFacts:
         return self._link.over
 
     @property
+    def loss(self) -> str:
+        """Why the world is gone; empty while it is there, and after a stop here."""
+        return "" if self._link.closed else self._link.loss
+
+    @property
     def drives(self) -> bool:
         """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
         return self._link.drives
@@ -87,7 +92,10 @@ class SessionFacts:
 
     @property
     def last_run(self) -> Run | None:
-        """The run that was submitted last; None before the first."""
+        """The run that was submitted last; None before the first.
+
+        Runs in which new ranks are prepared, or join an elastic run (:attr:`.Run.joined`), do not count.
+        """
         return self._cells.last
 
     @property

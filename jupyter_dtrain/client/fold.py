@@ -31,7 +31,7 @@ from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
-from jupyter_dtrain.core.stop_button import Latch
+from jupyter_dtrain.core.stop_button import Latch, shutdown
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
 
@@ -85,6 +85,8 @@ class Fold:
         self._spool = ""
         self._gone = ""
         """Why there is no world to send to, in words."""
+        self._presses: list[float] = []
+        """When each press of Stop that is held back is due."""
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="dtrain-fold", daemon=True)
         self._thread.start()
@@ -127,6 +129,11 @@ class Fold:
         ``last``: the newest run at that time; runs that were submitted later go on.
         """
         self._tasks.put(lambda: self._interrupt_all(force=force, by=by, last=last))
+
+    def press(self) -> None:
+        """Interrupt every run because this process got a SIGINT, unless its kernel is being restarted or ended."""
+        due = time.monotonic() + shutdown.patience
+        self._tasks.put(lambda: self._presses.append(due))
 
     def note(self, run: int, words: str) -> None:
         """Show ``words`` with the run, while it goes on."""
@@ -413,6 +420,14 @@ class Fold:
             if force and entry.ending is not None:
                 entry.ending.force = True
 
+    def _take_presses(self, now: float) -> float:
+        """Interrupt the runs for presses that are due; when the next one is."""
+        while self._presses and self._presses[0] <= now:
+            self._presses.pop(0)
+            if not shutdown.asked:
+                self._interrupt_all(force=False, by="", last=None)
+        return self._presses[0] if self._presses else math.inf
+
     def _interrupt(self, entry: Entry, now: float) -> None:
         entry.run.interrupted = True
         note = entry.painting.note
@@ -479,7 +494,7 @@ class Fold:
 
     def _tick(self) -> float:
         now = time.monotonic()
-        wake = min(now + QUIET, self._answer(now))
+        wake = min(now + QUIET, self._answer(now), self._take_presses(now))
         for entry in self._runs.sent:
             self._guard(lambda entry=entry: self._holes.ask_quiet(entry, now))  # type: ignore[misc]
             if entry.deadline is not None and now >= entry.deadline and entry.ending is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
 from jupyter_dtrain.core.numbering import describe_moves, numbers_without
+from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.world import MAX_RANKS, Ranks, count_ranks, format_ranks, parse_ranks
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.spool import read_beginning
@@ -42,6 +43,8 @@ DATA: Final = (
 )
 OLD_NUMBERS: Final = "Variables that hold a rank's number, such as rank = dist.get_rank(), still hold the old one."
 OWN_GPUS: Final = "Each of them keeps its GPU, and LOCAL_RANK, which names the GPU"
+NOTE: Final = "[jupyter-dtrain] "
+"""How the lines of our own begin in a cell."""
 GREETING: Final = 5.0
 """Seconds in which a new rank answers its first message."""
 
@@ -80,6 +83,7 @@ class Healed(NamedTuple):
                 f"that make them with %%rank {format_ranks(self.ranks)}, and copy variables with "
                 f"%distributed resync --from {self.source} NAMES"
             )
+            said.append("Another time %distributed heal --replay RUNS does so with the cells of these runs")
         return ".\n".join(said) + "."
 
 
@@ -151,11 +155,11 @@ class Heals:
         state = self._change(Heal(self._link.me.words, None if drop else size, sorted(drop)), verb, progress)
         ranks = [rank.rank for rank in state.ranks]
         chosen = numbers_without(leaving, now).get(chosen, chosen)
-        seconds = time.monotonic() - began
-        if cells and ranks:
-            # A cell that sets up a process group again does nothing where there is one.
+        seconds, notes = time.monotonic() - began, list(state.notes)
+        if ranks:
+            # A set-up waits for all ranks, but does nothing where there is a group: a new rank can run that cell alone.
             progress("making the groups of all ranks again")
-            self._cells.run_aside("pass", None, "heal", wait=True)
+            notes += _notes_in(self._cells.run_aside("pass", None, "heal", wait=True))
         for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
             self._cells.run_aside(code, ranks, f"run {number} again", wait=True)
@@ -163,9 +167,10 @@ class Heals:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
-            self._cells.run_aside(code, None, f"heal: {', '.join(names)}", wait=True)
+            copied = self._cells.run_aside(code, None, cut_name(f"heal: {', '.join(names)}"), wait=True)
+            notes += [line.removesuffix(".") for line in copied.text(chosen).splitlines()]
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
-        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), state.notes, kept_gpus)
+        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
 
     def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
         """The companion of an elastic run of ``code``; new ranks run the cells of the runs ``replay`` first.
@@ -262,6 +267,13 @@ class Heals:
                 f"{count_ranks(ranks).capitalize()} did not answer. %distributed restart starts fresh ranks."
             )
         return state
+
+
+def _notes_in(run: Run) -> list[str]:
+    """The sentences in which ranks say what must be made again."""
+    lines = [line for rank in run.ranks for line in run.text(rank, "stderr").splitlines()]
+    said = [line.removeprefix(NOTE).rstrip(".") for line in lines if line.startswith(NOTE)]
+    return list(dict.fromkeys(said))
 
 
 def check_size(size: int | None, drop: Ranks, world: World) -> list[int]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from jupyter_dtrain.core.errors import DtrainError, NoWorld
+from jupyter_dtrain.core.stop_button import shutdown
 
 
 class OpenSession(Protocol):
@@ -24,12 +25,23 @@ class OpenSession(Protocol):
         """Whether the session was stopped, or has lost its world."""
 
     @property
+    def name(self) -> str:
+        """The name of its world."""
+
+    @property
+    def loss(self) -> str:
+        """Why its world is gone; empty while it is there, and after a stop here."""
+
+    @property
     def started_here(self) -> bool:
         """Whether the session started the world, rather than attached to it."""
 
     @property
     def drives(self) -> bool:
         """Whether the session may run cells."""
+
+    def store_runs(self) -> None:
+        """Have the store know all that the ranks have said by now; never raises."""
 
     def stop_soon(self) -> None:
         """Ask the world to end, without waiting for it."""
@@ -45,27 +57,48 @@ class OpenSessions(Generic[S]):
         self._sessions: list[S] = []
         self._watching = False
         self._restarting = False
-        self.failure = ""
-        """Why the last start here failed; empty if it did not fail, or if another world came after it."""
+        self._failure = ""
+
+    @property
+    def failure(self) -> str:
+        """Why there is no world here though one was asked for, and the ways on: no cell may run elsewhere unasked.
+
+        The last start has failed, or the last world was lost. Empty otherwise.
+        """
+        lost = next((session for session in reversed(self._sessions) if session.closed and session.loss), None)
+        if lost is None:
+            return self._failure
+        return (
+            f"World {lost.name!r} is gone ({lost.loss}), and no cell starts another one by itself. Run the line again "
+            f"that started it, or start another world with %distributed start, or join one with %distributed attach."
+        )
+
+    @failure.setter
+    def failure(self, words: str) -> None:
+        self._failure = words
 
     def add(self, session: S) -> None:
         """``session`` was started here, or attached."""
+        self._forget_closed()
         self._sessions.append(session)
-        self.failure = ""
+        self._failure = ""
         if not self._watching:
             self._watching = True
             self._watch_this_process()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Keep the reason why a start failed here, until another world comes: no cell may run elsewhere unasked."""
+        """Keep the reason why a start failed here, until another world comes."""
         try:
             yield
         except BaseException as error:
             if all(session.closed for session in self._sessions):
                 words = str(error).strip() if isinstance(error, DtrainError) else f"{type(error).__name__}: {error}."
-                self.failure = (
-                    "it was interrupted." if isinstance(error, KeyboardInterrupt) else words.partition("\n")[0]
+                why = "it was interrupted." if isinstance(error, KeyboardInterrupt) else words.partition("\n")[0]
+                self._forget_closed()
+                self._failure = (
+                    f"No world is running here, because its start failed: {why} Run that line again, or start another "
+                    f"world with %distributed start."
                 )
             raise
 
@@ -73,6 +106,9 @@ class OpenSessions(Generic[S]):
         """``session`` was stopped, or its world never came up."""
         if session in self._sessions:
             self._sessions.remove(session)
+
+    def _forget_closed(self) -> None:
+        self._sessions = [session for session in self._sessions if not session.closed]
 
     def __iter__(self) -> Iterator[S]:
         return reversed(list(self._sessions))
@@ -83,11 +119,14 @@ class OpenSessions(Generic[S]):
             if not session.closed:
                 return session
         if self.failure:
-            raise NoWorld(
-                f"No world is running here, because its start failed: {self.failure} Run that line again, or "
-                f"start another world with %distributed start."
-            )
+            raise NoWorld(self.failure)
         raise NoWorld("No world is running here: start one with %distributed start, or Session.start(n=2).")
+
+    def store_all(self) -> None:
+        """Have the stewards store what their ranks have said by now, for a person who reads the store next."""
+        for session in list(self._sessions):
+            if not session.closed:
+                session.store_runs()
 
     def stop_all(self) -> None:
         """Ask the worlds that were started and are still driven here to end, without waiting for it."""
@@ -110,8 +149,10 @@ class OpenSessions(Generic[S]):
 
     def _wrap_shutdown(self, kernel: Any) -> None:
         original = kernel.do_shutdown
+        shutdown.comes_by_request = True
 
         def do_shutdown(restart: bool) -> Any:  # noqa: FBT001 — ipykernel's signature
+            shutdown.asked = True
             self._restarting = bool(restart)
             if not restart:
                 self.stop_all()

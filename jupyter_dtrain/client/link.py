@@ -46,6 +46,7 @@ from jupyter_dtrain.wire.steward_messages import (
     ReleaseRun,
     Renew,
     Stop,
+    StoreRuns,
     TakeUpInterrupt,
     WorldEnded,
     WorldRestarting,
@@ -78,6 +79,7 @@ LEAVING = 1.0
 """Seconds that the steward may take to acknowledge that this client leaves."""
 LINGER = 200
 """Milliseconds in which a cell that was sent just before leaves this process."""
+STORE_POLL = 0.02
 FOLDING = 1.0
 """Seconds that the steward may take to answer the thread that folds runs, which stands still meanwhile."""
 
@@ -311,6 +313,17 @@ class Link:
     def advance(self, run: int) -> int:
         """The generation of the cells after ``run``, whose process groups are broken. Raises as :meth:`ask`."""
         return self.ask(Advance(run), FOLDING).generation
+
+    def store_runs(self, patience: float) -> None:
+        """Have the store know all that the ranks have said by now. It gives up after ``patience`` seconds."""
+        deadline = time.monotonic() + patience
+        followed = self._notices.to_tell()
+        with contextlib.suppress(WorldLost, Refused):  # what there is of the run is stored when the steward ends
+            answer = self._steward.ask(StoreRuns(followed=followed), patience)
+            self._notices.was_told(followed)
+            while not answer.done and (left := deadline - time.monotonic()) > 0:
+                time.sleep(STORE_POLL)
+                answer = self._steward.ask(StoreRuns(answer.ticket), left)
 
     def stop(self, given_up: Iterable[int] = (), timeout: float | None = None) -> None:
         """Ask the steward to end the world, which may take a while.

@@ -73,7 +73,9 @@ def _calls(
     node: ast.AST, words: set[str], defined: dict[str, ast.FunctionDef], free: set[str], seen: set[str]
 ) -> Iterator[str]:
     """The words among the calls that ``node`` makes when it is run."""
-    for child in ast.iter_child_nodes(node):
+    waiting = [*ast.iter_child_nodes(node)][::-1]  # no recursion: a sum of 500 terms is as deep as that
+    while waiting:
+        child = waiting.pop()
         if isinstance(child, ast.Call):
             match child.func:
                 case ast.Attribute(attr=name) | ast.Name(id=name) if name in words:
@@ -83,4 +85,4 @@ def _calls(
                     seen.add(name)
                     yield from _calls(ast.Module(defined[name].body, []), words, defined, free, seen)
         if not isinstance(child, _Definition):
-            yield from _calls(child, words, defined, free, seen)
+            waiting += [*ast.iter_child_nodes(child)][::-1]

@@ -23,6 +23,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from jupyter_dtrain.core.causes import DistributedError
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, TransferFailed
+from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.snapshots import (
     ANSWER,
     KEY,
@@ -73,7 +74,7 @@ def key() -> bytes:
 
 def all_snapshots() -> list[Snapshot]:
     """The snapshots of this user, newest first; of each name the newest."""
-    return list_snapshots(snapshots_folder(), key())
+    return list_snapshots(snapshots_folder(), snapshot_key(data_folder(), make=False))
 
 
 class Snapshots:
@@ -211,7 +212,7 @@ class Snapshots:
         inputs = {} if function == "run_cancel" else {KEY: key()}
         self._ordering = True
         try:
-            run = self.run(code, view=None, inputs=inputs, metrics=False, name=label)
+            run = self.run(code, view=None, inputs=inputs, metrics=False, name=cut_name(label))
         finally:
             self._ordering = False
         for displays in run.outputs.values():

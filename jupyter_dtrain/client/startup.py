@@ -6,10 +6,11 @@ differs for a steward that has ended, one that never answers, and one that is sl
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, StartFailure, relevant
@@ -41,9 +42,20 @@ class Startup:
         self._request = request
         self._progress = progress
         self._began = time.monotonic()
+        self._log: BinaryIO | None = None
+        with contextlib.suppress(OSError):
+            # Open from the start on: a steward that is killed takes its folder along.
+            self._log = open(Path(request.folder) / "logs" / "steward.log", "rb")  # noqa: SIM115 — closed in wait()
 
     def wait(self, incarnation: int) -> WorldState:
         """The state of the world that runs. Raises :class:`StartFailed` with the reason when it does not."""
+        try:
+            return self._wait(incarnation)
+        finally:
+            if self._log is not None:
+                self._log.close()
+
+    def _wait(self, incarnation: int) -> WorldState:
         name, said = self._listing.name, ("", "")
         while True:
             state = self._ask_state()
@@ -75,10 +87,10 @@ class Startup:
             try:
                 return self._link.ask(ReadState(), timeout=1.0)
             except WorldLost:
-                file = Path(self._request.folder) / "logs" / "steward.log"
-                log = relevant(file.read_text(errors="replace")) if file.exists() else ""
                 if not worlds.is_alive(self._listing):
-                    raise StartFailed(f"The steward of world {name!r} ended.", MEND if log else AGAIN, log) from None
+                    log = self._steward_said(patience=1.0)
+                    mend = len(log.splitlines()) > 1  # the last line is its guard's, which names the signal
+                    raise StartFailed(f"The steward of world {name!r} ended.", MEND if mend else AGAIN, log) from None
                 # It may still answer while it works, or waits for a processor of a busy machine.
                 steward = steward or Work([self._listing.steward])
                 late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
@@ -87,5 +99,16 @@ class Startup:
                         f"The steward of world {name!r} does not answer.",
                         "Start the world again, or give it more time with JUPYTER_DTRAIN_START_TIMEOUT "
                         f"(seconds, now {settings.start_timeout:g}).",
-                        log,
+                        self._steward_said(),
                     ) from None
+
+    def _steward_said(self, patience: float = 0.0) -> str:
+        """The lines of the steward's log that tell about a failure; they may come within ``patience`` seconds."""
+        deadline = time.monotonic() + patience
+        while self._log is not None:
+            self._log.seek(0)
+            text = relevant(self._log.read().decode(errors="replace"))
+            if text or time.monotonic() > deadline:
+                return text
+            time.sleep(POLL)
+        return ""

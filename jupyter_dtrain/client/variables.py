@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.values import check_variable
 
@@ -114,7 +115,7 @@ class Variables(ABC):
         Tensors stay where they are: ranks compare digests, and measure only the parts that differ. Raises as
         :meth:`run`; the ranks raise :class:`TransferFailed` where the name is missing on one of them.
         """
-        return read_comparison(self.run(comparison_cell(path, states=False), view=None, name=f"diff {path}"))
+        return read_comparison(self.run(comparison_cell(path, states=False), view=None, name=cut_name(f"diff {path}")))
 
     def check(self, model: str, *, states: bool = False) -> Comparison:
         """Whether the replicas of a model are the same on all ranks; if not, which part differs first, and by how much.
@@ -122,4 +123,6 @@ class Variables(ABC):
         Parts are its parameters, buffers and gradients, and the states of its optimizers. ``states``: random states,
         and the step counters of optimizers, samplers and loaders, too. Raises as :meth:`diff`.
         """
-        return read_comparison(self.run(comparison_cell(model, states=states), view=None, name=f"check {model}"))
+        return read_comparison(
+            self.run(comparison_cell(model, states=states), view=None, name=cut_name(f"check {model}"))
+        )

@@ -84,6 +84,21 @@ class DistributedInterrupt(KeyboardInterrupt):
         return blocks(self.run)
 
 
+class LeftRunning(KeyboardInterrupt):
+    """The kernel is being restarted or shut down, and nobody has interrupted ``run``."""
+
+    def __init__(self, run: Run, world: str) -> None:
+
+        super().__init__(
+            f"This kernel is being restarted or shut down. Run {run.number} goes on if its world does: "
+            f"%distributed attach {world} shows all of it."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+
+        return [str(self)]
+
+
 @dataclass
 class _Cause:
     """An exception that some ranks share."""
@@ -305,6 +320,8 @@ def _causes(run: Run) -> _Causes:
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
     roots = [cause for cause in causes if not cause.interrupt and not cause.echo]
+    # A thread that was released may leave its cell to fail of something else. One rank may lose its connection first.
+    roots.sort(key=lambda cause: any(errors[rank].released for rank in cause.ranks))
     if not roots and not run.lost:
         # Nothing else tells what happened, so these do.
         roots, echoes = echoes, []
@@ -326,7 +343,9 @@ def distinct(errors: Mapping[int, Error], pids: Mapping[int, int]) -> list[tuple
                 break
         else:
             groups.append((error, [rank]))
-    return sorted((group for groups in alike.values() for group in groups), key=lambda group: group[1])
+    # A note that some ranks alone have, as new ones do, tells nothing of an error that all of them share.
+    found = [ranks for groups in alike.values() for _, ranks in groups]
+    return [(errors[min(ranks, key=lambda rank: len(errors[rank].notes))], ranks) for ranks in sorted(found)]
 
 
 def _own_numbers_differ(one: Error, first: int, error: Error, rank: int, pids: Mapping[int, int]) -> bool:
@@ -346,7 +365,7 @@ def _shape(text: str) -> str:
 
 
 def _is_interrupt(error: Error) -> bool:
-    return error.ename in ("KeyboardInterrupt", "CellStopped")
+    return error.ename in ("KeyboardInterrupt", "CellStopped", "CancelledError")
 
 
 def is_echo(error: Error) -> bool:

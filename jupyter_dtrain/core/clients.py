@@ -41,7 +41,7 @@ def still_runs(pid: int, created: float) -> bool:
     try:
         process = psutil.Process(pid)
         return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(process.create_time() - created) < CLOSE
-    except psutil.Error:
+    except (psutil.Error, OverflowError):  # a number that no process has
         return False
 
 

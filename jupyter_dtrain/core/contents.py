@@ -10,20 +10,37 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["value", "parameter", "buffer", "gradient", "optimizer state", "setting", "random state", "step counter"]
+Kind = Literal[
+    "value",
+    "parameter",
+    "buffer",
+    "broadcast buffer",
+    "gradient",
+    "optimizer state",
+    "setting",
+    "random state",
+    "step counter",
+]
 """The role of a part in the variable that has it."""
 
 ORDER: Final[tuple[Kind, ...]] = (
     "value",
     "parameter",
     "buffer",
-    "gradient",
     "optimizer state",
     "setting",
     "step counter",
     "random state",
+    "broadcast buffer",
+    "gradient",
 )
-"""The order in which differences are told: a weight that differs explains what comes after it."""
+"""The order in which differences are told: a weight that differs explains what comes after it; :data:`PASSING` last."""
+
+PASSING: Final[dict[Kind, str]] = {
+    "broadcast buffer": "the next forward pass takes from rank 0",
+    "gradient": "the next backward pass makes anew",
+}
+"""Parts that the training makes alike, or anew, by itself: replicas may differ in them. And how, for "which …"."""
 
 COMPARISON: Final = "application/vnd.jupyter-dtrain.comparison+json"
 """The type of the display in which a rank sends a :class:`Compared`."""
@@ -120,5 +137,8 @@ class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
     """Empty where the values cannot be read, or were not read in time."""
     piece: str = ""
+    """The pieces of sharded tensors that this rank has: only ranks with the same must have the same digest."""
+    whole: str = ""
+    """Beside sharded tensors: the digest of those that are not."""
     words: str = ""
     """A short value itself."""

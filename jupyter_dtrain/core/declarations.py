@@ -165,3 +165,13 @@ def load_rows(places: Iterable[str]) -> Iterator[Any]:
             yield from load(place)
         except Exception:
             _logger.exception("A framework's declaration at %s cannot be loaded", place)
+
+
+@lru_cache(1)
+def _collectives() -> frozenset[str]:
+    return frozenset(name.casefold() for one in declarations() for name in one.collectives)
+
+
+def is_collective(call: str) -> bool:
+    """Whether some framework has a collective of this name; MPI has each in two spellings."""
+    return call.casefold() in _collectives()

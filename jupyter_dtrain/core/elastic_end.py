@@ -27,13 +27,14 @@ def elastic_end(own: Mapping[int, str | None], joined: Iterable[Mapping[int, str
     """The end of an elastic run whose ranks ended as ``own`` says.
 
     ``joined``: the same for each run that joined it, oldest first. A rank of those that has no outcome yet, whatever it
-    has instead, works in the place of the lost one.
+    has instead, works in the place of the lost one. One that was interrupted there has found nothing to join, or was
+    stopped with all others.
     """
     last = {rank: outcome for rank, outcome in own.items() if outcome is not None}
     replaced: set[int] = set()
     for join in joined:
         for rank, outcome in join.items():
-            if own.get(rank) == "lost":
+            if own.get(rank) == "lost" and outcome != "interrupted":
                 last[rank] = outcome if outcome in OUTCOMES and outcome != RUNNING else "ok"
                 replaced.add(rank)
     lost = sorted(rank for rank, outcome in last.items() if outcome == "lost")

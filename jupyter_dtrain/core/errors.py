@@ -56,6 +56,16 @@ class StartFailed(DtrainError):
         super().__init__(f"{words}\n{indent(log, '    ')}" if log else words, option=option)
 
 
+class StartInterrupted(KeyboardInterrupt):
+    """Stop has ended a start; nothing of it is left. A notebook shows these words alone."""
+
+    def __init__(self) -> None:
+        super().__init__("The start was interrupted. Nothing of it is left.")
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
 class WorldLost(DtrainError):
     """The world's steward or the connection to it is gone."""
 

@@ -71,7 +71,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     cell_id: str = ""
     """The id that the cell has in the notebook file, where that is known."""
     name: str = ""
-    """The name that the person gave the run, on the lowest rank."""
+    """The name that the person gave the run."""
     above: int = 0
     """The lines of the notebook's cell above ``source``, such as its magic: the numbers of lines count them."""
     elastic: bool = False
@@ -188,7 +188,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """The resources that this rank takes of its host, about once a second while a cell runs."""
 
     cpu: float
-    """Per cent of one core since the last sample; above 100 with several threads."""
+    """Per cent of one core since the last sample, with its workers; above 100 with several threads or processes."""
     rss: int
     """Bytes of memory that the rank's process holds."""
     step: int | None = None
@@ -198,6 +198,10 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """Seconds for which the cell has not moved."""
     host: int = 0
     """Bytes of memory that its host has, for all its processes; 0 where unknown."""
+    workers: int = 0
+    """Processes that its code has started, such as those of a DataLoader."""
+    workers_rss: int = 0
+    """Bytes of memory that these hold; pages that they share with the rank or each other count for each."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -324,6 +328,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):
     """
     spent: Spent | None = None
     """How the rank spent its time, where the cell asked for that."""
+    threads: Literal["", "alive", "waiting"] = ""
+    """Whether threads of the cell live on, and whether one of them waits for other ranks in a collective."""
 
 
 Body = (

@@ -25,6 +25,9 @@ _STACK = re.compile(r"^(?:Current t|T)hread 0x.*\n((?:  File .*\n)+)  \.\.\.$", 
 _REPEATED = 10
 """How often each line of such a stack occurs, on average, at least, when calls have no end."""
 
+SLOT_ENDED = "mpiexec has ended its place in MPI"
+"""Why a rank ends whose slot is gone."""
+
 _SIGNAL_WORDS = {
     signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
     signal.SIGSEGV: "a fault in native code",
@@ -94,11 +97,15 @@ def describe_unknown_end(rank: int, why: str) -> str:
     return f"rank {rank} ended for an unknown reason: {why}"
 
 
-def describe_mpiexec_end(code: int, living: Sequence[int], size: int) -> str:
-    """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on."""
+def describe_mpiexec_end(code: int, living: Sequence[int], size: int, *, ends_ranks: bool = False) -> str:
+    """``mpiexec`` has ended with ``code`` while the ranks ``living`` of ``size`` go on.
+
+    ``ends_ranks``: it has ended the ranks, and not they it.
+    """
     cure = "%distributed restart starts the world again, with another mpiexec."
     if not living:
-        return f"mpiexec has ended ({_status(code)}), and so have all ranks. {cure}"
+        asked = ": another process may have sent it SIGTERM or SIGINT" if ends_ranks and code >= 0 else ""
+        return f"mpiexec has ended ({_status(code)}), and so have all ranks{asked}. {cure}"
     who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
     return f"mpiexec has ended ({_status(code)}). {who}. {cure}"
 
@@ -110,6 +117,11 @@ def _goes(ranks: Sequence[int]) -> str:
 def describe_controller_end(code: int) -> str:
     """The controller of ipyparallel has ended with ``code``, and with it the way to the ranks."""
     return f"ipyparallel's controller {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})"
+
+
+def describe_steward_end(code: int) -> str:
+    """The world's steward has ended with ``code``: the last line of its log."""
+    return f"The steward {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})."
 
 
 def _status(code: int) -> str:

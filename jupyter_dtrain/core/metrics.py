@@ -1,7 +1,11 @@
-"""Metrics as columns: the points that a run keeps.
+"""Metrics as columns: the points that a run keeps, and the figures that stand for them.
 
 Pure data, without numpy: a column is an :class:`array.array`, which numpy, pandas and matplotlib take as it is.
 Nothing here fails on NaN or the infinities.
+
+Everything that shows a run reads its figures here, so that a cell, its panel, the sidebar, lists and comparisons show
+the same: the step, the steps and samples per second (:class:`RankSteps`, :func:`speed`), the last and the lowest value
+of a metric (:func:`newest_value`, :func:`current`, :func:`lowest`), and a slow rank (:func:`slowest`).
 """
 
 from __future__ import annotations
@@ -9,12 +13,23 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .events import Series
 
 if TYPE_CHECKING:
     import pandas as pd
+
+STEPS_PER_SECOND: Final = "steps/s"
+"""The metric by which a framework tells how fast an optimizer steps."""
+SAMPLES_PER_SECOND: Final = "samples/s"
+"""The metric by which it tells how many samples the rank reads for that."""
+
+_NAMES: Final = 32  # metrics of a rank that may determine its steps
+_SLOW: Final = 0.1  # the share by which a step must be longer than the others' median to make its rank the slow one
+_NOTICED: Final = 1e-4  # seconds: a smaller difference between two steps has no cause that a person could mend
+_ENOUGH: Final = 20, 5.0  # steps, and seconds, of each rank without which a difference may be chance
 
 
 class Columns(NamedTuple):
@@ -118,6 +133,170 @@ def _little(column: Any) -> array[Any]:
 def is_main(name: str) -> bool:
     """Whether a metric comes before others; learning rates and the like do not."""
     return not (name.endswith("/s") or name.partition("/")[0] in {"lr", "grad_norm"})
+
+
+def is_loss(name: str) -> bool:
+    """Whether the metric ``name`` is a loss."""
+    return "loss" in name.lower()
+
+
+def is_finite(value: float) -> bool:
+    """Whether ``value`` is neither NaN nor infinite."""
+    return value - value == 0
+
+
+def current(newest: Mapping[int, tuple[int, float]]) -> dict[int, float]:
+    """The newest values of the ranks that have come as far as any, from each rank's newest step and value.
+
+    A rank that is behind has no current value. It was lost, say, and its last value is as old as its end.
+    """
+    furthest = max((step for step, _ in newest.values()), default=0)
+    return {rank: value for rank, (step, value) in newest.items() if step == furthest}
+
+
+def newest_value(newest: Mapping[int, tuple[int, float]]) -> float | None:
+    """The last value of a metric: the mean over its :func:`current` ranks. None without ranks."""
+    values = current(newest).values()
+    return sum(values) / len(values) if values else None
+
+
+def newest_points(series: Mapping[int, Columns]) -> dict[int, tuple[int, float]]:
+    """The newest step and value of a metric on each rank that has points."""
+    return {rank: (columns.steps[-1], columns.values[-1]) for rank, columns in series.items() if columns.values}
+
+
+def last_values(metrics: Mapping[str, Mapping[int, Columns]]) -> list[float]:
+    """The newest value of each main metric on each rank: one that is not finite makes a run ``ok, but NaN``."""
+    return [value for name in metrics if is_main(name) for _, value in newest_points(metrics[name]).values()]
+
+
+def lowest(values: Iterable[float | None]) -> float | None:
+    """The lowest finite value; None without one. A list calls that of a loss, on whichever rank, the best."""
+    return min((value for value in values if value is not None and is_finite(value)), default=None)
+
+
+class StepTime(NamedTuple):
+    """How many steps a rank has made in how much time."""
+
+    steps: int
+    seconds: float
+    samples: float = 0.0
+    """The samples that it read for them; 0 where that is not known."""
+
+    @property
+    def mean(self) -> float:
+        """Seconds per step."""
+        return self.seconds / self.steps
+
+
+class Speed(NamedTuple):
+    """How fast a run is, from its first step to its newest: means over that time."""
+
+    steps: float | None = None
+    """Steps per second, of the rank that is furthest ahead; None where no rank has made two."""
+    samples: float | None = None
+    """Samples per second, of all ranks together; None where that is not known."""
+
+
+class RankSteps:
+    """The steps of one rank, and the time that they took, from its metrics in the order in which they come.
+
+    Where a framework counts an optimizer's steps, ``steps/s`` has their number and their seconds. Else the metric that
+    is furthest ahead determines them, with the times of its first and its newest point.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, tuple[int, float, int, float]] = {}
+        """First step and time, and newest step and time, by metric."""
+        self._counted = 0
+        """The newest step that a framework has counted."""
+        self._steps, self._seconds, self._samples = 0, 0.0, 0.0
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, RankSteps]:
+        """Those of all ranks of a run, from all of its points."""
+        points: dict[int, dict[str, Columns]] = {}
+        for name, series in metrics.items():
+            for rank, columns in series.items():
+                points.setdefault(rank, {})[name] = columns
+        found = {rank: cls() for rank in sorted(points)}
+        for rank, steps in found.items():
+            steps.take(points[rank])
+        return found
+
+    def take(self, points: Mapping[str, Columns]) -> None:
+        """Take new points, by metric. Those of ``samples/s`` come together with those of ``steps/s``."""
+        for name, (steps, times, _) in points.items():
+            if steps and (name in self._ends or len(self._ends) < _NAMES):
+                first = self._ends[name][:2] if name in self._ends else (steps[0], times[0])
+                self._ends[name] = (*first, steps[-1], times[-1])
+        took: dict[int, float] = {}
+        # A point of steps/s is the rate since the one before, the first that since step 0.
+        rates = points.get(STEPS_PER_SECOND, Columns.empty())
+        for step, rate in zip(rates.steps, rates.values, strict=True):
+            made, self._counted = step - self._counted, step
+            if made > 0 and rate > 0 and is_finite(rate):
+                took[step] = made / rate
+                self._steps += made
+                self._seconds += took[step]
+        samples = points.get(SAMPLES_PER_SECOND, Columns.empty())
+        self._samples += sum(
+            rate * took.get(step, 0.0) for step, rate in zip(samples.steps, samples.values, strict=True)
+        )
+
+    @property
+    def newest(self) -> tuple[int, float] | None:
+        """The newest step and its time, of the metric that is furthest ahead; None before the first."""
+        end = max((end[2:] for end in self._ends.values()), default=None)
+        return None if end is None or end[0] < 0 else end
+
+    @property
+    def step(self) -> int | None:
+        """The newest step."""
+        return None if self.newest is None else self.newest[0]
+
+    @property
+    def time(self) -> StepTime | None:
+        """The steps so far, without the first, whose beginning no point shows; None until there are any."""
+        if self._steps:
+            return StepTime(self._steps, self._seconds, self._samples)
+        ends = [(last, until - since, last - first) for first, since, last, until in self._ends.values()]
+        _, seconds, steps = max((end for end in ends if end[1] > 0 and end[2] > 0), default=(0, 0.0, 0))
+        return StepTime(steps, seconds) if steps else None
+
+
+def speed(ranks: Mapping[int, RankSteps]) -> Speed:
+    """The speed of a run whose ranks have made the steps ``ranks``."""
+    times = {rank: took for rank, steps in sorted(ranks.items()) if (took := steps.time) is not None}
+    if not times:
+        return Speed()
+    ahead = max(times, key=lambda rank: ranks[rank].step or 0)
+    samples = sum(took.samples for took in times.values())
+    longest = max(took.seconds for took in times.values())
+    return Speed(1 / times[ahead].mean, samples / longest if samples else None)
+
+
+class Slow(NamedTuple):
+    """The rank whose steps take longer than the others'."""
+
+    rank: int
+    more: float
+    """By which share of the others' median."""
+
+
+def slowest(times: Mapping[int, StepTime]) -> Slow | None:
+    """The rank whose steps take over 10 % longer than the others' median; None if there is none.
+
+    Ranks that have made few steps, or for a short time, are not compared: what one step takes is chance.
+    """
+    known = {rank: took.mean for rank, took in times.items() if took.steps >= _ENOUGH[0]}
+    known = {rank: seconds for rank, seconds in known.items() if times[rank].seconds >= _ENOUGH[1]}
+    if len(known) < 2:  # noqa: PLR2004 — slower than another
+        return None
+    worst = max(known, key=known.__getitem__)
+    usual = median(seconds for rank, seconds in known.items() if rank != worst)
+    enough = known[worst] > max((1 + _SLOW) * usual, usual + _NOTICED)
+    return Slow(worst, known[worst] / usual - 1) if enough else None
 
 
 class RunMetrics(Mapping[str, Mapping[int, Columns]]):

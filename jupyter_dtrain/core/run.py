@@ -55,6 +55,37 @@ POINTS = 1 << 20
 ReadSpool = Callable[["Run", int], Iterator[Event]]
 
 
+class RunClock:
+    """The time of a run: since its first rank began, and in the end what its slowest rank took.
+
+    The session, panels and the server each have one, and come to the same: they get the same events.
+    """
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._took: list[float] = []
+
+    def begin(self, when: float) -> None:
+        """A rank began, by its event; from here on this process' own clock counts, which nobody sets."""
+        here = time.monotonic() - max(0.0, time.time() - when)
+        self._began = here if self._began is None else min(self._began, here)
+
+    def rank_ended(self, seconds: float) -> None:
+        """A rank has reported how long it took."""
+        self._took.append(seconds)
+
+    def stop(self) -> None:
+        """No rank goes on, or nobody waits for those that do."""
+        self._ended = time.monotonic()
+
+    def seconds(self, *, over: bool) -> float | None:
+        """The time until now, or the whole where all ranks have ended; None before the first has begun."""
+        if over and self._took:
+            return max(self._took)
+        return None if self._began is None else max(0.0, (self._ended or time.monotonic()) - self._began)
+
+
 class _RankPart:
     """The events of one rank so far."""
 
@@ -149,9 +180,7 @@ class Run:
         self._read_spool = read_spool
         self._created = time.monotonic()
         self._ended: float | None = None
-        self._began: float | None = None
-        """When the first rank began, by its host's clock, in seconds since the epoch; ``_ended_at`` likewise."""
-        self._ended_at: float | None = None
+        self._clock = RunClock()
         self._done = Latch()
 
     # Reading.
@@ -312,12 +341,8 @@ class Run:
 
         Panel, sidebar and store show the same number. Before a rank has begun: seconds since the cell was submitted.
         """
-        took = [part.finished.elapsed for part in self._parts.values() if part.finished is not None]
-        if self._ended is not None and took and not self.busy:
-            return max(took)
-        if self._began is None:
-            return (self._ended or time.monotonic()) - self._created
-        return max(0.0, (self._ended_at or time.time()) - self._began)
+        seconds = self._clock.seconds(over=self._ended is not None and not self.busy)
+        return (self._ended or time.monotonic()) - self._created if seconds is None else seconds
 
     @property
     def steps(self) -> dict[int, dict[str, int]]:
@@ -332,8 +357,14 @@ class Run:
 
     @property
     def regroup(self) -> bool:
-        """Whether some rank's process group is unusable or half made."""
-        return any(part.finished is not None and part.finished.regroup for part in self._parts.values())
+        """Whether the next cell needs new process groups.
+
+        Some rank's group is unusable or half made, or a thread is left in a collective that will never be complete: all
+        ranks have ended the cell, and one has no thread that could still come.
+        """
+        ends = [part.finished for part in self._parts.values() if part.finished is not None]
+        threads = {end.threads for end in ends}
+        return any(end.regroup for end in ends) or {"", "waiting"} <= threads
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """All text that ``rank`` printed, in order: of both streams, or of one; logs of libraries are in it.
@@ -399,7 +430,7 @@ class Run:
             case Started() as started:
                 self.elastic = self.elastic or started.elastic
                 self.joins = started.joins if self.joins is None else self.joins
-                self._began = event.time if self._began is None else min(self._began, event.time)
+                self._clock.begin(event.time)
             case Metrics() as metrics:
                 self._keep_points(rank, part, metrics)
             case PipelineStep() as step:
@@ -408,8 +439,10 @@ class Run:
                 self._readings.take(rank, reading)
             case Checked() as checked:
                 self._divergences.take(rank, checked)
-            case Finished(outcome="lost", words=words):
-                self.mark_lost(rank, words)
+            case Finished() as finished:
+                self._clock.rank_ended(finished.elapsed)
+                if finished.outcome == "lost":
+                    self.mark_lost(rank, finished.words)
 
     def _keep_points(self, rank: int, part: _RankPart, metrics: Metrics) -> None:
         for series in metrics.series:
@@ -440,7 +473,8 @@ class Run:
     def end(self) -> None:
         """End the run; ranks that are still unfinished are left behind as busy."""
         self.busy = [] if self.not_sent else self.unfinished
-        self._ended, self._ended_at = time.monotonic(), time.time()
+        self._ended = time.monotonic()
+        self._clock.stop()
 
     def release(self) -> None:
         """Let waiting threads go on: everything was shown, or its view is not waited for."""

@@ -43,7 +43,12 @@ def telling_line(source: str) -> str:
     trains = [line for line in calls if _TRAINS.search(line)]
     others = [line for line in lines if not _OPENING.match(line)]
     found = next(iter(trains or calls or others or lines), "")
-    return found if len(found) <= WIDTH else found[: WIDTH - 1].rstrip() + "…"
+    return cut_name(found)
+
+
+def cut_name(words: str) -> str:
+    """The words as the name of a run: cut to :data:`WIDTH` characters."""
+    return words if len(words) <= WIDTH else words[: WIDTH - 1].rstrip() + "…"
 
 
 def _code(source: str) -> Iterator[str]:

@@ -16,18 +16,20 @@ Under failure: a folder without a manifest that can be read is no snapshot. :fun
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import os
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from .errors import BadRequest, DtrainError
-from .structs import readable
+from .structs import UNREADABLE, readable
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
@@ -111,7 +113,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 def check_snapshot_name(name: str) -> str:
     """``name``, if it can name a snapshot. Raises :class:`BadRequest`."""
     plain = isinstance(name, str) and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    if not plain or name[:1] in ".-" or len(name) > _LONGEST:
+    if isinstance(name, str) and (len(name) > _LONGEST or len(name.encode(errors="replace")) > 2 * _LONGEST):
+        raise BadRequest(f"{name[:20] + '…'!r} is too long to name a snapshot: use at most {_LONGEST} characters.")
+    if not plain or name[:1] in ".-":
         raise BadRequest(
             f"{name!r} cannot name a snapshot: use letters, digits, dots, dashes and underscores, such as epoch-3."
         )
@@ -144,25 +148,36 @@ def split_every(wanted: str) -> tuple[str, list[str]]:
     return every, names
 
 
-def snapshot_key(folder: Path) -> bytes:
-    """The key of this user, in ``folder``: made at the first use, readable by this user alone."""
+def snapshot_key(folder: Path, *, make: bool = True) -> bytes:
+    """The key of this user, in ``folder``: made at the first use, readable by this user alone.
+
+    ``make``: if False, a user without a key has an empty one, which has signed nothing.
+    """
     file = folder / "snapshot-key"
-    for _ in range(2):
-        with contextlib.suppress(FileNotFoundError):
-            key = file.read_bytes()
-            if len(key) == _KEY_BYTES and not file.stat().st_mode & 0o077:
-                return key
-            raise BadRequest(f"{file} is no key that only you can read: remove it, and save your snapshots again.")
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".snapshot-key-{secrets.token_hex(8)}"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(secrets.token_bytes(_KEY_BYTES))
-            out.flush()
-            os.fsync(out.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, file)  # another process may have made one a moment ago: that one counts
-        draft.unlink()
-    return file.read_bytes()
+    try:
+        for _ in range(2):
+            with contextlib.suppress(FileNotFoundError):
+                key = file.read_bytes()
+                if len(key) == _KEY_BYTES and not file.stat().st_mode & 0o077:
+                    return key
+                raise BadRequest(f"{file} is no key that only you can read: remove it, and save your snapshots again.")
+            if not make:
+                return b""
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = folder / f".snapshot-key-{secrets.token_hex(8)}"
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(secrets.token_bytes(_KEY_BYTES))
+                out.flush()
+                os.fsync(out.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, file)  # another process may have made one a moment ago: that one counts
+            draft.unlink()
+        return file.read_bytes()
+    except OSError as error:
+        raise BadRequest(
+            f"The key that signs your snapshots cannot be kept in {folder} ({error.strerror or error}): set "
+            f"JUPYTER_DATA_DIR to a folder that you can write."
+        ) from None
 
 
 def code_of(key: bytes, name: str, content: Any) -> str:
@@ -188,12 +203,22 @@ def _manifest_code(key: bytes, manifest: Manifest) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a snapshot. Raises :class:`SnapshotRefused`."""
     try:
-        found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=readable(Manifest))
-    except (OSError, msgspec.DecodeError) as error:
+        with open_regular(folder / MANIFEST) as file:
+            found = msgspec.json.decode(file.read(), type=readable(Manifest))
+    except (OSError, *UNREADABLE) as error:
         raise SnapshotRefused(f"{folder} holds no whole snapshot: its manifest cannot be read ({error}).") from None
     if found.version > VERSION:
         raise SnapshotRefused(f"{folder} was saved by a newer jupyter-dtrain: update the package to load it.")
     return found
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises :class:`OSError` for a link, a pipe or a device, which might be read for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return os.fdopen(handle, "rb")
 
 
 def is_ours(key: bytes, manifest: Manifest) -> bool:
@@ -214,13 +239,14 @@ def verify_file(key: bytes, folder: Path, name: str, facts: FileFacts) -> str:
     """Say what is wrong with a file of a snapshot; empty where it is the one that was saved."""
     try:
         found = hmac.new(key, f"{len(name)}:{name}:".encode(), "sha256")
-        size = 0
-        with (folder / name).open("rb") as file:
-            while piece := file.read(_PIECE):
+        with open_regular(folder / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            left = facts.size if size == facts.size else 0  # one that grows meanwhile has an end, too
+            while left and (piece := file.read(min(_PIECE, left))):
                 found.update(piece)
-                size += len(piece)
+                left -= len(piece)
     except OSError as error:
-        return f"{name} cannot be read ({error.strerror})"
+        return f"{name} cannot be read ({'it is a link' if error.errno == errno.ELOOP else error.strerror})"
     if size != facts.size:
         return f"{name} has {size} bytes, not {facts.size}, so it was changed"
     return "" if hmac.compare_digest(found.hexdigest(), facts.code) else f"{name} was changed"

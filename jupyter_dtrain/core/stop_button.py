@@ -21,6 +21,29 @@ from typing_extensions import Self
 
 SLICE = 0.5
 """Seconds after which a thread that waits for a :class:`Latch` looks at it by itself."""
+SHUTDOWN = 0.3
+"""Seconds in which a kernel's ``shutdown_request`` follows the SIGINT that Jupyter sends before each."""
+
+
+class Shutdown:
+    """Whether this process, a Jupyter kernel, has been asked to restart or to end.
+
+    ``KernelManager.shutdown_kernel`` (jupyter_client) sends SIGINT, which ends the kernel's own cell, and then the
+    request. So a kernel does not know yet what a SIGINT means.
+    """
+
+    def __init__(self) -> None:
+        self.comes_by_request = False
+        """Whether this process would hear of it."""
+        self.asked = False
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a press of Stop must be held back, for the request may follow."""
+        return SHUTDOWN if self.comes_by_request else 0.0
+
+
+shutdown = Shutdown()
 
 
 class StopButton:

@@ -7,11 +7,15 @@ a value as the same type in that moment crashes the process (msgspec 0.22). Here
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 T = TypeVar("T")
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a read of damaged bytes raises. The last two are no errors of msgspec's own: text in another encoding, and JSON
+that is nested without end."""
 
 _lock = threading.Lock()
 _known: set[Any] = set()

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
+import linecache
 import os
 import signal
 import sys
@@ -21,10 +23,12 @@ import threading
 import traceback
 import warnings
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from IPython.core.compilerop import CachingCompiler
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
@@ -72,6 +76,7 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
+from .framework import locals_of
 from .healing import Healing
 from .home import Bar
 from .inspection import Inspector
@@ -80,16 +85,18 @@ from .inventory import Inventory
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .metrics import MetricBuffer
-from .namespace import bound_first, fetch_values, store_values
+from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
 from .surroundings import look_around
-from .tracebacks import Tracebacks, cell_name
+from .tracebacks import Tracebacks, blame_users, cell_name
+from .words import type_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -100,8 +107,40 @@ if TYPE_CHECKING:
 RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
+LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
+_MAGICS = ("run_cell_magic", "run_line_magic")
+"""IPython's functions that run a magic."""
+_OF_MAGICS = ("<timed ", "<magic-timeit", "<unknown>")
+"""How the file names begin under which IPython's magics compile code of a cell."""
+
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+
+
+class CellCompiler(CachingCompiler):
+    """IPython's compiler. Code that a magic compiles, such as ``%%time``, is code of the cell, too."""
+
+    def __init__(self, name: Callable[[str, str, int], str], of_magic: Callable[[], str | None]) -> None:
+        """``name`` names a cell's code; ``of_magic`` gives the name of the cell whose magic runs now."""
+        super().__init__()  # type: ignore[no-untyped-call]  # IPython has no types
+        self._name = name
+        self._of_magic = of_magic
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        """As IPython asks it."""
+        return self._name(raw_code, transformed_code, number)
+
+    def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> Any:
+        """As IPython calls it."""
+        return super().__call__(source, self._place(filename), symbol, **options)
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
+        """As IPython calls it."""
+        return super().ast_parse(source, self._place(filename), symbol)
+
+    def _place(self, filename: str) -> str:
+        found = self._of_magic() if filename.startswith(_OF_MAGICS) else None
+        return found or filename
 
 
 class Agent:
@@ -129,6 +168,8 @@ class Agent:
         self._shell = kernel.shell
         self._code = ""
         """The cell that runs, or ran last."""
+        self._file = ""
+        """The file name of its code."""
         self._transform, self._shell.transform_cell = self._shell.transform_cell, self._transform_cell
         self._place = place
         self._generation = self._whole = generation
@@ -141,10 +182,13 @@ class Agent:
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
-        self._tracebacks = Tracebacks(self._cell_name, home)
-        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name)
+        self._tracebacks = Tracebacks(self._cell_name, home, self._written)
+        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
         self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
+        self._interrupts.complain = self._complain
+        self._complaints: Counter[str] = Counter()
+        """How often each thing that cells have left behind has raised since the last cell began."""
         self._spending = Spending(plugins)
         self._children = Children(plugins.services())
         plugins.bounded = self._interrupts.bounded
@@ -197,20 +241,43 @@ class Agent:
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
-        shell.compile.get_code_name = self._code_name
+        shell.compile = CellCompiler(self._code_name, lambda: self._magic()[1])
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+        blame_users()
         shell.showtraceback = self._showtraceback
         # IPython 9 formats every error for its history, which takes up to a second and is never read here.
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         refuse_keyboard(shell)
+        send_code_along()
 
-    def _code_name(self, _raw: str, code: str, number: int) -> str:
+    def outlive(self, error: BaseException) -> bool:
+        """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""
+        if self._interrupts.ending:
+            return False
+        self._interrupts.raised("a callback or task of the event loop", error)
+        return True
+
+    def _complain(self, what: str, error: BaseException) -> None:
+        """Tell the cell, or the next one, that ``what`` has raised ``error``; only the first time before it begins."""
+        self._complaints[what] += 1
+        if self._complaints[what] > 1:
+            return
+        frames = self._tracebacks.place(error)
+        at = f" ({frames})" if frames else ""
+        self._recorder.write(
+            "stderr",
+            f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
+        )
+
+    def _code_name(self, raw: str, code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
         run = number if self._running is None else self._running
         name = f"<ipython-input-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
         self._cells[name] = cell_name(run, self._cell.number)
+        if raw == self._code:
+            self._file = name
         return name
 
     def _cell_name(self, file: str) -> str | None:
@@ -232,14 +299,14 @@ class Agent:
                 case TellWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)
-        except Exception as error:  # noqa: BLE001 — the asker gets it
-            content = refused(Refused(str(error)))
+        except BaseException as error:  # noqa: BLE001 — the asker gets it; user code may raise SystemExit, too
+            content = refused(Refused(str(error) or type_name(error)))
         self._kernel.session.send(stream, "dtrain_values_reply", content, parent, ident=ident, buffers=buffers)
 
     def _hear_widgets(self, messages: list[CommMessage]) -> list[CommMessage]:
         self._hearing = True
         try:
-            with self._interrupts.enabled():
+            with self._interrupts.enabled(), self._interrupts.left_behind.in_force():
                 return self._comms.hear(messages)
         finally:
             self._hearing = False
@@ -282,6 +349,12 @@ class Agent:
             self._releasing.release()
         source = cell.code if self._place.rank == min(cell.ranks) else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
+        for what, times in self._complaints.items():
+            if times > 1:
+                self._recorder.write(
+                    "stderr", f"[jupyter-dtrain] Before this cell, {what} raised {times} exceptions.\n"
+                )
+        self._complaints.clear()
         self._metrics.begin()
         self._children.begin()
         self._main_thread.begin()
@@ -291,6 +364,10 @@ class Agent:
 
     def _prepare(self, cell: RunCell, buffers: Any) -> None:
         generation = cell.generation
+        left = self._main_thread.left() if generation != self._whole and len(cell.ranks) == self._place.size else []
+        for call in sorted({wait.call for wait in left}):
+            self._recorder.write("stderr", f"[jupyter-dtrain] {LEFT.format(call)}\n")
+        self._plugins.release({wait.framework for wait in left})
         with self._interrupts.enabled():
             self._plugins.before_cell(cell.run, generation, cell.watch)
             if cell.joins is not None:
@@ -323,37 +400,65 @@ class Agent:
         """
         shell = self._shell
         self._display_failure = None
+        result, user_code = None, self._interrupts.left_behind.in_force
         with self._interrupts.enabled():
-            try:
-                transformed, failure = shell.transform_cell(code), None
-            except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
-                transformed, failure = code, sys.exc_info()
-            if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+            with user_code():
+                try:
+                    transformed, failure = shell.transform_cell(code), None
+                except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
+                    transformed, failure = code, sys.exc_info()
+                if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+                    result = shell.run_cell(code, store_history=True)
+            if result is None:
                 result = await self._run_async(code, transformed, failure)
-            else:
-                result = shell.run_cell(code, store_history=True)
         self._show_pages()
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
 
     def _transform_cell(self, code: str) -> str:
-        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own."""
-        above = self._cell.above if code == self._code else 0
-        return "\n" * above + str(self._transform(code))
+        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
+
+        The body of a magic is part of the cell. IPython drops empty lines at the beginning.
+        """
+        above, file = (self._cell.above, None) if code == self._code else self._magic(code)
+        empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
+        text = "\n" * (above + empty) + str(self._transform(code))
+        if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        return text
+
+    def _magic(self, code: str = "") -> tuple[int, str | None]:
+        """How many lines stand above ``code``, which a magic of the cell runs, and the name of the cell's code."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        magic = None
+        while frame is not None and frame.f_code.co_filename not in self._cells:
+            if frame.f_code.co_name in _MAGICS:
+                magic = frame
+            frame = frame.f_back
+        if frame is None or magic is None:
+            return 0, None
+        body = locals_of(magic).get("cell")
+        if not isinstance(body, str) or not code.endswith(body):
+            return frame.f_lineno - 1, frame.f_code.co_filename
+        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
+
+    def _written(self, file: str, line: int) -> str:
+        """A line of the cell that runs as its user wrote it; empty for another one."""
+        lines = self._code.splitlines()
+        place = line - self._cell.above - 1
+        return lines[place] if file == self._file and 0 <= place < len(lines) else ""
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
-        task = asyncio.ensure_future(
-            shell.run_cell_async(
-                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
-            )
+        cell = shell.run_cell_async(
+            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
         )
-        with self._interrupts.cancelling(task):
-            result = None
-            try:
-                result = await task
-            finally:
+        result = None
+        try:
+            result = await self._interrupts.wait_for(cell)
+        finally:
+            with self._interrupts.left_behind.in_force():
                 shell.events.trigger("post_execute")
                 shell.events.trigger("post_run_cell", result)
         return result

@@ -81,6 +81,21 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._channel = channel
         self._report = report
         self._healer = healer
+        self._agent: Agent | None = None
+
+    def start(self) -> None:
+        """Serve until a signal ends the rank. Whatever user code sends through the loop between cells ends nothing.
+
+        A task that raises SystemExit, a handler of a signal, and ``loop.stop()`` all do so.
+        """
+        loop = self.loop.asyncio_loop
+        serving = loop.create_task(self._start())
+        while not serving.done():
+            try:
+                loop.run_until_complete(serving)
+            except BaseException as error:
+                if serving.done() or loop.is_closed() or self._agent is None or not self._agent.outlive(error):
+                    raise
 
     def to_work_dir(self) -> None:
         """Stay in the watch's folder.
@@ -124,10 +139,11 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._plugins.log = recorder.log
         descriptors = DescriptorReader(self._channel, recorder, self._plugins.is_log)
         descriptors.start()
-        sys.stdout = RankStream(recorder, "stdout", 1)
-        sys.stderr = RankStream(recorder, "stderr", 2)
+        sys.stdout = RankStream(recorder, "stdout", 1, descriptors.drain_ended)
+        sys.stderr = RankStream(recorder, "stderr", 2, descriptors.drain_ended)
         shell = kernel.shell
-        events = EventSession(recorder, key=session.key, signature_scheme=session.signature_scheme)
+        keys = {"key": session.key, "signature_scheme": session.signature_scheme}
+        events = EventSession(recorder, descriptors.drain_ended, **keys)
         shell.display_pub.session = shell.displayhook.session = events
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
@@ -145,6 +161,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             lambda: metrics.step,
             lambda: self._plugins.reserved() or None,
             GpuReader.of_rank(self._place.local_rank),
+            self._plugins.services(),
         )
         comms = RankComms(recorder.append, metrics.complain)
         comms.install()
@@ -164,6 +181,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._healer,
         )
         agent.install()
+        self._agent = agent
         # The engine's own messages ("received signal 15") are not the cell's output.
         self.log.setLevel(logging.CRITICAL + 1)
         sys.path[:] = ["", *(p for p in spec.path if p not in sys.path and p), *(p for p in sys.path if p)]
@@ -239,6 +257,7 @@ def run_engine(
     """
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
+    sys.argv = ["cell"]  # the program's name in what argparse prints
     keep_freed()
     gc.disable()  # until the rank is ready, as in launch.local.program
     import mpi4py

@@ -4,7 +4,8 @@ Two roads lead here: Python's ``sys.stdout`` and ``sys.stderr``; and IPython's d
 messages through :class:`EventSession`. :mod:`.descriptors` is the third road, for native code and child processes.
 
 Under failure nothing here raises into user code: a replacement stands for bytes that cannot be decoded. A child process
-that was forked from a rank writes to the descriptors, since it has no recorder thread.
+that was forked from a rank writes to the descriptors, since it has no recorder thread. It writes whole lines, as other
+processes write to the same pipe.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import codecs
 import io
 import os
-from collections.abc import Iterable
+import select
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jupyter_client.session import Session
@@ -28,11 +31,16 @@ class RankStream(io.TextIOBase):
     encoding = "utf-8"
     errors = "replace"
 
-    def __init__(self, recorder: Recorder, name: str, fd: int) -> None:
+    def __init__(self, recorder: Recorder, name: str, fd: int, before: Callable[[], None] = lambda: None) -> None:
+        """``before``: called before text is recorded, to record what comes before it."""
         self._recorder = recorder
         self._fd = fd
+        self._before = before
         self._pid = os.getpid()
         self._buffer = _Bytes(self)
+        self._line = ""
+        self._writing = threading.Lock()
+        os.register_at_fork(after_in_child=self._forked)
         self.name = name
 
     @property
@@ -45,8 +53,12 @@ class RankStream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if os.getpid() != self._pid:
-            os.write(self._fd, text.encode("utf-8", "replace"))
+            with self._writing:
+                lines, end, rest = (self._line + text).rpartition("\n")
+                self._line = rest
+                self._write_lines(lines + end)
         else:
+            self._before()
             self._recorder.write(self.name, text)
         return len(text)
 
@@ -58,6 +70,10 @@ class RankStream(io.TextIOBase):
         """Spool the printed text."""
         if os.getpid() == self._pid:
             self._recorder.flush()
+            return
+        with self._writing:
+            line, self._line = self._line, ""
+            self._write_lines(line)
 
     def writable(self) -> bool:
         """Yes."""
@@ -73,6 +89,18 @@ class RankStream(io.TextIOBase):
 
     def close(self) -> None:
         """Do nothing: a library that closes ``sys.stdout`` must not silence the rank."""
+
+    def _forked(self) -> None:
+        """Begin anew in a child: a thread that is not there may have held the lock."""
+        self._line = ""
+        self._writing = threading.Lock()
+
+    def _write_lines(self, text: str) -> None:
+        """Write to the pipe, in pieces that the kernel keeps whole, each of whole lines where one is not longer."""
+        data = text.encode("utf-8", "replace")
+        while data:
+            end = len(data) if len(data) <= select.PIPE_BUF else data.rfind(b"\n", 0, select.PIPE_BUF) + 1
+            data = data[os.write(self._fd, data[: end or select.PIPE_BUF]) :]
 
 
 class _Bytes(io.RawIOBase):
@@ -98,15 +126,18 @@ class EventSession(Session):
     the error event from the exception itself.
     """
 
-    def __init__(self, recorder: Recorder, **kwargs: Any) -> None:
+    def __init__(self, recorder: Recorder, before: Callable[[], None] = lambda: None, **kwargs: Any) -> None:
+        """``before``: see :class:`RankStream`."""
         super().__init__(**kwargs)
         self._recorder = recorder
+        self._before = before
         self._pid = os.getpid()
 
     def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Record the message as an event; a forked child has no recorder and drops it."""
         if os.getpid() != self._pid:
             return None
+        self._before()
         if isinstance(msg_or_type, dict):
             kind, content = msg_or_type["header"]["msg_type"], msg_or_type["content"]
         else:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -27,9 +27,9 @@ from jupyter_dtrain.core.exits import describe_request
 from jupyter_dtrain.wire.reports import Ended, Report
 
 from . import end_reason
-from .framework import CellEnds
+from .framework import CellEnds, NothingToJoin
 from .interrupts import CellStopped
-from .memory import is_out_of_memory, let_go
+from .memory import clear_frames, is_out_of_memory, let_go
 from .tracebacks import missing_name
 from .words import PATIENCE, Words, type_name, words_of
 
@@ -55,7 +55,7 @@ METRICS_PATIENCE = 5.0
 LEAVING = 1.0
 """Seconds for each wait of a rank that received SIGTERM: there is no second interrupt, and its own end comes soon."""
 MEMORY_PATIENCE = 10.0
-"""Seconds for dropping the values of a cell that ran out of memory: this may run code of the user's objects."""
+"""Seconds for dropping the values of a failed cell: this may run code of the user's objects."""
 
 _STOPS = (KeyboardInterrupt, CellStopped, asyncio.CancelledError)
 
@@ -94,6 +94,8 @@ class CellEnd:
         self._children = children
         self._report = report
         self._elder = elder
+        self._failed: BaseException | None = None
+        """What ended the last cell that failed; Python keeps it, too, for those who look at ``sys.last_value``."""
         self.words_patience = PATIENCE
         """Seconds for the texts of an error."""
         self.metrics_patience = METRICS_PATIENCE
@@ -121,6 +123,7 @@ class CellEnd:
         interrupted = self._interrupts.requested
         words, regroup = "", False
         steps: dict[str, int] = {}
+        threads: Literal["", "alive", "waiting"] = ""
         try:
             with self._interrupts.closing():
                 if outcome != "ok":
@@ -146,13 +149,16 @@ class CellEnd:
                 with self._despite("The process groups will be rebuilt"):
                     regroup = self._plugins.needs_regroup() or regroup
                     regroup = regroup or (outcome != "ok" and self._plugins.is_apart())
+                    threads = self._main_thread.end()
+                    regroup = regroup or (outcome != "ok" and threads == "waiting")
                     steps = self._plugins.steps()
                 with contextlib.suppress(Exception):
                     self.say_failures()
         finally:
             self._sampler.end()
             over()
-            self._recorder.finish(outcome, words, regroup=regroup or recovering, steps=steps, spent=spent)
+            regroup = regroup or recovering
+            self._recorder.finish(outcome, words, regroup=regroup, steps=steps, spent=spent, threads=threads)
 
     def say_failures(self) -> None:
         """Show the notices of the plug-ins' failures in the cell."""
@@ -177,6 +183,8 @@ class CellEnd:
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):
             return "ok"
+        if issubclass(type(exception), NothingToJoin):
+            return "interrupted"
         return "interrupted" if self._interrupts.requested and issubclass(type(exception), _STOPS) else "error"
 
     def _tell(self, exception: BaseException, *, released: bool) -> None:
@@ -196,6 +204,10 @@ class CellEnd:
             with self._despite("The memory of the failed cell may still be in use"):
                 told = self._interrupts.bounded(lambda: let_go(exception, self._plugins), MEMORY_PATIENCE)
                 self._recorder.write("stderr", f"[jupyter-dtrain] {told}\n")
+        failed, self._failed = self._failed, exception
+        if failed is not None and failed is not exception:
+            with self._despite("The memory of an earlier failed cell may still be in use"):
+                self._interrupts.bounded(lambda: clear_frames(failed), MEMORY_PATIENCE)
 
     def _newcomers_note(self, exception: BaseException) -> list[str]:
         """Why a new rank lacks a variable, and how it gets one."""

@@ -167,8 +167,22 @@ class Children:
         return (self._newest - child.pid) % most < most // 2
 
     def _is_service(self, pid: int) -> bool:
-        command = _command(pid)
-        return bool(_SERVICES.search(command)) or any(words in command for words in self._services)
+        return _serves(pid, self._services)
+
+
+def workers(services: Collection[str], known: dict[tuple[int, int], bool]) -> list[int]:
+    """The processes that cells of this rank have started, without services. ``known``: of earlier calls, which are."""
+    me = os.getpid()
+    found = [child for child in _session(me) if child.pid != me]
+    told = {child.key: known.get(child.key) for child in found}
+    known.clear()
+    known.update((key, _serves(key[0], services) if one is None else one) for key, one in told.items())
+    return [child.pid for child in found if not known[child.key]]
+
+
+def _serves(pid: int, services: Collection[str]) -> bool:
+    command = _command(pid)
+    return bool(_SERVICES.search(command)) or any(words in command for words in services)
 
 
 def _now() -> int:

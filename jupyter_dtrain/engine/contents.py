@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain.core.contents import Facts, Kind
+from jupyter_dtrain.core.contents import PASSING, Facts, Kind
 from jupyter_dtrain.core.dotted_paths import is_plainly
 
 DEPTH: Final = 8
@@ -200,6 +200,11 @@ def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Fr
     return found
 
 
+def own_parts(parts: list[Part]) -> list[Part]:
+    """The parts that make up a variable: not what optimizers keep, which have names of their own, nor what passes."""
+    return [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
+
+
 def _look(
     name: str, value: Any, namespace: Mapping[str, Any], frameworks: Frameworks, depth: int, above: set[int]
 ) -> Iterator[Part]:
@@ -233,7 +238,8 @@ def _inside(value: Any) -> Mapping[Any, Any] | None:
         return dict(value)
     if is_plainly(value, list, tuple):
         return dict(enumerate(value))
-    return _state(value) if has_state(value) else None
+    # To give its state, a loader may begin to iterate, which starts processes and draws random numbers.
+    return _state(value) if has_state(value) and not hasattr(type(value), "__iter__") else None
 
 
 def has_state(value: Any) -> bool:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import re
 import sys
 from types import FrameType, MemberDescriptorType, TracebackType
@@ -54,6 +55,13 @@ GROUP = "jupyter_dtrain.frameworks"
 
 class CellEnds(BaseException):
     """A framework raises it where a script would wait for ever: the cell ends well here, on this rank."""
+
+
+class NothingToJoin(RuntimeError):
+    """A framework raises it in a rank that joins a run, where the others have none left that it could join.
+
+    The rank's cell ends as interrupted: neither its code nor that of the others has failed.
+    """
 
 
 class Start:
@@ -192,14 +200,15 @@ class Snapshots:
     state.
     """
 
-    def save_values(self, *_: Any, **__: Any) -> tuple[list[str], dict[str, Any]]:
+    def save_values(self, *_: Any, **__: Any) -> tuple[Any, ...]:
         """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
 
         Return the names of those of ``values`` that this framework saves, and this rank's files as bytes, by name;
-        other ranks' files have other names. ``size``: ranks in the world. Nothing is saved where the names differ
-        between ranks. A file ``NAME.json`` that several ranks return must be the same on all of them, else nothing is
-        saved: so they can compare how they describe a variable. May wait for the other ranks. Raises what stands in the
-        way.
+        other ranks' files have other names. A third item may be a list of sentences that the user must know of the
+        snapshot. ``size``: ranks in the world. Nothing is saved where the names differ between ranks. A file
+        ``NAME.json`` that several ranks return must be the same on all of them, else nothing is saved: so they can
+        compare how they describe a variable. May wait for the other ranks. Raises what stands in the way. Change
+        nothing: the training goes on.
         """
         return [], {}
 
@@ -211,11 +220,11 @@ class Snapshots:
         """
         return ""
 
-    def load_values(self, *_: Any, **__: Any) -> None:
+    def load_values(self, *_: Any, **__: Any) -> list[str] | None:
         """``load_values(values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path)``: load states.
 
-        It gives objects their states, or binds names in ``namespace`` to new ones. May wait for the other ranks. Raises
-        what stands in the way.
+        It gives objects their states, or binds names in ``namespace`` to new ones. Return sentences about what came
+        otherwise than it was saved. May wait for the other ranks. Raises what stands in the way.
         """
 
 
@@ -390,6 +399,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 MOST_ITEMS = 1000
 """The items of a dictionary in which :func:`value_of` looks."""
+_OWN_REFERENCES = 3
+"""Those that a frame, a variable and an argument have to one object."""
 
 
 def called_in(place: FrameType | TracebackType) -> ast.Call | None:
@@ -403,6 +414,21 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     return None
 
 
+def locals_of(frame: FrameType) -> Mapping[str, Any]:
+    """The variables of a frame, of which nothing stays behind: a look at a training must not keep its tensors.
+
+    Before Python 3.13, ``f_locals`` of a function's frame is a copy that the frame keeps until the function ends.
+    """
+    found = frame.f_locals
+    if type(found) is not dict or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return found
+    kept = dict(found)
+    # The function itself may hold it: locals() gives the same copy.
+    if sys.getrefcount(found) <= _OWN_REFERENCES:
+        found.clear()
+    return kept
+
+
 def value_of(frame: FrameType, node: ast.expr) -> Any:
     """The value of a name, or of attributes and items of one, found without running anybody's code; else None.
 
@@ -412,7 +438,7 @@ def value_of(frame: FrameType, node: ast.expr) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return frame.f_locals.get(name, frame.f_globals.get(name))
+            return locals_of(frame).get(name, frame.f_globals.get(name))
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return -value
         case ast.Attribute(value=inner, attr=attr):

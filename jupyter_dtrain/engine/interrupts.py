@@ -11,6 +11,11 @@ half done, is raised after that.
 The end of a cell also calls other people's code: plug-ins, and objects that user code left behind. It makes these calls
 through :meth:`Interrupts.bounded`: :class:`Overdue` ends one that takes too long, and :class:`CellStopped` one that
 Stop ends.
+
+A cell may leave handlers of signals, and functions for ``sys.settrace`` and ``sys.setprofile``. What they raise is the
+cell's while a cell runs; :class:`LeftBehind` keeps it out of the engine's own code between two cells.
+
+A cell with top-level ``await`` runs as a task of the engine's loop, see :class:`AwaitedCell`.
 """
 
 from __future__ import annotations
@@ -18,11 +23,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+import traceback
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from types import FrameType, FunctionType, MethodType
 from typing import Any, TypeVar, cast
+
+from .tracebacks import causes, trace_of
 
 STOP_SIGNAL = signal.SIGRTMIN + 9
 """Raises :class:`CellStopped`. No library takes this signal over, as some do with SIGINT."""
@@ -30,6 +39,10 @@ LOOK = 0.1
 """Seconds between two looks whether a call at the end of a cell takes too long."""
 BRIEF = 2.0
 """Seconds for which an interrupt waits at most for code of others."""
+
+_HANDLED = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+"""Without a conversion to enumerations, which takes longer than all the rest of a cell's step."""
 
 T = TypeVar("T")
 
@@ -101,6 +114,97 @@ class Shield:
         return self._waiting
 
 
+class LeftBehind:
+    """The signal handlers, trace and profile functions that cells leave behind: they go on, and raise only in cells."""
+
+    def __init__(
+        self, runs_cell: Callable[[FrameType | None], bool], raised: Callable[[str, BaseException], None]
+    ) -> None:
+        """``runs_cell``: whether a frame is in a cell's code; ``raised`` gets what handlers raise elsewhere."""
+        self._runs_cell = runs_cell
+        self._raised = raised
+        self._own: dict[int, Any] = {}
+        self._set_aside: dict[int, tuple[Any, Any]] = {}
+        """By signal, the handler that a cell has set, and the one that stands in its place."""
+        self._trace: Any = None
+        self._profile: Any = None
+
+    def begin(self) -> None:
+        """The handlers that are set now are the engine's own."""
+        self._own = {number: _getsignal(number) for number in _HANDLED}
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """User code runs inside: whatever it has left behind works as under a plain kernel. Main thread only."""
+        for number, (handler, guarded) in self._set_aside.items():
+            if _getsignal(number) is guarded:
+                signal.signal(number, handler)
+        self._set_aside.clear()
+        trace, profile, self._trace, self._profile = self._trace, self._profile, None, None
+        try:
+            # Python drops one that raises, which it may do from here on.
+            if profile is not None:
+                sys.setprofile(profile)
+            if trace is not None:
+                sys.settrace(trace)
+            yield
+        finally:
+            # Those of debuggers and profilers in C cannot be set again from here.
+            profile, trace = sys.getprofile(), sys.gettrace()
+            if isinstance(profile, (FunctionType, MethodType)):
+                sys.setprofile(None)
+                self._profile = profile
+            if isinstance(trace, (FunctionType, MethodType)):
+                sys.settrace(None)
+                self._trace = trace
+            for number, own in self._own.items():
+                handler = _getsignal(number)
+                if handler is not own and callable(handler):
+                    self._set_aside[number] = handler, self._guarded(handler)
+                    signal.signal(number, self._set_aside[number][1])
+
+    def _guarded(self, handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
+        def guarded(number: int, frame: FrameType | None) -> None:
+            if self._runs_cell(frame):  # in a task of its own, say
+                handler(number, frame)
+                return
+            try:
+                handler(number, frame)
+            except BaseException as error:  # noqa: BLE001 — it would break whatever the engine does now
+                self._raised(f"the handler of {signal.Signals(number).name}", error)
+
+        return guarded
+
+
+class AwaitedCell(Coroutine[Any, Any, T]):
+    """The coroutine of a cell. A task can only be cancelled; here a cancellation may bring in another exception."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], left_behind: LeftBehind) -> None:
+        self.coroutine = coroutine
+        self._left_behind = left_behind
+        self.instead: BaseException | None = None
+        """The exception that the next cancellation brings."""
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        """As every coroutine."""
+        with self._left_behind.in_force():
+            return self.coroutine.send(value)
+
+    def throw(self, error: Any, *details: Any) -> Any:
+        """As every coroutine, with the other exception if there is one."""
+        if self.instead is not None and issubclass(type(error), asyncio.CancelledError):
+            error, details, self.instead = self.instead, (), None
+        with self._left_behind.in_force():
+            return self.coroutine.throw(error, *details)
+
+    def close(self) -> None:
+        """As every coroutine."""
+        self.coroutine.close()
+
+
 class Interrupts:
     """The rank's SIGINT handler."""
 
@@ -109,7 +213,13 @@ class Interrupts:
         self._in_cell = in_cell
         self._shield = shield
         self._on = False
-        self._awaited: asyncio.Future[Any] | None = None
+        self.left_behind = LeftBehind(self._runs_cell, self.raised)
+        self.complain: Callable[[str, BaseException], None] = lambda *_: None
+        """Called with words for what raised while no code of a cell ran, and with the exception."""
+        self.awaited: asyncio.Task[Any] | None = None
+        """The task of the cell that runs, if it has top-level ``await``."""
+        self._cell: AwaitedCell[Any] | None = None
+        """The coroutine of that task."""
         self.requested = False
         """Whether the cell that runs (or ran last) was interrupted."""
         self._arrived = False
@@ -131,6 +241,7 @@ class Interrupts:
         signal.signal(STOP_SIGNAL, self._handle_stop)
         self._end_engine = cast("Callable[[int, FrameType | None], None]", signal.getsignal(signal.SIGTERM))
         signal.signal(signal.SIGTERM, self._handle_end)
+        self.left_behind.begin()
         threading.Thread(target=self._look, name="dtrain-deadlines", daemon=True).start()
 
     @contextlib.contextmanager
@@ -168,31 +279,61 @@ class Interrupts:
         finally:
             self._bound = None
 
-    @contextlib.contextmanager
-    def cancelling(self, awaited: asyncio.Future[Any]) -> Iterator[None]:
-        """A cell with top-level ``await`` runs as ``awaited``: while it waits, SIGINT cancels it."""
-        self._awaited = awaited
+    async def wait_for(self, cell: Coroutine[Any, Any, T]) -> T:
+        """Run ``cell``, the coroutine of a cell with top-level ``await``: while it waits, SIGINT cancels it."""
+        self._cell = AwaitedCell(cell, self.left_behind)
+        self.awaited = asyncio.ensure_future(self._cell)
         try:
-            yield
+            return cast("T", await self.awaited)
         finally:
-            self._awaited = None
+            self.awaited = self._cell = None
+
+    def raised(self, what: str, error: BaseException) -> None:
+        """``what``, which is the user's, raised ``error`` while no code of a cell ran.
+
+        A cell that waits in an ``await`` ends with it; between two cells there is only :attr:`complain`.
+        """
+        awaited = self.awaited
+        if awaited is None or awaited.done():
+            self.complain(what, error)
+            return
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None and not self._in_cell(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        self._throw(awaited, error.with_traceback(trace))
+
+    def _throw(self, awaited: asyncio.Task[Any], error: BaseException | None) -> None:
+        """Cancel ``awaited``, which waits, or have ``error`` raised where it waits."""
+        if self._cell is not None and error is not None:
+            self._cell.instead = error
+        awaited.get_loop().call_soon_threadsafe(awaited.cancel)
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether ``error`` is an interrupt that the user has sent to the code that runs now."""
         return self._on and self.requested and isinstance(error, (KeyboardInterrupt, CellStopped))
 
     def restored(self, error: BaseException | None) -> BaseException | None:
-        """``error``, or the interrupt that native code has made it of.
+        """``error``, or the interrupt that native code has made it of, with the place where it reached the cell.
 
-        pybind11 raises an error of its own where a signal arrives while it makes a Python exception.
+        pybind11 raises an error of its own where a signal arrives while it makes a Python exception. And a call may
+        fail before Python handles the signal, as where MPI was released: then the signal falls into the code that
+        deals with that failure, and the place is that of the failure.
         """
-        if not self.requested or type(error) is not RuntimeError:
+        if not self.requested or error is None:
+            return error
+        if type(error) in (KeyboardInterrupt, CellStopped) and not self._met_cell(error):
+            failed = next(filter(self._met_cell, causes(error)), None)
+            return error if failed is None else error.with_traceback(trace_of(failed))
+        if type(error) is not RuntimeError:
             return error
         words = error.args[0] if error.args and type(error.args[0]) is str else ""
         for kind in (KeyboardInterrupt, CellStopped):
             if words.startswith("pybind11::error_already_set: ") and f" REPLACED BY {kind.__name__}:" in words:
                 return kind().with_traceback(error.__traceback__)
         return error
+
+    def _met_cell(self, error: BaseException) -> bool:
+        return any(self._in_cell(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace_of(error)))
 
     def send(self, *, force: bool = False) -> bool:
         """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
@@ -246,22 +387,20 @@ class Interrupts:
             raise Overdue(f"it did not return within {bound[0]:g} s")
         if bound is not None:
             raise CellStopped("an interrupt ended it")
-        # Nothing between the engine's loop and the cell expects it.
-        if not self._on or not self._runs_cell(frame):
+        if not self._on:
             return
-        if not self._cancel(frame):
-            raise CellStopped("it was interrupted, and went on")
+        stopped = CellStopped("it was interrupted, and went on")
+        # Nothing between the engine's loop and the cell expects it.
+        if not self._cancel(frame, stopped) and self._runs_cell(frame):
+            raise stopped
 
-    def _cancel(self, frame: FrameType | None) -> bool:
-        """Whether the cell waits in an ``await``, and was cancelled."""
-        awaited = self._awaited
-        if awaited is None:
+    def _cancel(self, frame: FrameType | None, error: BaseException | None = None) -> bool:
+        """Whether the cell waits in an ``await``, and was cancelled; ``error`` is raised there instead."""
+        awaited = self.awaited
+        # Code of the cell that does not wait may run in a task of its own: what is raised there may leave the loop.
+        if awaited is None or self._runs_cell(frame):
             return False
-        loop = awaited.get_loop()
-        # An exception raised outside the cell's own code would leave the task and end the engine's loop.
-        if asyncio.current_task(loop) is awaited and self._runs_cell(frame):
-            return False
-        loop.call_soon_threadsafe(awaited.cancel)
+        self._throw(awaited, error)
         return True
 
     def _handle_end(self, signum: int, frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
 from .background import Background
-from .contents import fingerprint, parts_of
+from .contents import fingerprint, own_parts, parts_of
 from .framework import of_ipython
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ class Inventory:
                 (part,) = parts
                 facts = part.facts() if late else fingerprint(part, norm=True)
                 form = (facts.shape, facts.dtype, facts.device, facts.placement)
-                return NamedValue(facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, part.words())
-            # The optimizer itself shows what it keeps.
-            own = [part for part in parts if part.kind not in {"gradient", "optimizer state", "setting"}] or parts
-            whole = hashlib.blake2b(digest_size=8)
+                return NamedValue(
+                    facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, words=part.words()
+                )
+            own = own_parts(parts)
+            everything, pieces, whole = (hashlib.blake2b(digest_size=8) for _ in range(3))
             squares, size, read, placed = 0.0, 0, True, set[str]()
             devices = dict[str, None]()
             for part in own:
@@ -85,7 +86,12 @@ class Inventory:
                 squares, size = squares + (facts.norm or 0.0) ** 2, size + facts.size
                 placed |= {facts.placement} if facts.placement else set()
                 devices[facts.device] = None
-                whole.update(repr((facts.name, facts.shape, facts.dtype, facts.digest, facts.piece)).encode())
+                told = repr((facts.name, facts.shape, facts.dtype, facts.digest)).encode()
+                everything.update(told)
+                if facts.piece:
+                    pieces.update(repr((facts.name, facts.piece)).encode())
+                else:
+                    whole.update(told)
             return NamedValue(
                 plainly,
                 device=", ".join(one for one in devices if one),
@@ -93,8 +99,9 @@ class Inventory:
                 parts=len(own),
                 size=size,
                 norm=math.sqrt(squares) if read and size else None,
-                digest=whole.hexdigest() if read else "",
-                piece="sharded" if placed else "",
+                digest=everything.hexdigest() if read else "",
+                piece=pieces.hexdigest() if placed else "",
+                whole=whole.hexdigest() if read and placed else "",
             )
         except Exception:  # noqa: BLE001 — user code may raise anything, and may change what is read here
             return NamedValue(plainly)

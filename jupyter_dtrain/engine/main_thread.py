@@ -12,18 +12,22 @@ from __future__ import annotations
 import asyncio.base_events
 import contextlib
 import ctypes
+import queue
 import selectors
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+import weakref
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from jupyter_dtrain.core.declarations import is_collective
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.work import work_beneath
 
 from .framework import called_in
+from .libraries import is_library
 from .scripts import is_script
 from .tracebacks import PACKAGE, causes, trace_of
 
@@ -41,6 +45,13 @@ IDLE = 0.25
 """A thread that uses less of a processor than this may be waiting."""
 MOVING = 0.05
 """A thread that uses more than this, and does not wait, moves. Child processes work if they use more together."""
+MOMENT = 0.3
+"""Seconds that a collective which a thread is in at the end of its cell may take to finish."""
+OURS = "dtrain-"
+"""How the names of our own threads begin."""
+_QUEUES = (threading.__file__, queue.__file__)
+_WORKERS = (("concurrent.futures.thread", "_worker"), ("multiprocessing.pool", "worker"))
+"""Functions in which threads of pools wait for work."""
 DEEP = 1000
 """How many frames are read, from the innermost on: endless recursion makes a million."""
 
@@ -56,8 +67,18 @@ _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 class MainThread:
     """Observes one rank's main thread."""
 
-    def __init__(self, plugins: Plugins, tracebacks: Tracebacks, cell_name: Callable[[str], str | None]) -> None:
-        """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's."""
+    def __init__(
+        self,
+        plugins: Plugins,
+        tracebacks: Tracebacks,
+        cell_name: Callable[[str], str | None],
+        awaited: Callable[[], asyncio.Task[Any] | None] = lambda: None,
+    ) -> None:
+        """``cell_name``: from a code object's file name to a cell's name; None when it is no cell's.
+
+        ``awaited`` returns the task of a cell with top-level ``await``, while one runs.
+        """
+        self._awaited = awaited
         self._plugins = plugins
         self._tracebacks = tracebacks
         self._cell_name = cell_name
@@ -65,6 +86,12 @@ class MainThread:
         self._clock = time.pthread_getcpuclockid(self._main)
         self._older: frozenset[int] = frozenset()
         """The threads that ran before the cell began."""
+        self._engines: weakref.WeakSet[threading.Thread] | None = None
+        """The threads that are no user code's: those that ran before the first cell."""
+        self._busy: frozenset[int] = frozenset()
+        """The threads of earlier cells that had work of these when the cell began."""
+        self._left: list[threading.Thread] = []
+        """The threads that the last cell has left in a collective."""
         self._place: tuple[tuple[int, int], ...] = ()
         self._looked_at = self._moved_at = 0.0
         self._used = 0.0
@@ -77,7 +104,11 @@ class MainThread:
 
     def begin(self) -> None:
         """A cell begins."""
-        self._older = frozenset(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        self._older = frozenset(frames)
+        if self._engines is None:
+            self._engines = weakref.WeakSet(threading.enumerate())
+        self._busy = frozenset(ident for _, ident, _ in self._users() if not _waits_for_work(frames.get(ident)))
         self._looked_at = self._moved_at = time.monotonic()
 
     def stack(self, state: Literal["idle", "running"]) -> Stack:
@@ -85,24 +116,63 @@ class MainThread:
         frame = self._frame()
         return Stack(
             state,
-            frames=self._tracebacks.stack(frame),
+            frames=self._tracebacks.stack(frame) or self._tracebacks.suspended(self._suspended()),
             waits=self.waits(),
             collectives=self._plugins.collectives(),
             call=self._tracebacks.call(frame),
         )
 
+    def end(self) -> Literal["", "alive", "waiting"]:
+        """A cell has ended: what becomes of its threads, see :class:`~jupyter_dtrain.core.events.Finished`.
+
+        A thread that is to be called waiting gets :data:`MOMENT` seconds to go on.
+        """
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        frames.pop(threading.get_ident(), None)
+        own = [(one, frames.get(ident)) for one, ident, _ in self._users() if ident not in self._busy]
+        self._left = [one for one, frame in own if not _waits_for_work(frame)]
+        until = time.monotonic() + MOMENT
+        while self.left() and time.monotonic() < until:
+            pass
+        return "waiting" if self._left else "alive" if any(_is_users(frame) for _, frame in own) else ""
+
+    def left(self) -> list[Wait]:
+        """The collectives in which threads of the last cell still are, since its end."""
+        if not self._left:
+            return []
+        natives = {ident: native for one, ident, native in self._users() if one in self._left}
+        found = self._waits_of(lambda: natives)
+        self._left = [one for one in self._left if (wait := found.get(one.ident or 0)) and is_collective(wait.call)]
+        return [found[one.ident or 0] for one in self._left]
+
+    def _users(self) -> list[tuple[threading.Thread, int, int]]:
+        """The threads that user code has started and that live, each with its identifier and the system's."""
+        found = [one for one in threading.enumerate() if one not in (self._engines or ())]
+        return [
+            (one, one.ident, one.native_id)
+            for one in found
+            if one.ident is not None and one.native_id is not None and not one.name.startswith(OURS)
+        ]
+
     def waits(self) -> Wait | None:
         """The call in which the cell waits for other ranks, and its framework; None when it does not wait."""
-        before = {thread: _used(native) for thread, native in self._threads().items()}
+        return next(iter(self._waits_of(self._threads).values()), None)
+
+    def _waits_of(self, threads: Callable[[], dict[int, int]]) -> dict[int, Wait]:
+        """The calls in which ``threads`` wait for other ranks, in their order."""
+        before = {thread: _used(native) for thread, native in threads().items()}
         time.sleep(LISTEN)
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        for thread, native in self._threads().items():
+        # A frame that holds itself, and with it all others, would live until Python collects garbage.
+        frames.pop(threading.get_ident(), None)
+        found = {}
+        for thread, native in threads().items():
             if thread not in before or thread not in frames:
                 continue
             idle = _used(native) - before[thread] < LISTEN * IDLE
-            if found := self._wait_at(frames[thread], called_in(frames[thread]), idle=idle):
-                return found
-        return None
+            if wait := self._wait_at(frames[thread], called_in(frames[thread]), idle=idle):
+                found[thread] = wait
+        return found
 
     def _threads(self) -> dict[int, int]:
         """The main thread, then the other threads that work for the cell, each with the system's number for it.
@@ -179,16 +249,38 @@ class MainThread:
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main)  # noqa: SLF001 — documented in spite of its name
 
+    def _suspended(self) -> list[FrameType]:
+        """The frames of a cell that waits in an ``await``, outermost first: no thread has them on its stack."""
+        task: Any = self._awaited()
+        frames: list[FrameType] = []
+        # The loop runs on another thread, and may change each step while it is read.
+        while task is not None and len(frames) < DEEP:
+            step = getattr(task, "get_coro", lambda: None)()
+            step = getattr(step, "coroutine", step)
+            while step is not None and len(frames) < DEEP:
+                # A coroutine, an asynchronous generator, or a generator that serves as a coroutine.
+                kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(step, f"{kind}_frame")), "")
+                if kind and (frame := getattr(step, f"{kind}_frame")) is not None:
+                    frames.append(frame)
+                step = getattr(step, "gi_yieldfrom" if kind == "gi" else f"{kind}_await", None) if kind else None
+            # A task may wait for another one, or for several.
+            task = getattr(task, "_fut_waiter", None)
+            several = getattr(task, "_children", ())
+            task = next((one for one in several if not one.done()), task)
+        return frames
+
     def _lines(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+        def is_own(frame: FrameType) -> bool:
+            return self._cell_name(frame.f_code.co_filename) is not None or is_script(frame.f_code.co_filename)
+
         lines = []
         for _ in range(DEEP):
             if frame is None:
                 break
-            file = frame.f_code.co_filename
-            if self._cell_name(file) is not None or is_script(file):
+            if is_own(frame):
                 lines.append((id(frame.f_code), frame.f_lineno))
             frame = frame.f_back
-        return tuple(lines)
+        return tuple(lines or [(id(one.f_code), one.f_lineno) for one in self._suspended() if is_own(one)])
 
     def _wait_at(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> Wait | None:
         found = self._plugins.waits(frame, call, idle=idle)
@@ -207,6 +299,20 @@ def _waits_for_threads(frame: FrameType) -> bool:
     if file == selectors.__file__:
         return caller is not None and caller.f_code.co_filename == asyncio.base_events.__file__
     return file == threading.__file__
+
+
+def _waits_for_work(frame: FrameType | None) -> bool:
+    """Whether a thread is one of a pool that has nothing to do."""
+    while frame is not None and frame.f_code.co_filename in _QUEUES:
+        frame = frame.f_back
+    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _WORKERS
+
+
+def _is_users(frame: FrameType | None) -> bool:
+    """Whether code that is no library's is in a thread."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _used(native: int) -> float:

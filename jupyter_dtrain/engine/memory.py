@@ -3,6 +3,9 @@
 When memory runs out, the exception's traceback keeps every frame between the cell and the failed allocation, and the
 frames keep the tensors that did not fit. While anything holds that traceback, the next attempt fails, too. So the rank
 drops it and empties caches. The user's own variables keep what they hold. Nothing here raises.
+
+Frames of any other failed cell would be kept, too, until Python collects garbage, since an exception and the frames
+that handle it hold each other. So :func:`clear_frames` empties them when the next cell fails.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .tracebacks import causes, trace_of
+from .tracebacks import causes, members, trace_of
 
 if TYPE_CHECKING:
     from .plugins import Plugins
@@ -53,9 +56,8 @@ def is_out_of_memory(exception: BaseException | None, plugins: Plugins | None) -
 def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     """Drop what ``exception`` holds; return how much that freed, in words. Main thread, when the cell has ended."""
     host, device = _held(plugins)
+    clear_frames(exception)
     for one in causes(exception):
-        with contextlib.suppress(Exception):
-            traceback.clear_frames(trace_of(one))
         BaseException.with_traceback(one, None)
     sys.last_type = sys.last_value = sys.last_traceback = None
     gc.collect()
@@ -68,6 +70,15 @@ def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     if not freed:
         return "Out of memory. Nothing could be freed: your variables hold it (del NAME)."
     return f"Out of memory. The rank dropped what the failed call held and freed {' and '.join(freed)}."
+
+
+def clear_frames(exception: BaseException | None) -> None:
+    """Drop the local variables of the calls that ``exception`` has ended; its traceback keeps their lines."""
+    for one in causes(exception):
+        with contextlib.suppress(Exception):
+            traceback.clear_frames(trace_of(one))
+        for member in members(one):
+            clear_frames(member)
 
 
 def _held(plugins: Plugins) -> tuple[int, int]:

@@ -78,6 +78,7 @@ class MetricBuffer:
         """The newest step of this run."""
         self.on = False
         """Whether a cell runs: points are kept only then."""
+        self._epoch = time.time() - time.monotonic()
         self._start()
 
     def _start(self) -> None:
@@ -86,6 +87,10 @@ class MetricBuffer:
     def before_flush(self, call: Callable[[], None]) -> None:
         """Call ``call`` on the thread before points are recorded; it may add points of its own."""
         self._before_flush.append(call)
+
+    def now(self) -> float:
+        """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
+        return time.monotonic() + self._epoch
 
     def begin(self) -> None:
         """A run begins."""
@@ -102,6 +107,7 @@ class MetricBuffer:
             self._logged.clear()
             self._counts.clear()
             self.step = None
+            self._epoch = time.time() - time.monotonic()
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
@@ -154,9 +160,9 @@ class MetricBuffer:
     ) -> None:
         """Add one point. ``value``: a number or, with ``read``, a value that ``read`` turns into a number later.
 
-        ``step``: default one more than the last point of this name, from 0 on. ``at``: its time in seconds since the
-        epoch, default now. ``logged``: the user logs it; a framework's points of the same name become another series
-        then, ``NAME (backward)``.
+        ``step``: default one more than the last point of this name, from 0 on. ``at``: its time, default :meth:`now`.
+        ``logged``: the user logs it; a framework's points of the same name become another series then,
+        ``NAME (backward)``.
         """
         if not self.on:
             return
@@ -170,7 +176,7 @@ class MetricBuffer:
                 step = self._counts[name]
             self._counts[name] = step + 1
             self.step = step
-            self._points.append((name, step, time.time() if at is None else at, value, read))
+            self._points.append((name, step, self.now() if at is None else at, value, read))
             waiting = len(self._points)
         if waiting == 1:
             self._wake.set()

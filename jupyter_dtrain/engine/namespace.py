@@ -1,18 +1,28 @@
 """Moves values into and out of a rank's namespace, and tells what a cell will put there itself.
 
-These functions run in the rank, between cells.
+These functions run in the rank, between cells. Only :func:`send_code_along` has an effect while cells run.
 """
 
 from __future__ import annotations
 
 import ast
 import pickle
+import sys
+from multiprocessing import context, reduction
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
 
 from jupyter_dtrain.wire.agent_messages import Fetched
 from jupyter_dtrain.wire.values import digests
+
+from .home import rank_home
+
+_CURE = (
+    "{} of this notebook cannot be sent to a process that multiprocessing spawns: {}: {}. Put it into a module beside "
+    "the notebook and import it, or start the process with multiprocessing.get_context('fork')."
+)
 
 
 def store_values(pickled: dict[str, bytes]) -> None:
@@ -35,7 +45,7 @@ def bound_first(code: str) -> frozenset[str]:
 
     try:
         # Magics alone: the user's own changes of the code are made once, with the cell.
-        statements = ast.parse(TransformerManager().transform_cell(code)).body  # type: ignore[no-untyped-call]
+        statements = ast.parse(TransformerManager().transform_cell(code)).body
     except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
         return frozenset()
     read: set[str] = set()
@@ -72,10 +82,71 @@ def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
             try:
                 values[name] = cloudpickle.dumps(namespace[name], protocol=5)
             except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
-                failed[name] = f"{type(error).__name__}: {error}"
+                failed[name] = _why_not(namespace[name]) or f"{type(error).__name__}: {error}"
     missing = [name for name in names if name not in namespace]
     pickles = list(values.values())
     return Fetched(list(values), digests(pickles), missing, failed), pickles
+
+
+def _why_not(value: Any) -> str:
+    """A framework's own words on why a value cannot be sent; empty where it has none."""
+    home = rank_home()
+    try:
+        if home is not None:
+            home.plugins.on_host(value)
+    except ValueError as error:
+        return str(error)
+    except Exception:  # noqa: BLE001 — the first error stands
+        return ""
+    return ""
+
+
+def send_code_along() -> None:
+    """Have processes that cells spawn get the cells' classes and functions, which they cannot import.
+
+    A script's processes import its file. Python 3.14 starts processes so by default. A process that a fork has made
+    knows the code anyway, so messages on queues carry it only once this process has spawned one.
+    """
+    pickler: Any = reduction.ForkingPickler
+    original = getattr(pickler, "reducer_override", None)
+    spawned = False
+
+    def reducer_override(self: Any, value: Any) -> Any:
+        nonlocal spawned
+        spawned = spawned or context.get_spawning_popen() is not None
+        if spawned and isinstance(value, (type, FunctionType)) and _is_of_cell(value):
+            try:
+                return _receive_code, (value.__qualname__, cloudpickle.dumps(value))
+            except Exception as error:
+                raise pickle.PicklingError(_CURE.format(value.__qualname__, type(error).__name__, error)) from error
+        return NotImplemented if original is None else original(self, value)
+
+    pickler.reducer_override = reducer_override
+
+
+def _is_of_cell(value: Any) -> bool:
+    """Whether a class or function is what its name means in ``__main__``, of which there is no file."""
+    main = sys.modules.get("__main__")
+    if value.__module__ != "__main__" or getattr(main, "__file__", None) is not None:
+        return False
+    return _in_main(value.__qualname__) is value
+
+
+def _in_main(path: str) -> Any:
+    found: Any = sys.modules.get("__main__")
+    for name in path.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found
+
+
+def _receive_code(path: str, data: bytes) -> Any:
+    """In another process: what ``path`` means in ``__main__``, from now on."""
+    if (known := _in_main(path)) is not None:
+        return known
+    value = cloudpickle.loads(data)
+    if "." not in path:  # so that what comes back can name it
+        setattr(sys.modules["__main__"], path, value)
+    return value
 
 
 def _namespace() -> dict[str, Any]:

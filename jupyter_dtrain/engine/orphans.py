@@ -43,14 +43,13 @@ class Orphans:
 
         Without other ranks it kills every process beneath this one.
         """
-        now = time.monotonic()
-        left = _find(self._ended, living)
-        if not left or now > self._deadline:
+        left = [] if time.monotonic() > self._deadline else _find(self._ended, living)
+        if not left:
             return True
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self.look_at = now + self._pause
+        self.look_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST)
         return False
 
@@ -63,11 +62,18 @@ def end_all() -> None:
 
 
 def _find(ended: Mapping[int, int], living: Collection[int]) -> list[psutil.Process]:
+    """What is left of the ranks that have ended, from one look at the machine's processes: each takes milliseconds."""
+    beneath: dict[int, list[psutil.Process]] = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            beneath.setdefault(process.ppid(), []).append(process)
     found: list[psutil.Process] = []
-    for child in psutil.Process().children():
+    for child in beneath.get(os.getpid(), ()):
         with contextlib.suppress(psutil.Error):
             if child.pid not in living and child.pid not in ended and (not living or _is_from(child, ended)):
-                found += [child, *child.children(recursive=True)]
+                found.append(child)
+    for process in found:  # it grows meanwhile
+        found += beneath.get(process.pid, ())
     return [process for process in found if _runs(process)]
 
 

@@ -247,16 +247,26 @@ class Plugins:
 
     # Snapshots.
 
+    def savers(self) -> list[str]:
+        """The plug-ins that may save something: ranks with other ones cannot save together."""
+        return [call.name for call in self._calls("save_values")]
+
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
-    ) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
-        """Each plug-in that saves some of ``values``: its name, theirs, and its files. Raises what it raises."""
-        left = dict(values)
+    ) -> Iterator[tuple[str, list[str], dict[str, Any], list[str]]]:
+        """Each plug-in that saves some of ``values``: its name, theirs, its files, and notes. Raises what it raises."""
+        left, failed = dict(values), list[Exception]()
         for call in self._calls("save_values"):
-            names, files = call(values=left, namespace=namespace, size=size)
+            try:
+                names, files, *more = call(values=left, namespace=namespace, size=size)
+            except Exception as error:  # noqa: BLE001 — raised below: the next one may wait for all ranks, this one too
+                failed.append(error)
+                continue
             left = {name: value for name, value in left.items() if name not in names}
             if names:
-                yield call.name, list(names), files
+                yield call.name, list(names), files, [str(note) for notes in more for note in notes]
+        if failed:
+            raise failed[0]
 
     def misfit(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
         """Why the states that ``plugin`` has saved do not fit; empty where they do."""
@@ -267,11 +277,12 @@ class Plugins:
 
     def load_values(
         self, plugin: str, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path
-    ) -> None:
-        """Load the states that ``plugin`` has saved. Raises what it raises."""
+    ) -> list[str]:
+        """Load the states that ``plugin`` has saved; notes. Raises what it raises."""
         for call in self._calls("load_values"):
             if call.name == plugin:
-                call(values=values, namespace=namespace, folder=folder)
+                return [str(note) for note in call(values=values, namespace=namespace, folder=folder) or ()]
+        return []
 
     # Memory.
 

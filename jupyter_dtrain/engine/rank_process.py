@@ -25,7 +25,7 @@ from typing import Final, NoReturn
 import psutil
 
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, Started, encode
-from jupyter_dtrain.core.exits import describe_exit
+from jupyter_dtrain.core.exits import SLOT_ENDED, describe_exit
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
@@ -175,7 +175,7 @@ class RankProcess:
         """``mpiexec`` has ended the slot's process: the rank has no place in MPI any more."""
         self._forget(self.slot.socket.fileno())
         self.slot.close()
-        self._why = "mpiexec has ended its place in MPI"
+        self._why = SLOT_ENDED
         self._end_reason.tell(self._why)
         self.terminate()
 

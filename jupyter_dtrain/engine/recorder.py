@@ -111,6 +111,7 @@ class _Open:
         self.seq = 0
         self.announced = 0
         self.started = time.monotonic()
+        self.began = time.time()
         self.finished = False
         self.tail = _Tail()
         self.wire_text = 0
@@ -201,10 +202,9 @@ class Recorder:
             pid, host = os.getpid(), socket.gethostname()
             told = (ranks or []) if source else []
             cell = cell or Cell()
-            name = cell.run_name if source else ""
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
-            identity = (cell.number, cell.id, name, cell.above)
+            identity = (cell.number, cell.id, cell.run_name, cell.above)
             self._append(opened, Started(pid, host, at, VERSION, source, told, *identity, elastic, joins, together))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
@@ -287,6 +287,7 @@ class Recorder:
         regroup: bool = False,
         steps: dict[str, int] | None = None,
         spent: Spent | None = None,
+        threads: Literal["", "alive", "waiting"] = "",
     ) -> None:
         """End the current run. Later events belong to the next."""
         with self._announcing:
@@ -302,7 +303,7 @@ class Recorder:
                     size = opened.dropped_bytes + opened.spool.dropped_bytes
                     self._append(opened, Dropped(events, size, self._drop_reason(opened)))
                 elapsed = time.monotonic() - opened.started
-                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent))
+                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent, threads))
                 opened.finished = True
                 self._current = None
                 batch = self._take_batch(opened, force=True)
@@ -369,7 +370,9 @@ class Recorder:
                 self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
 
     def _append(self, opened: _Open, body: Body) -> None:
-        event = Event(opened.run, opened.rank, opened.seq, time.time(), body)
+        # A clock that is set while the run goes on must neither stretch it nor turn it back.
+        now = opened.began + time.monotonic() - opened.started
+        event = Event(opened.run, opened.rank, opened.seq, now, body)
         try:
             size = opened.spool.append(event)
         except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Samples what a rank uses of its host, processor, memory and GPU, once a second while a cell runs.
+"""Samples what a rank and its workers use of their host, processor, memory and GPU, once a second while a cell runs.
 
 GPUs answer through NVML, where its Python package and the driver exist; else a sample has no GPU. Nothing here raises:
 a sample shows what a GPU did answer, and leaves out the rest.
@@ -10,13 +10,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
 import psutil
 
 from jupyter_dtrain.core.events import Gpu, Sample
+
+from .children import workers
 
 PERIOD = 1.0
 """Seconds between two samples."""
@@ -31,12 +33,18 @@ class Sampler:
         step: Callable[[], int | None],
         reserved: Callable[[], int | None],
         gpu: GpuReader | None,
+        services: Collection[str] = (),
     ) -> None:
-        """``step``: the newest step; ``reserved``: bytes of GPU memory that frameworks hold; ``gpu``: None without."""
+        """``step``: the newest step; ``reserved``: bytes of GPU memory that frameworks hold; ``gpu``: None without.
+
+        ``services``: words in the command lines of processes that are no workers.
+        """
         self._emit = emit
         self._step = step
         self._reserved = reserved
         self._gpu = gpu
+        self._services = tuple(services)
+        self._known: dict[tuple[int, int], bool] = {}
         self._still: Callable[[], float] = float
         self._process = psutil.Process()
         self._host = psutil.virtual_memory().total
@@ -58,24 +66,41 @@ class Sampler:
     def _loop(self) -> None:
         while True:
             self._on.wait()
-            spent, at = self._spent(), time.monotonic()
+            (own, family), at = self._spent(self._found()), time.monotonic()
             while not self._off.wait(_pause()):
-                before, since = spent, at
-                spent, at = self._spent(), time.monotonic()
                 # One sample may fail; the next may work.
                 with contextlib.suppress(Exception):
-                    self._emit(self._sample(100 * (spent - before) / (at - since)))
+                    before, since, found = (own, family), at, self._found()
+                    (own, family), at = self._spent(found), time.monotonic()
+                    # Workers that somebody else has waited for have taken their time along.
+                    spent = max(own - before[0], family - before[1])
+                    self._emit(self._sample(100 * spent / (at - since), found))
 
-    def _spent(self) -> float:
-        with contextlib.suppress(psutil.Error):
-            times = self._process.cpu_times()
-            return float(times.user + times.system)
-        return 0.0
+    def _found(self) -> list[psutil.Process]:
+        found = []
+        for pid in workers(self._services, self._known):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                found.append(psutil.Process(pid))
+        return found
 
-    def _sample(self, cpu: float) -> Sample:
+    def _spent(self, workers: list[psutil.Process]) -> tuple[float, float]:
+        """Processor time of the rank alone; and with its workers, those that have ended included."""
+        times = self._process.cpu_times()
+        own = float(times.user + times.system)
+        family = own + times.children_user + times.children_system
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                family += sum(worker.cpu_times()[:4])
+        return own, family
+
+    def _sample(self, cpu: float, workers: list[psutil.Process]) -> Sample:
         gpu = None if self._gpu is None else self._gpu.read(self._reserved())
         rss, still = self._process.memory_info().rss, round(self._still(), 1)
-        return Sample(round(cpu, 1), rss, self._step(), gpu, still, self._host)
+        held = []
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                held.append(worker.memory_info().rss)
+        return Sample(round(cpu, 1), rss, self._step(), gpu, still, self._host, len(held), sum(held))
 
 
 def _pause() -> float:

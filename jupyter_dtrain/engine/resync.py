@@ -12,12 +12,16 @@ Under failure: all ranks find an obstacle before anything changes, and raise
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
 from jupyter_dtrain.core.errors import TransferFailed
+from jupyter_dtrain.core.world import count_ranks
+
+from .contents import own_parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,10 +36,11 @@ _SPREAD: Final = "what a dead rank held of it is gone, and `%distributed load` b
 
 def resync(
     names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins, *, new: Collection[int] | None = None
-) -> None:
+) -> list[str]:
     """Give all ranks the values that ``names`` have on the rank ``source``.
 
-    ``new``: only these ranks get whole objects, whatever they have; the others get states alone.
+    ``new``: only these ranks get whole objects, whatever they have; the others get states alone. Returns what the user
+    must know of: which ranks have lost other values by it.
     """
     from mpi4py import MPI
 
@@ -49,9 +54,12 @@ def resync(
     problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
     if problems:
         raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
+    # With new ranks, the others keep values that are no states.
+    told = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
+    notes = _lost(comm, told, source, namespace, plugins)
     data = _broadcast(comm, packed, source)
     if here:
-        return
+        return notes
     states, wholes = pickle.loads(data)  # noqa: S301 — from a rank of this world
     for name, (kind, value) in pickle.loads(states).items():  # noqa: S301
         if name in missing:
@@ -62,6 +70,28 @@ def resync(
             namespace[name] = value
     if missing:
         namespace |= {name: value for name, value in pickle.loads(wholes).items() if name in missing}  # noqa: S301
+    return notes
+
+
+def _lost(comm: Any, names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> list[str]:
+    """Say which variables are not what they are on the rank ``source``: each rank may train a model of its own."""
+    told: list[dict[str, str]] = comm.allgather({name: _digest(name, namespace, plugins) for name in names})
+    found = []
+    for name, wanted in told[source].items():
+        ranks = [rank for rank, mine in enumerate(told) if wanted and mine.get(name) not in ("", None, wanted)]
+        if ranks:
+            found.append(f"{name} was not the same on {count_ranks(ranks)}, and has the values of rank {source} now")
+    return found
+
+
+def _digest(name: str, namespace: dict[str, Any], plugins: Plugins) -> str:
+    """The digest of a variable's values; empty where some cannot be read."""
+    try:
+        parts = own_parts(parts_of(name, namespace[name], namespace, plugins))
+        found = [(part.name, part.digest()) for part in parts]
+    except Exception:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
+        return ""
+    return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest() if all(one for _, one in found) else ""
 
 
 def _pack(

@@ -20,8 +20,8 @@ from .snapshots import Order, load, save
 def run_save(name: str, names: list[str], root: str, world: str) -> None:
     """Save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk."""
     namespace, home = _here()
-    size, seconds = save(Order(name, names, root, namespace.pop(KEY), world), namespace, home.plugins)
-    _answer(Answer(names, bytes=size, seconds=seconds))
+    size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world), namespace, home.plugins)
+    _answer(Answer(names, notes=notes, bytes=size, seconds=seconds))
 
 
 def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None:

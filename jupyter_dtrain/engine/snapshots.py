@@ -33,13 +33,14 @@ from jupyter_dtrain.core.snapshots import (
     SnapshotRefused,
     begin,
     code_of,
+    open_regular,
     publish,
     read_manifest,
     verify,
     verify_file,
     write_file,
 )
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .contents import has_state
@@ -85,8 +86,10 @@ class Saving:
         held: dict[str, str],
         files: dict[str, Any],
         step: int | None,
+        notes: list[str],
     ) -> None:
         """``files``: this rank's, in memory, by name. ``held``: all variables, each with what saves it."""
+        self.notes = notes
         self._order, self._part, self._rank, self._size, self._held = order, part, rank, size, held
         self._files, self._step = files, step
         self.bytes = sum(len(content) for content in files.values())
@@ -170,7 +173,7 @@ def _take(part: Path, rank: int) -> Written | None:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=readable(Written))
         file.unlink()
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
     return found
 
@@ -182,15 +185,22 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     missing = [name for name in order.names if name not in namespace]
-    _agree(comm, f"{', '.join(missing)} not defined" if missing else "", "Nothing was saved.")
+    savers = comm.allgather(plugins.savers())
+    lacking = sorted({one for others in savers for one in others} - set(savers[rank]))
+    problem = f"{', '.join(missing)} not defined" if missing else ""
+    problem = problem or (f"the plug-in of {', '.join(lacking)} does not work" if lacking else "")
+    _agree(comm, problem, "Nothing was saved.")
     values = {name: namespace[name] for name in order.names}
-    part = _folder(comm, order)
+    part = _begun(comm, order)
     try:
+        unseen = "" if part.is_dir() else f"this host does not see {order.root}"
+        _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
         held: dict[str, str] = {}
         files: dict[str, Any] = {}
-        problem = ""
+        notes: list[str] = []
         try:
-            for plugin, names, made in plugins.save_values(values, namespace, size):
+            for plugin, names, made, told in plugins.save_values(values, namespace, size):
+                notes += told
                 held |= dict.fromkeys(names, plugin)
                 files |= {f"{plugin}/{name}": content for name, content in made.items()}
             for name in order.names:
@@ -203,12 +213,14 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     except BaseException:
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                part.parent.rmdir()  # of its first snapshot
         raise
-    return Saving(order, part, rank, size, held, files, step)
+    return Saving(order, part, rank, size, held, files, step, notes)
 
 
-def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float]:
-    """Save, and return when the snapshot is on disk: the bytes of all ranks, and the seconds that it took.
+def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float, list[str]]:
+    """Save, and return when the snapshot is on disk: the bytes of all ranks, the seconds that it took, and notes.
 
     Raises :class:`TransferFailed` on all ranks; then the snapshot before it is still there.
     """
@@ -221,7 +233,7 @@ def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[
     problem = comm.bcast(saving.publish(written) if written is not None else None, root=0)
     if problem:
         raise TransferFailed(f"Nothing was saved: {problem}.")
-    return size, time.monotonic() - began
+    return size, time.monotonic() - began, saving.notes
 
 
 def load(
@@ -268,9 +280,9 @@ def load(
         problem = words_of(error)
     _agree(comm, problem, "Nothing was loaded.")
     pickled = {name: (wanted[name], value) for name, value in values.items()}
-    problem = _hand_over(by_plugin, pickled, namespace, plugins, folder)
+    problem, more = _hand_over(by_plugin, pickled, namespace, plugins, folder)
     _agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
-    return list(wanted), sorted(absent), notes
+    return list(wanted), sorted(absent), notes + more
 
 
 def _hand_over(
@@ -279,19 +291,20 @@ def _hand_over(
     namespace: dict[str, Any],
     plugins: Plugins,
     folder: Path,
-) -> str:
-    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, or nothing."""
+) -> tuple[str, list[str]]:
+    """Give all variables what was saved of them; ``pickled``: how, and what. Returns what went wrong, and notes."""
+    notes: list[str] = []
     try:
         for plugin, objects in by_plugin.items():
-            plugins.load_values(plugin, objects, namespace, folder / plugin)
+            notes += plugins.load_values(plugin, objects, namespace, folder / plugin)
         for name, (how, value) in pickled.items():
             if how == STATE:
                 namespace[name].load_state_dict(value)
             else:
                 namespace[name] = value
     except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
-        return words_of(error)
-    return ""
+        return words_of(error), notes
+    return "", notes
 
 
 def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
@@ -302,15 +315,29 @@ def _checked(comm: Any, folder: Path, key: bytes, *, trust: bool) -> Manifest:
         manifest = read_manifest(folder)
         if not trust:
             verify(key, folder, manifest)
-            for place, (name, facts) in enumerate(sorted(manifest.files.items())):
-                if place % size == rank and (found := verify_file(key, folder, name, facts)):
-                    problem = problem or f"{found} since it was saved; --trust loads it all the same"
+        for place, (name, facts) in enumerate(sorted(manifest.files.items())):
+            if place % size == rank and (found := _refused(key, folder, name, facts, trust=trust)):
+                problem = problem or found
     except SnapshotRefused as error:
         problem = str(error)
     problems = [words for words in comm.allgather(problem) if words]
     if problems or manifest is None:
         raise SnapshotRefused(f"Nothing was loaded: {problems[0]}.")
     return manifest
+
+
+def _refused(key: bytes, folder: Path, name: str, facts: FileFacts, *, trust: bool) -> str:
+    """Why a file is not read; empty where it is the one that was saved, or any file that has an end and is trusted."""
+    if not trust:
+        found = verify_file(key, folder, name, facts)
+        return f"{found} since it was saved; --trust loads it all the same" if found else ""
+    try:
+        open_regular(folder / name).close()
+    except FileNotFoundError:
+        return ""  # only what belongs to it cannot be loaded
+    except OSError as error:
+        return f"{name} is no regular file ({error.strerror})"
+    return ""
 
 
 def _unpickled(
@@ -360,8 +387,8 @@ def _pickled(name: str, value: Any, plugins: Plugins) -> tuple[str, bytes]:
         raise TransferFailed(f"{name!r} cannot be saved: {words_of(error)}") from None
 
 
-def _folder(comm: Any, order: Order) -> Path:
-    """A folder that all ranks see. Raises :class:`TransferFailed` on all of them."""
+def _begun(comm: Any, order: Order) -> Path:
+    """The folder to write in, which rank 0 has made. Raises :class:`TransferFailed` on all ranks."""
     part, problem = "", ""
     if comm.Get_rank() == 0:
         try:
@@ -371,8 +398,6 @@ def _folder(comm: Any, order: Order) -> Path:
     part, problem = comm.bcast((part, problem), root=0)
     if problem:
         raise TransferFailed(f"Nothing was saved: {problem}.")
-    unseen = "" if Path(part).is_dir() else f"this host does not see {order.root}"
-    _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
     return Path(part)
 
 

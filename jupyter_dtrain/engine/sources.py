@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
+import linecache
 import threading
-from types import FrameType, TracebackType
+from functools import lru_cache
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -98,3 +101,22 @@ _sources = _Sources()
 def executing_at(place: FrameType | TracebackType) -> Executing:
     """The operation at ``place``, and its source."""
     return _sources.look(place)
+
+
+def calls_on_line(frame: FrameType) -> list[ast.Call]:
+    """The calls on the line that ``frame`` is at; empty where its source says nothing.
+
+    For code of libraries: it reads the source of one function, as that of a big module takes a second.
+    """
+    return [node for node in _calls(frame.f_code) if node.lineno <= frame.f_lineno <= (node.end_lineno or 0)]
+
+
+@lru_cache(64)
+def _calls(code: CodeType) -> list[ast.Call]:
+    with contextlib.suppress(Exception):
+        first = code.co_firstlineno
+        lines = inspect.getblock(linecache.getlines(code.co_filename)[first - 1 :])
+        # A method is indented, which is right below another line alone.
+        tree = ast.increment_lineno(ast.parse("if True:\n" + "".join(lines)), first - 2)
+        return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return []

@@ -58,6 +58,8 @@ class _Standing:
         self.met: tuple[int, float] | None = None
         self.told = False
         """Whether a cell has said that no steps are seen."""
+        self.noted: set[str] = set()
+        """Notes on its snapshots that were shown."""
 
     def begin(self) -> None:
         self.meet_at, self.met = 1, None
@@ -176,6 +178,10 @@ class StepWork:
                 one.saved = time.monotonic()
                 one.saving = stage(one.order, self._namespace, self._plugins, step)
                 one.saving.go_on(self._say)
+                for note in one.saving.notes:
+                    if note not in one.noted:
+                        one.noted.add(note)
+                        self._say(f"Snapshot {one.order.name!r}: {note}")
         except Exception as error:  # noqa: BLE001 — the user's training goes on
             self._active = [other for other in self._active if other is not one]
             self._say(f"Snapshot {one.order.name!r} is not saved in this cell any more: {words_of(error)}")

@@ -1,6 +1,8 @@
 """Exceptions and stacks of a rank, as data.
 
 A traceback begins at the cell: it has no frames of IPython and of this package between the engine's loop and the cell.
+Where this package stands between a user and a library, its frames are left out, too, and :func:`blame_users` has
+warnings name the user's line. A verb of the notebook that runs as a cell has no line of the user's.
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
 module reads the interpreter's own attributes, and :mod:`.words` makes the texts that only the class can give. All sizes
@@ -11,10 +13,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import linecache
 import os
+import re
+import sys
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -47,13 +53,28 @@ MAX_CAUSES = 100
 """How many exceptions of a chain of causes are read."""
 PACKAGE = f"{Path(__file__).parents[1]}/"
 
+_PROFILES = "runctx"
+"""The function of Python's profilers that runs the body of ``%%prun``, as text without a file name."""
+_OF_LINE = ("<module>", "inner")
+"""The names of the code of ``%time`` and ``%timeit``."""
+_VERB = re.compile(
+    r"__import__\('importlib'\)\.import_module\('jupyter_dtrain\.|import jupyter_dtrain\njupyter_dtrain\..*\n*\Z"
+)
+"""The cells of verbs, as ``client/`` writes them."""
+
 
 class Tracebacks:
     """Turns exceptions and frames into :class:`~jupyter_dtrain.core.events.Frame` lists."""
 
-    def __init__(self, cell_name: CellName, home: Path) -> None:
-        """``home``: the notebook's folder; modules in it count as the user's own code."""
+    def __init__(
+        self, cell_name: CellName, home: Path, written: Callable[[str, int], str] = lambda _file, _line: ""
+    ) -> None:
+        """``home``: the notebook's folder; modules in it count as the user's own code.
+
+        ``written``: a line of a cell as its user wrote it, before IPython's magics; empty where that is not known.
+        """
         self._cell_name = cell_name
+        self._written = written
         self._home = f"{home.resolve()}/"
 
     def error(self, exception: BaseException, words: Words | None = None) -> Error:
@@ -62,8 +83,8 @@ class Tracebacks:
 
     def _error(self, exception: BaseException, words: Words, depth: int, room: list[int]) -> Error:
         """``depth``: the groups around it; ``room``: how many more members may be kept."""
-        members = _members(exception)
-        kept = members[: min(MAX_MEMBERS, room[0])] if depth < MAX_DEPTH else ()
+        found = members(exception)
+        kept = found[: min(MAX_MEMBERS, room[0])] if depth < MAX_DEPTH else ()
         room[0] -= len(kept)
         cause = _cause(exception)
         syntax = issubclass(type(exception), SyntaxError)
@@ -71,14 +92,29 @@ class Tracebacks:
         notes = words.ask(lambda: _notes(exception), lambda why: [f"<the list of its notes {why}>"])
         return Error(
             type_name(exception),
-            words.text(lambda: exception, MAX_TEXT),
-            self._frames(traceback.walk_tb(_own(exception, "__traceback__"))),
+            self._named(exception, words.text(lambda: exception, MAX_TEXT)),
+            self._frames(traceback.walk_tb(_own(exception, "__traceback__")), verbs=False),
             notes,
             f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
-            words.text(lambda: _place(exception), MAX_TEXT) if syntax else None,
+            self._named(exception, words.text(lambda: _place(exception), MAX_TEXT)) if syntax else None,
             [self._error(member, words, depth + 1, room) for member in kept],
-            len(members) - len(kept),
+            len(found) - len(kept),
         )
+
+    def _named(self, exception: BaseException, text: str) -> str:
+        """``text`` of a syntax error with the cell's name in place of a file name that we made up."""
+        file = _own(exception, "filename", SyntaxError) if issubclass(type(exception), SyntaxError) else None
+        if type(file) is not str or (name := self._cell_name(file)) is None:
+            return text
+        return text.replace(file, name)
+
+    def place(self, exception: BaseException) -> str:
+        """The last line of the user's own code that raised ``exception``, such as ``cell [3], line 2, in f``."""
+        frames = self._frames(traceback.walk_tb(_own(exception, "__traceback__")))
+        own = next((frame for frame in reversed(frames) if frame.cell), None)
+        if own is None:
+            return ""
+        return f"{own.file}, line {own.line}" + (f", in {own.function}" if own.function else "")
 
     def stack(self, frame: FrameType | None) -> list[Frame]:
         """The stack that ends in ``frame``, outermost first, from the cell on; empty when no cell is on it."""
@@ -96,29 +132,88 @@ class Tracebacks:
                 return ""
         return ""
 
-    def _frames(self, steps: Iterable[tuple[FrameType, int | None]]) -> list[Frame]:
-        """The first and the last of ``steps``: endless recursion makes a million."""
-        half = MAX_FRAMES // 2
-        first: list[tuple[FrameType, int | None]] = []
-        last: deque[tuple[FrameType, int | None]] = deque(maxlen=half)
-        for frame, line in steps:
-            file = frame.f_code.co_filename
-            if self._cell_name(file) is None and (not first or file.startswith(PACKAGE)):
-                continue
-            (first if len(first) < half else last).append((frame, line))
-        return [self._frame(frame.f_code, line or 0) for frame, line in (*first, *last)]
+    def suspended(self, frames: Iterable[FrameType]) -> list[Frame]:
+        """The same of coroutines that wait, whose ``frames`` are given outermost first."""
+        return self._frames((frame, frame.f_lineno) for frame in frames)
 
-    def _frame(self, code: CodeType, line: int) -> Frame:
-        name = self._cell_name(code.co_filename)
-        own = name is not None or self._is_own(code.co_filename)
-        source = linecache.getline(code.co_filename, line).strip()
+    def _frames(self, steps: Iterable[tuple[FrameType, int | None]], *, verbs: bool = True) -> list[Frame]:
+        """The first and the last of ``steps``: endless recursion makes a million.
+
+        ``verbs``: with the lines of cells that are verbs.
+        """
+        half = MAX_FRAMES // 2
+        first: list[tuple[CodeType, str, int]] = []
+        last: deque[tuple[CodeType, str, int]] = deque(maxlen=half)
+        cell = caller = ""
+        place: tuple[str, int | None] = "", 0
+        for frame, line in steps:
+            code = frame.f_code
+            file = code.co_filename
+            is_cell = self._cell_name(file) is not None
+            if is_cell:
+                cell = file
+            elif file == "<string>" and caller == _PROFILES:
+                file = cell
+            caller = code.co_name
+            # The code of a magic on one line has the magic's place.
+            twice = (file, line) == place and caller in _OF_LINE
+            place = (file, line) if cell == file else place
+            if twice:
+                continue
+            if cell and not file.startswith(PACKAGE) and (verbs or not is_cell or not _is_verb(file)):
+                (first if len(first) < half else last).append((code, file, line or 0))
+        return [self._frame(*step) for step in (*first, *last)]
+
+    def _frame(self, code: CodeType, place: str, line: int) -> Frame:
+        name = self._cell_name(place)
+        own = name is not None or self._is_own(place)
+        source = linecache.getline(place, line).strip()
+        if name is not None and (not source or source.startswith("get_ipython().")):
+            source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)
-        texts = (shortened(text, MAX_SOURCE) for text in (name or code.co_filename, function, source))
+        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, source))
         file, function, source = texts
         return Frame(file, line, function, source, own)
 
     def _is_own(self, file: str) -> bool:
-        return is_script(file) or (os.path.realpath(file).startswith(self._home) and not is_library(file))
+        if is_script(file):
+            return True
+        # Cython gives the files of a library's sources, seen from the folder in which it was built.
+        there = Path(file).is_absolute() or Path(file).exists()
+        return there and os.path.realpath(file).startswith(self._home) and not is_library(file)
+
+
+def blame_users() -> None:
+    """Have ``warnings.warn`` name the line that it would name without frames of this package.
+
+    A library counts frames to its caller (``stacklevel``), and a function of ours that stands in the library's place is
+    one more. Only the frame that warns counts in any case.
+    """
+    original = warnings.warn
+
+    @functools.wraps(original)
+    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any) -> None:
+        level = stacklevel
+        if stacklevel > 1 and not options.get("skip_file_prefixes"):
+            with contextlib.suppress(Exception):
+                level = _level(sys._getframe(1), stacklevel)  # noqa: SLF001 — documented in spite of its name
+        original(message, category, level + 1, source, **options)
+
+    # torch.compile stops at a function in C, which the original is, and would trace this one.
+    warn._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
+    warnings.warn = warn
+
+
+def _level(frame: FrameType | None, wanted: int) -> int:
+    """How many frames from ``frame`` on make ``wanted`` that are not of this package, counted as Python counts them."""
+    level = 0
+    while frame is not None and wanted > 0:
+        file = frame.f_code.co_filename
+        if not level or not ("importlib" in file and "_bootstrap" in file):
+            level += 1
+            wanted -= level == 1 or not file.startswith(PACKAGE)
+        frame = frame.f_back
+    return level + max(wanted, 0)
 
 
 def cell_name(run: int, cell: int | None) -> str:
@@ -138,6 +233,15 @@ def causes(exception: BaseException | None) -> Iterator[BaseException]:
 def trace_of(exception: BaseException) -> TracebackType | None:
     """Its traceback, without code of its class."""
     found: TracebackType | None = _own(exception, "__traceback__")
+    return found
+
+
+def members(exception: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of a group (from Python 3.11 on there are groups)."""
+    group = getattr(builtins, "BaseExceptionGroup", None)
+    if group is None or not issubclass(type(exception), group):
+        return ()
+    found: tuple[BaseException, ...] = _own(exception, "exceptions", group)
     return found
 
 
@@ -168,20 +272,15 @@ def _qualified(code: CodeType) -> str:
     return name.rpartition("<locals>.")[2]
 
 
+def _is_verb(file: str) -> bool:
+    return _VERB.match("".join(linecache.getlines(file)).lstrip("\n")) is not None
+
+
 def _place(error: BaseException) -> str:
     """The file, the line and the caret, without the message, which travels on its own."""
     lines = traceback.format_exception_only(error)
     end = next((index for index, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     return "".join(lines[:end])
-
-
-def _members(exception: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group (from Python 3.11 on there are groups)."""
-    group = getattr(builtins, "BaseExceptionGroup", None)
-    if group is None or not issubclass(type(exception), group):
-        return ()
-    members: tuple[BaseException, ...] = _own(exception, "exceptions", group)
-    return members
 
 
 def _notes(exception: BaseException) -> list[str]:

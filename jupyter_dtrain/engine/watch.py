@@ -73,11 +73,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface, orders: bytes) -> None:
+    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface, orders: bytes, instead: str = "") -> None:
         """``interface``: the network interface that reaches the steward, where that is another host.
 
-        ``orders``: those that came with the specification.
+        ``orders``: those that came with the specification; ``instead``: the folder of the ranks, where it is not the
+        world's.
         """
+        self._instead = instead
         self._spec = spec
         self._interface = interface
         self._slots = slots
@@ -123,8 +125,9 @@ class Watch:
         self._selector.register(wake, selectors.EVENT_READ, lambda: _empty(wake))
         self._selector.register(0, selectors.EVENT_READ, self._hear_owner)
         self._selector.register(self._slots.socket, selectors.EVENT_READ, self._take_slots)
+        os.write(1, b"\n")  # ends what a sitecustomize may have printed while Python started
         self._reports.send(
-            WatchReady(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface)
+            WatchReady(socket.gethostname(), os.getpid(), count_gpus(), self._identity, *self._interface, self._instead)
         )
         self._follow_orders(b"")
         while not (self._ending and not self._ranks and not self._leaving):
@@ -471,12 +474,15 @@ def main() -> NoReturn:
         sys.exit(f"A folder of the world cannot be made here: {error}")
     try:
         own_folders.put_private(f"{spec.scratch}/slot_holder.py", Path(slot_holder.__file__).read_text())
-        with contextlib.suppress(OSError):
+        instead = ""
+        try:
             os.chdir(spec.cwd)
+        except OSError:
+            instead = os.getcwd()  # noqa: PTH109
         interface = interface_to(spec.remote)
         for one in declarations() if interface.name else ():
             for name in one.interface_variables:
                 os.environ.setdefault(name, interface.name)
-        Watch(spec, Slots(spec.scratch), interface, rest).run()
+        Watch(spec, Slots(spec.scratch), interface, rest, instead).run()
     finally:
         own_folders.remove(spec)

@@ -65,8 +65,14 @@ def export_notebook(
     if place.suffix == ".py":
         place = place.with_name(f"{place.stem}{kind.suffix}")
     world = notebook.world.resized(ranks, nodes)
-    needed = needed_cells(notebook, choose(notebook, cells, tag), with_local=with_local)
-    codes = translate_cells(needed)
+    try:
+        needed = needed_cells(notebook, choose(notebook, cells, tag), with_local=with_local)
+        codes = translate_cells(needed)
+    except RecursionError:
+        raise BadRequest(
+            "The code of a cell is nested too deeply to be exported, such as a sum of hundreds of terms: take such "
+            "terms from a list, or leave the cell out with --cells."
+        ) from None
     packages = packages_of(code.code for code in codes)
     if script_place.stem in {*packages.roots, kind.package}:
         raise BadRequest(

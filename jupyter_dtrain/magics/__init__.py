@@ -18,7 +18,7 @@ from .counterparts import Counterparts
 from .hints import NameHints
 from .history import SessionCells
 from .inspection import Inspections
-from .joining import tell_worlds
+from .joining import tell_worlds_after_cell
 from .registered import CellMagics
 from .stored import tell_finished
 from .table import verbs
@@ -75,7 +75,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     ]
     for part in _loaded[id(shell)]:
         part.install(shell)
-    tell_worlds()
+    tell_worlds_after_cell(shell)
     tell_finished()
 
 

@@ -61,7 +61,8 @@ def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
 def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
     """The current session, or that of a new world. A cell that no world would run starts none.
 
-    A cell after a failed start starts none either: the user asked for another world than a default one.
+    A cell after a failed start, or after the loss of a world, starts none either: the user asked for another world than
+    a default one, and perhaps on other machines.
     """
     try:
         return current()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.world import count_ranks, format_ranks
 from jupyter_dtrain.session import current
+
+BRIEF: Final = 1.5
+"""Seconds for what ranks know of a name."""
 
 
 class NameHints:
@@ -29,14 +32,22 @@ class NameHints:
             session = current()
             ranks = session.names.defined_on(error.name)
             everywhere = len(ranks) == session.world.size
+            # Briefly: a big model is not read to the end.
+            spread = ranks and any(
+                one.placement for one in session.vars([error.name], ranks, BRIEF)[error.name].values()
+            )
         except DtrainError:
             return
-        if ranks:
-            name = error.name
-            there = "%%distributed" if everywhere else f"%%distributed -r {format_ranks(ranks)}"
-            print(
-                f"{name!r} is not defined in the notebook, but it is on {count_ranks(ranks)}. Run this cell there with "
-                f"{there} on its first line, or bring the values here as {{rank: value}} with\n"
-                f"    {there} --pull {name}\n    {name}",
-                file=sys.stderr,
+        if not ranks:
+            return
+        name = error.name
+        there = "%%distributed" if everywhere else f"%%distributed -r {format_ranks(ranks)}"
+        hint = f"{name!r} is not defined in the notebook, but it is on {count_ranks(ranks)}"
+        if spread:
+            hint += f", each with a part of it. Run this cell there with {there} on its first line."
+        else:
+            hint += (
+                f". Run this cell there with {there} on its first line, or bring the values here as {{rank: value}} "
+                f"with\n    {there} --pull {name}\n    {name}"
             )
+        print(hint, file=sys.stderr)

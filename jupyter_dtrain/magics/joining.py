@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import display_functions
 
@@ -20,6 +20,12 @@ from jupyter_dtrain.wire.steward_messages import ReadStatus
 from .offers import world_names
 from .parsing import MagicParser, Parsed
 from .transform import tell_auto
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.view import RunView
 
 _told: set[str] = set()
 """The ids of the worlds that :func:`tell_worlds` has named."""
@@ -50,11 +56,23 @@ def attach(args: Parsed) -> None:
         return
     if here is not None:
         here.leave()  # an observer does not follow runs that began after it joined
-    session = Session.attach(
-        args.name, take_over=args.take_over, view=lambda run, session: session.view_in_cell(run, paint_errors=True)
-    )
+    joined: list[Session] = []
+
+    def view(run: Run, session: Session) -> RunView:
+        if not joined:
+            joined.append(session)
+            _tell(session)  # before the output of its runs, which may be long
+        on = "" if len(run.ranks) == session.world.size else f" on {count_ranks(run.ranks)}"
+        print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.")
+        return session.view_in_cell(run, paint_errors=True)
+
+    session = Session.attach(args.name, take_over=args.take_over, view=view)
     tell_auto(session)
-    _tell(session)
+    if not joined:
+        _tell(session)
+    last = session.last_run
+    if last is not None and last not in session.running:
+        print(f"Run {last.number} ended: {ending_of(last)}.")
 
 
 def _here(name: str | None) -> Session | None:
@@ -72,12 +90,6 @@ def _tell(session: Session) -> None:
     print(f"{how} world {session.name!r}: {_ranks(world.size)}{living}.")
     if not session.drives:
         print(f"Another client drives it; %distributed attach {session.name} --take-over runs cells from here.")
-    going_on, last = session.running, session.last_run
-    for run in going_on:
-        on = "" if len(run.ranks) == world.size else f" on {count_ranks(run.ranks)}"
-        print(f"Run {run.number} has been running{on} for {took(run.elapsed)}. All of its output so far is shown here.")
-    if last is not None and last not in going_on:
-        print(f"Run {last.number} ended: {ending_of(last)}. All of its output so far is shown here.")
 
 
 def listing(_args: Parsed) -> None:
@@ -103,6 +115,16 @@ def tell_worlds() -> None:
             f"World {world.name!r} is running, {_ranks(world.size)}, {_ago(world)} old: "
             f"%distributed attach {world.name} joins it, %distributed stop {world.name} ends it."
         )
+
+
+def tell_worlds_after_cell(shell: InteractiveShell) -> None:
+    """Call :func:`tell_worlds` once the cell that runs has ended: it may attach to one of them itself."""
+
+    def tell(*_: object) -> None:
+        shell.events.unregister("post_run_cell", tell)
+        tell_worlds()
+
+    shell.events.register("post_run_cell", tell)
 
 
 def _driver(world: Listing) -> str:

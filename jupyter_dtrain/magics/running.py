@@ -76,7 +76,8 @@ def resync_arguments(parser: MagicParser) -> None:
 
 def resync(args: Parsed) -> None:
     """``%distributed resync --from RANK NAME …``."""
-    current().resync(args.names, args.source)
+    run = current().resync(args.names, args.source)
+    print(run.text(args.source), end="")
     print(f"All ranks now have the values of rank {args.source}: {', '.join(args.names)}.")
 
 

@@ -56,6 +56,8 @@ def save(args: Parsed) -> None:
         print(f"Cells on all ranks save {what} as {args.name!r} from now on. {end} ends that.")
     else:
         print(f"Saved {what} as {args.name!r}: {human(answer.bytes)} in {answer.seconds:.1f} s.")
+    for note in answer.notes:
+        print(note)
 
 
 def load_arguments(parser: MagicParser) -> None:

@@ -13,7 +13,7 @@ from IPython.core import display_functions
 
 from jupyter_dtrain.client.snapshots import snapshots_folder
 from jupyter_dtrain.core.causes import as_seen
-from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
@@ -122,6 +122,8 @@ def start_world(**options: Any) -> Session:
     line = ProgressLine()
     try:
         session = Session.start(**options, progress=line.say)
+    except KeyboardInterrupt:
+        raise StartInterrupted from None
     finally:
         line.end()
     tell_auto(session)
@@ -271,7 +273,7 @@ def _row(rank: Rank, runs: Sequence[Run]) -> list[Any]:
 def _rows_by_host(world: World, runs: Sequence[Run]) -> list[list[Any]]:
     """Rows of a large world: the odd ranks one by one, then a row for each host with all its ranks."""
     states = {rank.rank: _state(rank, runs) for rank in world.ranks}
-    found = standing(states, {rank.rank: rank.host for rank in world.ranks}, {})
+    found = standing(states, {rank.rank: rank.host for rank in world.ranks})
     rows = [_row(world.ranks[rank], runs) for rank in found.odd]
     for host, ranks in found.hosts:
         rows.append([format_ranks(ranks), host, "", "", "", counted([states[rank] for rank in ranks]), ""])

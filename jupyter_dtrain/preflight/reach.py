@@ -103,6 +103,8 @@ class BySsh:
         agent.write_text(f'#!/bin/sh\nexec {shlex.join(self.carrier.call())} "$@"\n')
         agent.chmod(0o700)
         options = ["--host", ",".join(f"{host}:1" for host in hosts), "--prtemca", "plm_ssh_agent", str(agent)]
+        # Without it each host looks for that file at its own start, even where it starts no other.
+        options += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         if Path(mpiexec).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
             options += ["--prefix", str(Path(python).parent.parent)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}

@@ -66,7 +66,7 @@ class Program:
             if isinstance(value, dict):
                 try:
                     return msgspec.convert({**value, "sent": done.sent, "received": done.received}, readable(kind))
-                except msgspec.ValidationError as error:
+                except (msgspec.ValidationError, UnicodeError) as error:
                     return _broken(python, str(error), line, cure)
         words = done.errors.strip() or done.output.strip()
         return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cure)

@@ -58,6 +58,10 @@ class Alarms:
         """The world was restarted, or has ended."""
         self._settle(*OF_RANKS)
 
+    def restarted(self) -> None:
+        """A person has restarted the world: nobody acts on what its runs have shown any more."""
+        self._settle(*OF_RANKS, *OF_RUNS)
+
     def start_failed(self, failure: StartFailure, incarnation: int) -> None:
         """A start that a page has asked for has failed."""
         words = f"World {self._listing.name!r} did not start. {failure.reason}"
@@ -65,7 +69,9 @@ class Alarms:
 
     def world_ended(self, words: str) -> None:
         """The world has ended for the reason ``words``."""
-        if words != ASKED_FOR:
+        if words == ASKED_FOR:
+            self._settle(*OF_RUNS)
+        else:
             self._tell("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
 
     def run_began(self, run: FollowedRun) -> None:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from jupyter_dtrain.core.metrics import is_main
+from jupyter_dtrain.core.metrics import is_finite, is_loss, is_main
+from jupyter_dtrain.view.labels import longer
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns
@@ -170,12 +171,12 @@ class Judge:
 
     def take(self, name: str, rank: int, points: Columns) -> None:
         """Take new points of a metric."""
-        bad = next((place for place, value in enumerate(points.values) if value - value != 0), None)
+        bad = next((place for place, value in enumerate(points.values) if not is_finite(value)), None)
         if bad is not None:
             self._strange.setdefault(name, {}).setdefault(rank, (points.steps[bad], points.values[bad]))
-        if is_main(name) and "loss" in name.lower():
+        if is_main(name) and is_loss(name):
             recent = self._recent.setdefault(name, {}).setdefault(rank, deque(maxlen=_WINDOW))
-            recent.extend(value for value in points.values[-_WINDOW:] if value - value == 0)
+            recent.extend(value for value in points.values[-_WINDOW:] if is_finite(value))
 
     def look(self, picture: Picture) -> list[Finding]:
         """The present findings, which may repeat those of earlier looks. ``picture`` needs no metrics."""
@@ -227,19 +228,8 @@ def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
 
 
 def _slow(picture: Picture) -> list[Finding]:
-    paces = {rank: pace for rank, pace in picture.pace.items() if pace > 0}
-    if picture.outcome != "running" or len(paces) < 2:  # noqa: PLR2004 — slower than another
+    slow = picture.slow
+    if picture.outcome != "running" or slow is None or slow.more <= _SLOW:
         return []
-    worst = max(paces, key=lambda rank: paces[rank])
-    more = paces[worst] / median(pace for rank, pace in paces.items() if rank != worst) - 1
-    if more <= _SLOW:
-        return []
-    return [
-        Finding(
-            "slow",
-            "warning",
-            f"Steps of rank {worst} take {100 * more:.0f} % longer than the others'",
-            [worst],
-            str(worst),
-        )
-    ]
+    words = f"Steps of rank {slow.rank} take {longer(slow.more)}"
+    return [Finding("slow", "warning", words, [slow.rank], str(slow.rank))]

@@ -18,6 +18,7 @@ import msgspec
 from jupyter_dtrain.core.causes import told_below
 from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
+from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
@@ -77,6 +78,8 @@ class FollowedRun:
         self.positions = dict.fromkeys(self.ranks, 0)
         self.quiet: set[int] = set()
         """The ranks from which the last reading got no events."""
+        self.doomed: dict[int, str] = {}
+        """Ranks that will write nothing more, with what happened to each: their logs may have more to read."""
         self.unexplained = False
         """Whether ranks are counted as lost although nothing says how they ended."""
         self.news = True
@@ -142,6 +145,10 @@ class FollowedRun:
             self.judge.take(name, rank, columns)
         if isinstance(event.body, Finished) and not self.unfinished:
             self.ended = event.time
+
+    def doom(self, rank: int, words: str) -> None:
+        """``rank`` writes nothing more: lose it once its log has been read to the end. Any thread."""
+        self.doomed[rank] = words
 
     def lose(self, rank: int, words: str) -> None:
         """Record the death of ``rank``, which will send no more events."""
@@ -216,7 +223,10 @@ class Follower:
             self._begin(number)
         more = False
         for run in self.runs.values():
+            doomed = dict(run.doomed)
             more |= self._read(run)
+            for rank in run.quiet & doomed.keys():
+                run.lose(rank, doomed[rank])
             if going_on is not None and run.number not in going_on and run.number != newest:
                 # The steward said so before this reading, so nothing more will come.
                 for rank in [rank for rank in run.unfinished if rank in run.quiet]:
@@ -244,9 +254,11 @@ class Follower:
     def _read(self, run: FollowedRun) -> bool:
         more = False
         for rank in run.unfinished:
+            run.quiet.add(rank)
             with contextlib.suppress(OSError):
                 read = self._source.read(run.number, rank, run.positions[rank])
-                (run.quiet.add if read.position == run.positions[rank] else run.quiet.discard)(rank)
+                if read.position != run.positions[rank]:
+                    run.quiet.discard(rank)
                 run.positions[rank] = read.position
                 more |= read.more
                 if read.events:
@@ -270,7 +282,7 @@ def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
     error: Error | None = None
     for line in lines:
         if b'"type":"output"' in line[:200]:
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 body = decode(line).body
                 if isinstance(body, Output) and not body.log:
                     text.append(body.text)

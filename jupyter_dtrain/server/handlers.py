@@ -25,8 +25,9 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store import StoredRun as Stored
-from jupyter_dtrain.view.contents import inventory_rows
+from jupyter_dtrain.view.contents import inventory_rows, inventory_words
 from jupyter_dtrain.view.document import document
+from jupyter_dtrain.view.labels import ending_of
 from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
@@ -73,9 +74,8 @@ class Worlds(Handler):
         root = self.settings["server_root_dir"]
         if isinstance(options := content.get("options", {}), dict) and options.get("name"):
             await self.observatory.make_way(str(options["name"]))
-        listing = await asyncio.to_thread(
-            start, str(content.get("launcher", "local")), options, root, content.get("cwd") or ""
-        )
+        launcher, folder = str(content.get("launcher", "local")), content.get("cwd", "")
+        listing = await asyncio.to_thread(start, launcher, options, root, folder)
         found = await self.observatory.find(listing.id)
         if found is not None:
             found.expect()
@@ -118,8 +118,17 @@ class Action(Handler):
         await act(observer)
 
     async def _interrupt(self, observer: Monitor) -> None:
-        ranks, force = self.ranks(observer), bool(self.body().get("force"))
-        by = BY_CELL if self.body().get("place") == "cell" else BY
+        ranks, body = self.ranks(observer), self.body()
+        force = body.get("force") is True
+        by = BY
+        if body.get("place") == "cell":
+            by = BY_CELL
+            world = observer.summary
+            if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
+                raise BadRequest(
+                    f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
+                    f"%distributed attach {world.name} --take-over drives it from here."
+                )
         begun = await observer.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
@@ -158,6 +167,7 @@ class Action(Handler):
         self.answer(
             msgspec.to_builtins(
                 HeldVariables(
+                    inventory_words(held),
                     rows[:MOST_ROWS],
                     len(rows) - len(rows[:MOST_ROWS]) + max((one.left_out for one in found.values() if one), default=0),
                     [rank for rank, answer in found.items() if answer is None],
@@ -308,6 +318,7 @@ def _summary(run: Stored) -> dict[str, Any]:
             size=run.size,
             outcome=run.outcome,
             remark=run.remark,
+            ending=ending_of(run),
             started=run.started,
             elapsed=run.elapsed,
             source=run.source[:4000],
@@ -374,7 +385,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
                 self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
     def on_close(self) -> None:

@@ -55,12 +55,14 @@ class RunSummary(msgspec.Struct, frozen=True):
     cell: str
     """The id of its cell in the notebook; empty if unknown."""
     step: int | None
-    """The step of the slowest rank."""
+    """The step of the rank that is furthest ahead."""
     ranks: list[int]
     outcome: RunOutcome
     started: float
     """Seconds since the epoch."""
     ended: float | None
+    elapsed: float | None
+    """The seconds that it took; null while it goes on."""
     states: dict[str, int]
     """The number of ranks in each state."""
 
@@ -108,6 +110,8 @@ class WorldRank(msgspec.Struct, frozen=True, array_like=True):
     waits: str
     """The call in which it waits for other ranks; empty if it does not."""
     role: str
+    fresh: bool
+    """Whether another process was this rank in its newest run, so that nothing of that run is this one's."""
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -127,6 +131,8 @@ class StoredRun(msgspec.Struct, frozen=True):
     size: int
     outcome: RunOutcome
     remark: str
+    ending: str
+    """How it ended, in words."""
     started: float
     """Seconds since the epoch."""
     elapsed: float
@@ -158,6 +164,8 @@ class RunColumns(msgspec.Struct, frozen=True):
 class HeldVariables(msgspec.Struct, frozen=True):
     """The variables of ranks."""
 
+    words: str
+    """Whether ranks have the same."""
     rows: list[HeldRow]
     left_out: int
     """Further variables."""

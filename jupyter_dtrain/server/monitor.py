@@ -176,6 +176,7 @@ class Monitor:
                 rank.words or self._words_of(rank.rank, state),
                 self._waits.get(rank.rank, "") if state == "waiting" else "",
                 rank.role,
+                self._is_fresh(rank),
             )
             for rank in self._ranks
             for state in [self._rank_state(rank)]
@@ -188,12 +189,21 @@ class Monitor:
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """As in all places: see :func:`.rank_state`."""
-        runs = [run for run in self._runs if rank.rank in run.ranks]
-        run = next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+        run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.unfinished
-        replaced = run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
-        return rank_state(rank.state, in_run, over=over, waits=rank.rank in self._waits, replaced=replaced)
+        waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
+        return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
+
+    def _run_of(self, rank: Rank) -> FollowedRun | None:
+        """The run that goes on in which ``rank`` takes part, or else its newest."""
+        runs = [run for run in self._runs if rank.rank in run.ranks]
+        return next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+
+    def _is_fresh(self, rank: Rank) -> bool:
+        """Whether another process was ``rank`` in that run."""
+        run = self._run_of(rank)
+        return run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
 
     def _start_of(self, observed: ObservedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""
@@ -304,18 +314,18 @@ class Monitor:
         restarted = known and state.incarnation != self._incarnation
         self._incarnation = state.incarnation
         if restarted:
-            self._alarms.ranks_ended()
+            self._alarms.restarted()
         self._failure = state.failure
         self._tell_failure()
         for rank in self._ranks:
             if rank.state == "dead":
                 for run in self._runs:
-                    run.lose(rank.rank, rank.words)
+                    run.doom(rank.rank, rank.words)
         self._alarms.ranks_are(self._ranks)
         over = restarted or state.phase not in ("running", "starting")
         for run in self._runs if over else ():
             for number in run.unfinished:
-                run.lose(number, "its world was restarted" if restarted else "its world has ended")
+                run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
     def _tell_changes(self) -> None:
         summary = self._summarise()

@@ -41,7 +41,7 @@ class ObservedRun:
         self.batches: list[Batch] = []
         """The events since the last look."""
         self._step: int | None = None
-        """The step of the slowest rank; it changes seldom, because every change goes to all pages."""
+        """The step of the run; it changes seldom, because every change goes to all pages."""
         self._judge_at = 0.0
         self._hang_detector = HangDetector(run, limit, _Asks(ask), tell, now) if run.unfinished else None
 
@@ -60,6 +60,7 @@ class ObservedRun:
             outcome=run.outcome,
             started=run.started,
             ended=run.ended,
+            elapsed=None if run.unfinished else run.elapsed,
             states=states,
         )
 

@@ -100,6 +100,7 @@ class Replay:
             pace=Pace(),
             run=self._run,
             widgets=_Deaf(),
+            clears="clear_output" in begun.body.source,
             sleep=lambda _seconds: None,
         )
         self._view.shows_bars = False

@@ -41,7 +41,7 @@ def reports_errors(method: Method) -> Method:
             await method(self, *args)
         except BadRequest as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeError) as error:  # also text that no encoding takes
             self.fail(HTTPStatus.BAD_REQUEST, str(error))
         except Silent as error:
             self.fail(HTTPStatus.GATEWAY_TIMEOUT, f"The world cannot be reached: {error}.")

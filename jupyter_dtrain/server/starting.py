@@ -13,6 +13,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.launch.options import options as known_options
 
 
 def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing:
@@ -22,8 +23,9 @@ def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing
     """
     if not isinstance(options, dict):
         raise BadRequest("The options must be a JSON object.")
-    # The dialog sends a field that a person has emptied as empty text or as an empty object.
-    given = {name: value for name, value in options.items() if value not in ("", {})}
+    # The dialog sends a field that a person has emptied as empty text, or as an empty object where it holds one.
+    objects = {one.name for one in known_options() if one.schema["type"] == "object"}
+    given = {name: value for name, value in options.items() if value != "" and not (value == {} and name in objects)}
     asked, place = check(given, launcher, titled=True), _inside(root, folder)
     starting.examine(asked)
     listing, _ = starting.launch(asked, settings=Settings.from_environment(), cwd=place)

@@ -1,12 +1,14 @@
 """The steward's process: ``python -m jupyter_dtrain.steward CONNECTION_FILE < request.json``.
 
-It prints its process id and leaves its parent behind, so that it is the child of no kernel; its own parent is a guard.
+It prints the world's id and its own process id, and leaves its parent behind, so that it is the child of no kernel; its
+own parent is a guard.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ def main() -> None:
     import msgspec
 
     from jupyter_dtrain.core.structs import readable
+    from jupyter_dtrain.launch.worlds import take_listing
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .guard import dismiss, guard
@@ -49,9 +52,16 @@ def main() -> None:
     guardian = os.getpid()
     steward = os.fork()
     if steward:
-        os.write(1, f"{steward}\n".encode())
         os.dup2(2, 1)
         guard(steward, request.passing_folders, remains(request))
+    # The listing comes before all that it lists. A start whose client was killed by now ends here, with nothing left.
+    try:
+        starter_lives = take_listing(request.folder) and os.write(1, f"\n{request.id} {os.getpid()}\n".encode())
+    except BrokenPipeError:
+        starter_lives = False
+    if not starter_lives:
+        shutil.rmtree(request.spool, ignore_errors=True)
+        os._exit(0)
     os.dup2(2, 1)
     from .supervisor import Supervisor
 

@@ -218,7 +218,9 @@ class Cluster:
 
         def run() -> None:
             try:
-                mpiexec = self._mpiexec = self._spawn(command, "mpiexec", self._environment)
+                # Where it calls srun, that sends this folder to the nodes in clear; the watches know the ranks' own.
+                cwd = self._request.cwd if self._launcher.allocation is None else "/"
+                mpiexec = self._mpiexec = self._spawn(command, "mpiexec", self._environment, cwd=cwd)
             except OSError as error:
                 started.set_exception(StartFailed(f"mpiexec cannot be started: {error}.", local.OTHER_MPIEXEC))
                 return
@@ -229,9 +231,12 @@ class Cluster:
         started.result()
 
     def _spawn(
-        self, command: list[str], log: str, env: dict[str, str] | None = None, *, piped: bool = False
+        self, command: list[str], log: str, env: dict[str, str] | None = None, *, piped: bool = False, cwd: str = ""
     ) -> subprocess.Popen[bytes]:
-        """Start a process; ``piped``: with pipes to its standard input and from its standard output."""
+        """Start a process in ``cwd``, by default the world's folder.
+
+        ``piped``: with pipes to its standard input and from its standard output.
+        """
         with open(self._logs / f"{log}.log", "ab") as file:
             return subprocess.Popen(
                 command,
@@ -239,7 +244,7 @@ class Cluster:
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
-                cwd=self._request.cwd,
+                cwd=cwd or self._request.cwd,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
             )
 
@@ -272,6 +277,15 @@ class Cluster:
                 with contextlib.suppress(psutil.Error):
                     found.add(rank_in(process.environ()))
         return found - {-1}
+
+    def has_slots(self) -> bool:
+        """Whether some process on this host holds a rank's slot: where the slots end, the watch ends the ranks."""
+        command = set(self._launcher.slot_command())
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if command <= {*process.cmdline()} and process.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def collect_orphans(self) -> None:
         """Collect what ended beneath the steward and has no other parent any more."""

@@ -17,6 +17,8 @@ from typing import NoReturn
 
 import psutil
 
+from jupyter_dtrain.core.exits import describe_steward_end
+
 from .processes import kill_descendants
 
 PATIENCE = 2.0
@@ -34,7 +36,10 @@ def guard(steward: int, folders: list[str], commands: list[list[str]]) -> NoRetu
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.waitpid(steward, 0)
+    _, status = os.waitpid(steward, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        # The log of a steward that was killed says nothing; a client that waits for the world's start has it open.
+        os.write(2, f"{describe_steward_end(code)}\n".encode())
     for command in commands:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(

@@ -1,8 +1,8 @@
 """The steward's thread that stores the ranks' events, with or without a client.
 
-It reads the ranks' spools about once a second, and hands new events to the store and, where the user wants that, to
-TensorBoard. The supervisor posts to it and waits only when the world ends, for a bounded time. First of all it tells
-where the numbers of the world's runs begin.
+It reads the ranks' spools about once a second, or when a client is about to read the store. It hands new events to the
+store and, where the user wants that, to TensorBoard. The supervisor posts to it and waits only when the world ends, for
+a bounded time. First of all it tells where the numbers of the world's runs begin.
 
 Under failure: the user gets one notice of the store's error; the world goes on.
 """
@@ -44,7 +44,12 @@ class Keeper:
         self._say = say
         self._number_run = number_run
         self._news: queue.SimpleQueue[Callable[[StoreWriter], None]] = queue.SimpleQueue()
-        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._wanted = 0
+        """Counts the requests to store at once; ``_done``: those that are answered."""
+        self._done = 0
+        self._closing = False
         self._reason = ""
         self._store: StoreIntake | None = None
         self._tensorboard: TensorBoardIntake | None = None
@@ -76,10 +81,23 @@ class Keeper:
         when = time.time()
         self._news.put(lambda writer: writer.ranks_ended(words, when))
 
+    def store_soon(self) -> int:
+        """Begin to store all that the ranks have said by now; returns a ticket for :meth:`stored`."""
+        with self._lock:
+            self._wanted += 1
+            ticket = self._wanted
+        self._wake.set()
+        return ticket
+
+    def stored(self, ticket: int) -> bool:
+        """Whether that is done; also where nothing is stored any more."""
+        return self._done >= ticket or not self._thread.is_alive()
+
     def close(self, words: str) -> None:
         """Store the rest at the end of the world; returns after at most :data:`PATIENCE` seconds."""
         self._reason = words
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(PATIENCE)
 
@@ -89,8 +107,13 @@ class Keeper:
         try:
             self._begin()
             pause = 0.0
-            while not self._closing.wait(pause):
+            while not self._closing:
+                self._wake.wait(pause)
+                self._wake.clear()
+                wanted = self._wanted
                 pause = self._round()
+                if pause == PERIOD:
+                    self._done = wanted
             self._take_news()
             assert self._store is not None
             self._store.close(self._reason)

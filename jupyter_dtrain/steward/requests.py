@@ -33,6 +33,8 @@ from jupyter_dtrain.wire.steward_messages import (
     RestartBegun,
     Restarter,
     Stop,
+    Stored,
+    StoreRuns,
     WorldState,
     read_request,
 )
@@ -99,6 +101,7 @@ class Requests:
             Leave: self._leave,
             Advance: self._advance,
             Restart: self._restart,
+            StoreRuns: self._store_runs,
             Stop: self._stop,
             **actions,
         }
@@ -146,6 +149,12 @@ class Requests:
         incarnation = self._state.begin_restart(Restarter(restart.client, restart.by))
         self._owner.restart(restart.client, restart.by)
         return RestartBegun(incarnation)
+
+    def _store_runs(self, store: StoreRuns) -> Stored:
+        self._keeper.followed(store.followed)
+        self._runs.followed(store.followed)
+        ticket = store.ticket or self._keeper.store_soon()
+        return Stored(ticket, self._keeper.stored(ticket))
 
     def _stop(self, stop: Stop) -> Done:
         self._keeper.followed(stop.followed)

@@ -24,7 +24,13 @@ import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError, StartFailed
 from jupyter_dtrain.core.events import Event, RankState
-from jupyter_dtrain.core.exits import NO_ULFM, describe_controller_end, describe_mpiexec_end, describe_unknown_end
+from jupyter_dtrain.core.exits import (
+    NO_ULFM,
+    SLOT_ENDED,
+    describe_controller_end,
+    describe_mpiexec_end,
+    describe_unknown_end,
+)
 from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
@@ -92,6 +98,8 @@ class Supervisor:
         """By process id: since when a rank is known to be gone without a report."""
         self._gpus: dict[str, int] = {}
         """The GPUs of each host, by its watch."""
+        self._elsewhere: dict[str, list[str]] = {}
+        """The hosts on which the world's folder cannot be entered, by the folder in which their ranks work."""
         launcher = self._launcher = launcher_of(request)
         self._cluster = Cluster(request, launcher, 0, umask)
         self._mpi: Mpi | None = None
@@ -212,6 +220,7 @@ class Supervisor:
         self._launches += 1
         self._silence = None
         self._gpus.clear()
+        self._elsewhere.clear()
         progress = self._state.progress = Progress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
 
@@ -244,7 +253,7 @@ class Supervisor:
     def _report(self, report: Report) -> None:
         match report:
             case WatchReady():
-                self._gpus[report.identity] = report.gpus
+                self._watch_begun(report)
             case Reached() if self._state.phase == "running":
                 self._actions.healing.reached(report)
             case Reached(rank=rank, step=step) if rank >= 0:
@@ -263,6 +272,11 @@ class Supervisor:
             case Died():
                 self._rank_died(report)
 
+    def _watch_begun(self, watch: WatchReady) -> None:
+        self._gpus[watch.identity] = watch.gpus
+        if watch.instead:
+            self._elsewhere.setdefault(watch.instead, []).append(watch.host)
+
     def _rank_ready(self, ready: Ready) -> None:
         rank = rank_of(ready, self._gpus.get(ready.watch, 0), self._request.roles)
         if self._state.phase == "running":
@@ -273,6 +287,12 @@ class Supervisor:
             # First: a client may join the moment that the world runs.
             self._lease.begin_again()
             self._state.enter("running")
+            for folder, hosts in self._elsewhere.items():
+                self._notice(
+                    f"The notebook's folder {self._request.cwd} is missing on {', '.join(sorted(hosts))}, so the ranks "
+                    f"there work in {folder}. %distributed sync . copies it, and %distributed restart moves them.",
+                    launch=True,
+                )
             self._cluster.prepare_to_connect()
         self._state.progress.reach(ready.rank, "ready")
 
@@ -334,9 +354,12 @@ class Supervisor:
         elif self._state.phase == "running":
             self._state.healable = False
             ranks = self._state.ranks
-            # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way.
-            living = [rank.rank for rank in ranks if rank.state != "dead" and self._may_run(rank)]
-            self._notice(describe_mpiexec_end(code, living, len(ranks)), launch=True)
+            # MPI_Abort may end ranks and mpiexec at once; a report of theirs may still be on its way. An mpiexec that
+            # was asked to end ends the slots first, and the ranks follow; a killed one leaves both.
+            running = [rank.rank for rank in ranks if rank.state != "dead" and self._may_run(rank)]
+            living = running if self._cluster.has_slots() else []
+            ends_ranks = running != living or any(SLOT_ENDED in rank.words for rank in ranks)
+            self._notice(describe_mpiexec_end(code, living, len(ranks), ends_ranks=ends_ranks), launch=True)
 
     def _may_run(self, rank: Rank) -> bool:
         """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""

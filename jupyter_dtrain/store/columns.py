@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from jupyter_dtrain.core.events import Sample, Series
+from jupyter_dtrain.core.metrics import is_main
 
 from . import losses
 
@@ -41,6 +42,8 @@ class Fresh:
 
 def _points_of(sample: Sample, when: float) -> Iterator[Series]:
     found: dict[str, float | None] = {"cpu": sample.cpu, "rss": sample.rss}
+    if sample.workers:
+        found |= {"workers": sample.workers, "workers rss": sample.workers_rss}
     if sample.gpu is not None:
         gpu = msgspec.structs.asdict(sample.gpu)
         found |= {f"gpu {name}": value for name, value in gpu.items() if name != "index"}
@@ -73,7 +76,7 @@ class ColumnWriter:
             if place is None:
                 place = self._places[key] = _find(db, key)
             _append(db, place, parts)
-            if kind == "metric" and losses.is_loss(name):
+            if kind == "metric" and is_main(name):
                 losses.write(db, place.row, parts)
 
     def ended(self, run: int) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from jupyter_dtrain.core.errors import StoreFailed
+from jupyter_dtrain.core.errors import DtrainError, StoreFailed
+from jupyter_dtrain.core.structs import UNREADABLE
 
 from .schema import explain, open_for_reading, open_for_writing, transaction
 
@@ -32,11 +33,24 @@ class StoreFile:
         if db is None:
             return None
         try:
-            return question(db)
-        except sqlite3.Error as error:
-            raise StoreFailed(explain(error, self.path)) from error
+            with self.reading():
+                return question(db)
         finally:
             db.close()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Say that what is read inside is damaged, where it is. Raises :class:`StoreFailed`."""
+        try:
+            yield
+        except DtrainError:
+            raise
+        except sqlite3.Error as error:
+            raise StoreFailed(explain(error, self.path)) from error
+        except (ValueError, TypeError, *UNREADABLE) as error:
+            raise StoreFailed(
+                f"A run in the store {self.path} is damaged, and this part of it cannot be read ({error})."
+            ) from error
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

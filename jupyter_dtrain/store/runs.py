@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
 
+before_reading: list[Callable[[], None]] = []
+"""Calls before a run is looked up. A process with sessions has their stewards store what they have not stored yet."""
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
@@ -86,6 +88,7 @@ class Store(StoreFile):
             _read_losses(db, found)
             return found
 
+        _bring_up_to_date()
         return self.ask(look) or RunList()
 
     def count(
@@ -123,6 +126,7 @@ class Store(StoreFile):
                 f"{name!r} names no run. Give WORLD/RUN from %distributed runs (world/3), or the number of the run "
                 f"alone (3).{self._suggest(str(name))}"
             )
+        _bring_up_to_date()
         number, world = int(found["number"]), found["world"]
         if world is None:
             where = "runs.number = ? ORDER BY worlds.key = ? DESC, runs.id DESC"
@@ -144,6 +148,7 @@ class Store(StoreFile):
 
         Raises :class:`BadRequest` when the store does not have the run.
         """
+        _bring_up_to_date()
         deadline = time.monotonic() + patience
         while True:
             match = find_runs(self, "worlds.key = ? AND runs.number = ?", (run.world_id, run.number))
@@ -186,10 +191,15 @@ class Store(StoreFile):
         return f". World {world!r} has the runs {numbers}: {found[0].label} is the newest."
 
 
+def _bring_up_to_date() -> None:
+    for call in before_reading:
+        call()
+
+
 def _read_losses(db: sqlite3.Connection, runs: RunList) -> None:
     for first in range(0, len(runs), _AT_ONCE):
         some = runs[first : first + _AT_ONCE]
-        query = losses.SHOWN.format(runs=", ".join("?" * len(some)))
-        found = losses.shown(db.execute(query, [run.id for run in some]).fetchall())
+        query = losses.NEWEST.format(runs=", ".join("?" * len(some)))
+        found = losses.newest(db.execute(query, [run.id for run in some]))
         for run in some:
-            run.take_losses(found.get(run.id, []))
+            run.take_newest(found.get(run.id))

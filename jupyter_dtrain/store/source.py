@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from jupyter_dtrain.core.events import Event, decode
+from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.wire.spool import spool_path
 
 LIMIT = 4 << 20
@@ -99,6 +98,6 @@ class SpoolFolder:
             return None
         try:
             return decode(line)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             # It is damaged, or from a newer version: the events after it are still useful.
             return None

@@ -6,7 +6,6 @@ Every member opens the file, reads or writes, and closes it. Under failure: :cla
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
 from . import losses, pieces
-from .losses import Loss
+from .losses import Loss, Newest
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -107,7 +106,7 @@ class StoredRun:
         self._kept = bool(kept)
         self.remark = remark
         """The fate of the ranks that an elastic run has lost, where it ended well; else empty."""
-        self._losses: list[Loss] | None = None
+        self._newest: Newest | None = None
         self._outcome = outcome
         self._elapsed = elapsed
         self._host = host
@@ -158,19 +157,23 @@ class StoredRun:
     @property
     def losses(self) -> list[Loss]:
         """Last and best value of its losses, without reading their points."""
-        if self._losses is None:
-            rows = self._rows(losses.SHOWN.format(runs="?"))
-            self.take_losses(losses.shown(rows).get(self.id, []))
-        return list(self._losses or [])
+        return list(self._known.losses)
 
     @property
     def last_values(self) -> list[float]:
-        """The last value of each of its losses; NaN for one that is not finite, which the store does not have."""
-        return [math.nan if loss.last is None else loss.last for loss in self.losses]
+        """The last value of each main metric on each rank; NaN for one that is not finite, which the store lacks."""
+        return list(self._known.values)
 
-    def take_losses(self, found: list[Loss]) -> None:
-        """Know its losses, which were read for a list of runs."""
-        self._losses = found
+    @property
+    def _known(self) -> Newest:
+        if self._newest is None:
+            rows = self._rows(losses.NEWEST.format(runs="?"))
+            self.take_newest(losses.newest(rows).get(self.id))
+        return self._newest or losses.NONE
+
+    def take_newest(self, found: Newest | None) -> None:
+        """Know its newest values, which were read for a list of runs."""
+        self._newest = found or losses.NONE
 
     def edit(
         self,
@@ -274,13 +277,15 @@ class StoredRun:
     def errors(self) -> dict[int, Error]:
         """The exceptions that ended the cell, by rank; very long ones are shortened."""
         rows = self._rows("SELECT rank, error FROM parts WHERE run = ? AND error IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=readable(Error)) for rank, text in rows}
+        with self._store.reading():
+            return {rank: msgspec.json.decode(text, type=readable(Error)) for rank, text in rows}
 
     @property
     def results(self) -> dict[int, Result]:
         """The value of the cell's last expression, by rank, as representations; large ones only as text."""
         rows = self._rows("SELECT rank, result FROM parts WHERE run = ? AND result IS NOT NULL ORDER BY rank")
-        return {rank: msgspec.json.decode(text, type=readable(Result)) for rank, text in rows}
+        with self._store.reading():
+            return {rank: msgspec.json.decode(text, type=readable(Result)) for rank, text in rows}
 
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """The text that ``rank`` printed, in order: of both streams, or of one.
@@ -314,7 +319,9 @@ class StoredRun:
             "SELECT number, pieces FROM texts WHERE run = ? AND rank = ? ORDER BY number < 0, number", rank
         )
         for number, data in rows:
-            for stream, text in pieces.unpack(data):
+            with self._store.reading():
+                found = pieces.unpack(data)
+            for stream, text in found:
                 yield number, stream, text
 
     def _columns(self, kind: str) -> RunMetrics:
@@ -324,8 +331,9 @@ class StoredRun:
             "WHERE run = ? AND kind = ? ORDER BY series.id, number",
             kind,
         )
-        for rank, name, *columns in rows:
-            found.add(rank, Series(name, *columns))
+        with self._store.reading():
+            for rank, name, *columns in rows:
+                found.add(rank, Series(name, *columns))
         return found
 
     def _rows(self, query: str, *values: Any) -> list[Any]:

@@ -1,8 +1,9 @@
 """The metrics of a world's runs as event files, with TensorBoard's own record writer and messages.
 
-Each run and rank gets a folder, ``DIR/WORLD-ID/run-3/rank-0``, which TensorBoard shows as a run of its own. It reads
-the events independently of the store, so it goes on where the store cannot be written. From a series that is faster
-than :data:`POINTS` points a poll (two polls a second) it writes the lowest and highest points; the store has all.
+Each run and rank gets a folder, ``DIR/WORLD-ID/run-3/rank-0``, which TensorBoard shows as a run of its own. A run that
+began with a name has it there, too: ``run-3-small-rate``. The events are read independently of the store, so it goes on
+where the store cannot be written. From a series that is faster than :data:`POINTS` points a poll (two polls a second)
+it writes the lowest and highest points; the store has all.
 
 No framework is imported. Under failure (no room, a folder that is gone) one line says so, and no more
 event files are written for this world.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.events import Finished, Metrics
+from jupyter_dtrain.core.events import Finished, Metrics, Started
 from jupyter_dtrain.core.metrics import Columns
 
 from .source import Source
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
 
 POINTS = 200
 """Points of one series to write after one poll."""
+NAME = 80
+"""Characters of a run's name in the name of its folder."""
 RUNS = 8
 """Number of newest runs to read; an older run that never ended is ignored."""
 UNWANTED = ("output", "display", "clear_output", "result", "error", "progress", "sample", "dropped")
 """Types of events that it does not need."""
 
+_UNSAFE = re.compile(r"[^\w.-]+")
 _count = itertools.count()
 
 
@@ -66,6 +71,8 @@ class TensorBoardIntake:
         self._say = say
         self._files: dict[tuple[int, int], RecordWriter] = {}
         self._positions: dict[tuple[int, int], int] = {}
+        self._names: dict[int, str] = {}
+        """The folder of each run that began with a name."""
         self._done: set[tuple[int, int]] = set()
         self._failed = False
 
@@ -104,6 +111,8 @@ class TensorBoardIntake:
             if isinstance(event.body, Metrics):
                 for series in event.body.series:
                     points.setdefault(series.name, Columns.empty()).extend(series)
+            elif isinstance(event.body, Started) and event.body.name:
+                self._names[run] = f"run-{run}-{_UNSAFE.sub('-', event.body.name)[:NAME].strip('-.')}"
             elif isinstance(event.body, Finished):
                 self._done.add(key)
         if points:
@@ -118,7 +127,7 @@ class TensorBoardIntake:
             from tensorboard.summary.writer.record_writer import RecordWriter
 
             run, rank = key
-            folder = self._folder / f"run-{run}" / f"rank-{rank}"
+            folder = self._folder / self._names.get(run, f"run-{run}") / f"rank-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
             now = time.time()
             name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"

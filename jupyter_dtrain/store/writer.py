@@ -70,6 +70,8 @@ class _Part:
         self.ended: float | None = None
         self.heard: float | None = None
         self.words = ""
+        self.reported = False
+        """Whether an event of its own, or its client, says how long it took."""
         self.position = 0
         self.next_seq = 0
         self.bytes = 0
@@ -263,6 +265,7 @@ class StoreWriter:
             tail = db.execute(
                 "SELECT pieces FROM texts WHERE run = ? AND rank = ? AND number = -1", (row, rank)
             ).fetchone()
+            part.reported = part.outcome not in (None, "lost")
             part.tail = pieces.Tail(pieces.unpack(tail[0]) if tail else ())
         return run
 
@@ -377,6 +380,7 @@ class StoreWriter:
                 db.execute("UPDATE parts SET result = ? WHERE run = ? AND rank = ?", (text, run.row, rank))
             case Finished(outcome, elapsed, words):
                 part.finish(outcome, words, event.time, elapsed)
+                part.reported = True
 
     def _write_part(self, db: sqlite3.Connection, run: _Run, rank: int) -> None:
         part = run.part(rank)
@@ -462,7 +466,7 @@ class StoreWriter:
                 remark,
                 run.elastic and not run.abandoned,
                 max(part.ended or 0.0 for part in parts),
-                max(part.elapsed or 0.0 for part in parts),
+                max(part.elapsed or 0.0 for part in [part for part in parts if part.reported] or parts),
                 to_json(run.expected),
                 run.row,
             ),

@@ -33,8 +33,8 @@ from .lines import HOLD, LineMerger, Merged
 from .live_line import UNFINISHED, LiveLine
 from .outbox import Outbox
 from .overflow import Overflow, Tally
-from .pace import FRONT_END, Pace
-from .rich import RICH, RichOutputs, paint_results
+from .pace import DISPLAY, FRONT_END, RATE, Pace
+from .rich import RICH, Known, RichOutputs, paint_results
 from .splitter import LineSplitter
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ class CellView:
 
     ``ranks`` run the cell, in a world of ``size`` ranks. ``paint_errors``: paint the run's errors when it ends, because
     no caller waits for the run and no exception will carry them. ``run``: show its errors while it goes on, too.
-    ``line``: how the run goes, in a line that a run gets which prints nothing, until its end.
-    ``widgets``: connects ranks' widgets to the browser; without it they appear as text. ``sleep`` (seconds) is the
-    function with which :meth:`close` waits.
+    ``line``: how the run goes, in a line that a run gets which prints nothing, until its end. ``widgets``: connects
+    ranks' widgets to the browser; without it they appear as text. ``known``: the displays that earlier cells gave an
+    id. ``clears``: the cell's source clears its output. ``sleep`` (seconds) is the function with which :meth:`close`
+    waits.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class CellView:
         run: Run | None = None,
         line: Callable[[], str] | None = None,
         widgets: Widgets | None = None,
+        known: Known | None = None,
+        clears: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         ranks = sorted(ranks)
@@ -119,7 +122,15 @@ class CellView:
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
         self._captions = painter.live
         self._rich = RichOutputs(
-            self._outbox, self._merger, size, name, widgets=widgets is not None, captions=painter.live
+            self._outbox,
+            self._merger,
+            size,
+            name,
+            widgets=widgets is not None,
+            captions=painter.live,
+            known=known,
+            page=painter.erases,
+            paged=clears,
         )
         self._notice = Overflow(self._outbox, size, name, live=painter.live)
         self._splitters = {(rank, stream): LineSplitter() for rank in ranks for stream in _STREAMS}
@@ -239,7 +250,8 @@ class CellView:
         """Do what is due; returns the time of the next wanted call, or ``None``."""
         if self._errors_at is not None and now >= self._errors_at:
             self._show_errors(now)
-        wanted = [self._show(now), self._merger.deadline(), self._live.tick(now), self._errors_at, self._show_line(now)]
+        due = (self._show(now), self._live.tick(now), self._rich.tick(now), self._show_line(now))
+        wanted = [*due, self._merger.deadline(), self._errors_at]
         if not self._full:
             for key in self._open:
                 since = self._splitters[key].since + UNFINISHED
@@ -269,6 +281,13 @@ class CellView:
         paint_results(run.results, self._outbox, self._size, captions=self._captions)
         if self._paint_errors and (blocks := errors.blocks(run)):
             self._outbox.text("stderr", "\n".join(blocks) + "\n")
+        if left_out := self._outbox.left_out:
+            what = f"{left_out:,} displays are" if left_out > 1 else "1 display is"
+            self._outbox.text(
+                "stderr",
+                f"{what} not shown: more came than the {RATE // DISPLAY} a second that the notebook's server passes "
+                "on. Run.outputs has all of them.\n",
+            )
         self._outbox.drain(now)
 
     @property
@@ -344,6 +363,7 @@ class CellView:
         if not self._full:
             self._watch(now)
         self._live.tick(now)
+        self._rich.tick(now)
         if self._telling and self._news and self._notice.due(now):
             self._news = False
             self._notice.show(self._words(over=False), now)
@@ -356,7 +376,7 @@ class CellView:
             if merged.stream == RICH:
                 self._rich.paint(merged)
                 continue
-            if self._full:
+            if self._full or self._rich.line(merged, now):
                 continue
             text = f"{label(merged.ranks, self._size)}{merged.text}\n"
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))

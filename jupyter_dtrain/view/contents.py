@@ -7,13 +7,14 @@ Ranks with equal values share a row. A variable that is not the same on all rank
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.core.contents import Amount, Compared, Difference, NamedValue
+from jupyter_dtrain.core.contents import PASSING, Amount, Compared, Difference, NamedValue
 from jupyter_dtrain.core.world import World, count_ranks, format_ranks
 
 from .labels import human, number
@@ -22,6 +23,10 @@ from .tables import table
 DIFFERS: Final = "≠"
 SHOWN: Final = 16
 """Parts that differ, in a table."""
+_CONTAINERS: Final = ("dict", "list", "tuple")
+"""Types that hold a rank's own batch as often as a state that all ranks share."""
+_NAMED: Final = 3
+"""Models and optimizers that differ, by name."""
 _DIGITS: Final = 10
 """Characters of a digest, in a table."""
 
@@ -49,8 +54,9 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
     for name in sorted({name for held in told.values() for name in held}):
         values = {rank: held.get(name) for rank, held in told.items()}
         groups: dict[object, list[int]] = {}
+        pieces: dict[str, str] = {}
         for rank, value in values.items():
-            groups.setdefault(_identity(value), []).append(rank)
+            groups.setdefault(_identity(value, pieces), []).append(rank)
         for ranks in groups.values():
             on = "all" if len(ranks) == size else format_ranks(ranks)
             shown = _cells({rank: values[rank] for rank in ranks})
@@ -59,20 +65,37 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
     return rows
 
 
+def inventory_words(found: Mapping[int, Mapping[str, NamedValue] | None]) -> str:
+    """Whether ranks have the same variables. Models and optimizers should be; a loss or a rank's number is its own."""
+    told = [held for held in found.values() if held is not None]
+    names = sorted({name for held in told for name in held})
+    if not names:
+        return "none yet"
+    differ = list(dict.fromkeys(row.name for row in inventory_rows(len(told), found) if row.differs))
+    trained = {name for held in told for name, value in held.items() if value.parts and value.type not in _CONTAINERS}
+    models = [name for name in differ if name in trained]
+    others = len(differ) - len(models)
+    first, more = ", ".join(models[:_NAMED]), len(models[_NAMED:])
+    parts = [f"{first}{f' and {more} more' if more else ''} {'differs' if len(models) == 1 else 'differ'}"]
+    if not models:
+        parts = ["models and optimizers are the same"] if trained and others else ["all the same"] if not others else []
+    if others:
+        parts.append(f"{others}{' more' if models else ''} with a rank's own values")
+    return "; ".join(parts)
+
+
 def inventory_table(
     world: World, found: Mapping[int, Mapping[str, NamedValue] | None], left_out: int
 ) -> dict[str, str]:
     """A MIME bundle. ``found``: by rank, and by name; None for a rank that has not answered."""
     told = [rank for rank, held in found.items() if held is not None]
     rows = inventory_rows(world.size, found)
-    different = len({row.name for row in rows if row.differs})
     notes = [f"{left_out} more variables are left out: name those that you want to see."] if left_out else []
     quiet = [rank for rank, held in found.items() if held is None]
     if quiet:
         notes.append(f"{count_ranks(quiet).capitalize()}: no answer.")
     who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
-    words = f"{different} differ{'s' if different == 1 else ''}" if different else "all the same"
-    caption = f"Variables of world {world.name!r} on {who}: {words if rows else 'none yet'}"
+    caption = f"Variables of world {world.name!r} on {who}: {inventory_words(found)}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
     before = ""
     cells = []
@@ -83,12 +106,18 @@ def inventory_table(
     return _with_notes(table(caption, headers, cells), notes)
 
 
-def _identity(value: NamedValue | None) -> object:
-    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place."""
+def _identity(value: NamedValue | None, pieces: dict[str, str]) -> object:
+    """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place.
+
+    ``pieces``: the digest that the first rank with a piece has of it.
+    """
     if value is None:
         return None
-    same = value.piece or value.digest
-    return (value.type, tuple(value.shape or ()), value.dtype, value.placement, value.parts, same, value.words)
+    digest = value.digest
+    if value.piece and digest == pieces.setdefault(value.piece, digest):
+        digest = ""
+    form = (value.type, tuple(value.shape or ()), value.dtype, value.placement, value.parts)
+    return (*form, digest, value.whole, value.words)
 
 
 def _cells(values: Mapping[int, NamedValue | None]) -> list[str]:
@@ -130,13 +159,17 @@ def describe_comparison(found: Compared) -> tuple[str, list[str]]:
     if found.unread:
         more = ", …" if len(found.unread) > 4 else ""  # noqa: PLR2004 — as many as fit in a line
         notes.append(f"Not compared, because ranks cannot read them: {', '.join(found.unread[:4])}{more}.")
-    if not found.differences:
-        return f"{found.name} is the same on {who} ({f'{about}; ' if about else ''}{took}).", notes
-    first = found.differences[0]
-    count = len(found.differences) + found.left_out
-    if count > SHOWN:
-        notes.append(f"{count - SHOWN} more parts differ.")
-    if not any(one.what in {"missing", "shape", "placement"} for one in found.differences):
+    lasting = [one for one in found.differences if one.kind not in PASSING]
+    if not lasting:
+        passing = Counter(one.kind for one in found.differences)
+        but = " and ".join(f"{count} {_plural(kind, count)}, which {PASSING[kind]}" for kind, count in passing.items())
+        same = f"is the same on {who}{f', but for {but}' if but else ''}"
+        return f"{found.name} {same} ({f'{about}; ' if about else ''}{took}).", notes
+    first = lasting[0]
+    count = len(lasting) + (found.left_out if len(lasting) == len(found.differences) else 0)
+    if len(found.differences) + found.left_out > SHOWN:
+        notes.append(f"{len(found.differences) + found.left_out - SHOWN} more parts differ.")
+    if not any(one.what in {"missing", "shape", "placement"} for one in lasting):
         notes.append("%distributed resync --from RANK NAME gives all ranks the values of one.")
     many = f" in {count} parts, first" if count > 1 else ""
     return f"{found.name} differs{many} in {first.name}: {_how(first)} ({f'{about}; ' if about else ''}{took})", notes

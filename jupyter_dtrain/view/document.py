@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns, is_main
+from jupyter_dtrain.core.metrics import Columns, RankSteps, Slow, Speed, StepTime, is_loss, is_main, slowest, speed
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 
@@ -91,6 +91,12 @@ class RankRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Seconds per step."""
     host_memory: int | None = None
     """Bytes of memory that its host has."""
+    workers: int | None = None
+    """Processes that its code has started; null without any."""
+    workers_memory: int | None = None
+    """Bytes of memory that they hold."""
+    slower: float | None = None
+    """By which share its steps take longer than the others' median; null unless it is the slow rank."""
 
 
 class BarPart(msgspec.Struct, frozen=True, array_like=True):
@@ -187,6 +193,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     marks: list[Mark] = []
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
+    step: int | None = None
+    """The step of the rank that is furthest ahead."""
+    steps_per_second: float | None = None
+    """The mean from its first step on."""
+    samples_per_second: float | None = None
+    """The mean of all ranks together, in the same time."""
 
 
 class RunDocument(Status, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,10 +232,13 @@ class Picture:
     hosts: Mapping[int, str] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
     """The end of each rank that was lost or has failed, in words."""
-    pace: Mapping[int, float] = field(default_factory=dict)
-    """Seconds per step."""
+    pace: Mapping[int, StepTime] = field(default_factory=dict)
+    """The steps that each rank has made, and their time; like the next three made by :func:`stepped`."""
     steps: Mapping[int, int] = field(default_factory=dict)
     """The newest step."""
+    speed: Speed = field(default_factory=Speed)
+    slow: Slow | None = None
+    """The slow rank, if there is one."""
     left_out: int = 0
     """Number of metrics missing from ``metrics``."""
     thinned: bool = False
@@ -246,6 +261,17 @@ class Picture:
         return [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
 
 
+def stepped(ranks: Mapping[int, RankSteps], recent: Mapping[int, StepTime] | None = None) -> dict[str, Any]:
+    """The fields of a :class:`Picture` that tell of steps. ``recent``: the newest steps, while the run goes on.
+
+    A rank that has become slow shows in its recent steps. Once a run has ended, all its steps are compared.
+    """
+    times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
+    newest = {rank: step for rank, steps in ranks.items() if (step := steps.step) is not None}
+    slow = slowest(times if recent is None else recent)
+    return {"pace": times, "steps": newest, "speed": speed(ranks), "slow": slow}
+
+
 class Band(NamedTuple):
     """One metric over all ranks: columns of equal length."""
 
@@ -257,7 +283,7 @@ class Band(NamedTuple):
 
 def in_order(names: Mapping[str, Any]) -> list[str]:
     """The names of metrics: losses first, then other logged values, then learning rates and speeds."""
-    return sorted(names, key=lambda name: (not is_main(name), "loss" not in name.lower()))
+    return sorted(names, key=lambda name: (not is_main(name), not is_loss(name)))
 
 
 def status(picture: Picture) -> Status:
@@ -272,14 +298,17 @@ def status(picture: Picture) -> Status:
             rank,
             places[on[rank]],
             picture.states.get(rank, "running" if picture.outcome == "running" else "dead"),
-            picture.steps.get(rank, sample.step if sample is not None else None),
+            picture.steps.get(rank),
             None if sample is None else sample.rss,
             None if sample is None else _short(sample.cpu),
             None if gpu is None else _short(gpu.utilisation),
             None if gpu is None else gpu.used,
             None if gpu is None else gpu.total,
-            _short(picture.pace.get(rank)),
+            _short(picture.pace[rank].mean) if rank in picture.pace else None,
             None if sample is None or not sample.host else sample.host,
+            (sample and sample.workers) or None,
+            sample.workers_rss if sample is not None and sample.workers else None,
+            _short(picture.slow.more) if picture.slow is not None and picture.slow.rank == rank else None,
         )
         row = list(msgspec.structs.astuple(whole_row))
         while row[-1] is None:
@@ -304,6 +333,9 @@ def status(picture: Picture) -> Status:
         reading=list(picture.reading),
         remark=picture.remark,
         marks=picture.marks,
+        step=max(picture.steps.values(), default=None),
+        steps_per_second=picture.speed.steps,
+        samples_per_second=picture.speed.samples,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )
@@ -347,7 +379,7 @@ def _fitting(rows: list[list[Any]], picture: Picture, room: float) -> list[list[
     """Rows of ranks in about ``room`` bytes: where that is not enough for all, only odd ranks have all their cells."""
     if len(json.dumps(rows)) <= room:
         return rows
-    odd = set(standing({row[0]: row[2] for row in rows}, picture.hosts, picture.pace).odd)
+    odd = set(standing({row[0]: row[2] for row in rows}, picture.hosts, picture.slow).odd)
     return [row if row[0] in odd else row[:_BRIEF] for row in rows]
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jupyter_dtrain.core.metrics import SAMPLES_PER_SECOND, STEPS_PER_SECOND
 from jupyter_dtrain.core.world import LONGEST_SET, first_ranks, format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from jupyter_dtrain.core.metrics import Speed
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 """A notebook cannot reach a rank's widgets: this type would show as an error."""
@@ -73,6 +76,17 @@ def number(value: float | None) -> str:
     if math.isnan(value):
         return "NaN"
     return f"{value:.4g}".replace("inf", "∞")
+
+
+def speeds(speed: Speed) -> list[str]:
+    """``26.2 steps/s`` and ``838 samples/s``, as far as they are known."""
+    found = ((speed.steps, STEPS_PER_SECOND), (speed.samples, SAMPLES_PER_SECOND))
+    return [f"{number(value)} {unit}" for value, unit in found if value is not None]
+
+
+def longer(more: float) -> str:
+    """How much longer than the others' a slow rank's step takes: by ``more``, as a share of theirs."""
+    return f"{100 * more:.0f} % longer than the others'" if more < 1 else f"{1 + more:.1f} times as long as the others'"
 
 
 class Ended(Protocol):

@@ -1,8 +1,10 @@
 """Outgoing text and displays, in order, gathered into few messages and held to the server's pace.
 
 The first text after a quiet time goes at once; what follows within :data:`GATHER` goes together. When the pace has
-nothing to give, everything waits and nothing is dropped. When the painter fails (a closed terminal, a dead kernel
-connection), that is logged once and the outbox swallows the rest: the other parts of the view go on.
+nothing to give, everything waits. All text is sent in the end; of the displays that wait, at most :data:`BACKLOG`, the
+newest, so that a flood of displays ends with its run and later cells do not wait for it. When the painter fails (a
+closed terminal, a dead kernel connection), that is logged once and the outbox swallows the rest: the other parts of the
+view go on.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ CHUNK: Final = 64_000
 DRAIN: Final = 3.0
 """Seconds that :meth:`Outbox.drain` waits for the pace, at most."""
 
+BACKLOG: Final = 2000
+"""Displays that may wait for the pace: about as many as :meth:`Outbox.drain` has the time to send."""
+
 _STEP: Final = 0.050
 
 _log = logging.getLogger("jupyter_dtrain")
@@ -51,7 +56,7 @@ class _Text:
 
 @dataclass
 class _Rich:
-    kind: Literal["display", "update", "settle"]
+    kind: Literal["display", "update", "settle", "left out"]
     display_id: str | None
     data: MimeBundle = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +64,11 @@ class _Rich:
 
     @property
     def cost(self) -> int:
-        return 0 if self.kind == "settle" else DISPLAY
+        return DISPLAY if self.kind in ("display", "update") else 0
+
+    @property
+    def is_caption(self) -> bool:
+        return bool(self.metadata.get("dtrain", {}).get("caption"))
 
 
 class Outbox:
@@ -74,10 +83,14 @@ class Outbox:
         self._sleep = sleep
         self._queue: deque[_Text | _Rich] = deque()
         self._updates: dict[str, _Rich] = {}
+        self._displays: deque[_Rich] = deque()  # those of the queue
+        self._never: set[str] = set()  # ids of displays that were left out
         self._sent = float("-inf")
         self._price: int | None = None  # of the first message, once calculated
         self.broken = False
         """Whether the painter has failed; then nothing is painted any more."""
+        self.left_out = 0
+        """Displays that were not sent, because more came than the server takes."""
 
     def text(self, stream: StreamName, text: str) -> None:
         """Add text, in whole lines."""
@@ -97,10 +110,16 @@ class Outbox:
         self, data: MimeBundle, metadata: dict[str, Any], display_id: str | None, *, moving: bool = False
     ) -> None:
         """Add a rich output. ``moving``: see :meth:`Painter.display`."""
-        self._add(_Rich("display", display_id, data, metadata, moving))
+        display = _Rich("display", display_id, data, metadata, moving)
+        self._add(display)
+        if self._pace is not None and not self.broken:
+            self._displays.append(display)
+            self._leave_out()
 
     def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
         """Replace the content of a display; this also replaces an older update that has not gone yet."""
+        if display_id in self._never:
+            return
         waiting = self._updates.get(display_id)
         if waiting is not None:
             waiting.data, waiting.metadata = data, metadata
@@ -152,6 +171,21 @@ class Outbox:
             self._price = self._queue[0].cost
         return self._price
 
+    def _leave_out(self) -> None:
+        """Of the displays that wait, leave out the oldest that are too many, each together with its caption."""
+        orphan = False
+        while self._displays and (len(self._displays) > BACKLOG or orphan):
+            oldest = self._displays.popleft()
+            orphan = oldest.is_caption
+            self.left_out += not orphan
+            oldest.kind, oldest.data = "left out", {}
+            if oldest is self._queue[0]:
+                self._price = None
+            if oldest.display_id is not None:
+                self._never.add(oldest.display_id)
+                if (update := self._updates.pop(oldest.display_id, None)) is not None:
+                    update.kind, update.data = "left out", {}
+
     def _add(self, message: _Rich) -> None:
         if not self.broken:
             self._queue.append(message)
@@ -170,10 +204,13 @@ class Outbox:
             elif message.kind == "update":
                 self._updates.pop(message.display_id or "", None)
                 self._painter.update(message.data, message.metadata, message.display_id or "")
-            else:
+            elif message.kind == "display":
+                if self._displays and self._displays[0] is message:
+                    self._displays.popleft()
                 self._painter.display(message.data, message.metadata, message.display_id, moving=message.moving)
         except Exception:  # noqa: BLE001 - whatever the sink raises, the view's thread goes on
             self.broken = True
             self._queue.clear()
             self._updates.clear()
+            self._displays.clear()
             _log.exception("The output of a distributed cell can no longer be shown; the run itself goes on.")

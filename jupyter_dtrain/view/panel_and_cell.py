@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .comms import CommRelay
     from .painter import Painter, StreamName
     from .protocol import RunView
+    from .rich import Known
 
 T = TypeVar("T")
 
@@ -40,12 +41,13 @@ def view_of_cell(
     stacks: Callable[[], Stacks],
     relay: CommRelay,
     hosts: Mapping[int, str],
+    known: Known,
     **options: Any,
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
     The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make;
-    ``hosts`` are those of the world's ranks.
+    ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
     """
     painter = painter_for_cell()
     actions = Actions(interrupt, lambda: describe_stacks(stacks()), partial(output_of, run), lambda: run.done)
@@ -65,7 +67,17 @@ def view_of_cell(
     if isinstance(painter, TextPainter) and painter.live and not options.get("paint_errors"):
         options["line"] = lambda: panel.line
     widgets = CellWidgets(relay, painter) if isinstance(painter, KernelPainter) else None
-    cell = CellView(below, run.ranks, run.size, run=run, widgets=widgets, **options)
+    clears = "clear_output" in run.source
+    cell = CellView(
+        below,
+        run.ranks,
+        run.size,
+        run=run,
+        widgets=widgets,
+        known=known if notebook else None,
+        clears=clears,
+        **options,
+    )
     return PanelAndCell(panel, cell, painter_is_live=notebook)
 
 

@@ -5,7 +5,6 @@ It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,11 +22,12 @@ from jupyter_dtrain.core.events import (
     Sample,
     Started,
 )
-from jupyter_dtrain.core.metrics import Columns, is_main, unpack
+from jupyter_dtrain.core.metrics import Columns, RankSteps, StepTime, is_main, unpack
 from jupyter_dtrain.core.pipelines import Pipelines
 from jupyter_dtrain.core.readings import Readings
+from jupyter_dtrain.core.run import RunClock
 
-from .document import Picture, in_order
+from .document import Picture, in_order, stepped
 from .history import History
 from .labels import number, took
 from .rank_state import WORKING
@@ -45,7 +45,7 @@ POINTS: Final = 1 << 18
 """Points to keep, over all series."""
 
 _ROOM: Final = (64, 4000)  # points of one series, at least and at most
-_MARKS: Final = 24  # newest steps of a rank that determine its pace
+_MARKS: Final = 24  # reports of a rank, the newest ones, in which it may turn out to be slow
 
 
 class RunState:
@@ -63,8 +63,8 @@ class RunState:
         self._series = 0
         self._thinned = False
         self._unseen: set[str] = set()
-        self._marks: dict[int, deque[tuple[float, int]]] = {}
-        self._clock: dict[int, str] = {}  # the metric that determines a rank's pace
+        self._steps: dict[int, RankSteps] = {}
+        self._marks: dict[int, deque[tuple[int, float]]] = {}
         self.pipelines = Pipelines()
         """The actions of pipelines' stages."""
         self._readings = Readings()
@@ -75,9 +75,7 @@ class RunState:
         self.words: dict[int, str] = {}
         """The end of each rank that was lost, failed or was released, in words."""
         self._errors: dict[int, Error] = {}
-        self._began: float | None = None
-        self._ended: float | None = None
-        self._took: list[float] = []
+        self._clock = RunClock()
         self._divergences = Divergences(self._ranks)
         self._reach = dict.fromkeys(self._ranks, 0)
 
@@ -92,11 +90,7 @@ class RunState:
 
         Every reader of a run computes it from the same events, so all show the same, however late they got them.
         """
-        if self._began is None:
-            return 0.0
-        if self.unfinished:
-            return max(0.0, time.time() - self._began)
-        return max(self._took) if self._took else max(0.0, (self._ended or time.time()) - self._began)
+        return self._clock.seconds(over=not self.unfinished) or 0.0
 
     @property
     def has_something(self) -> bool:
@@ -106,7 +100,7 @@ class RunState:
     @property
     def step(self) -> int | None:
         """The step of the run, which is that of the rank that is furthest ahead; None where no rank reports one."""
-        return max((marks[-1][1] for marks in self._marks.values()), default=None)
+        return max((steps.step for steps in self._steps.values() if steps.step is not None), default=None)
 
     @property
     def line(self) -> str:
@@ -133,11 +127,9 @@ class RunState:
                 self.states[rank] = "running"
                 self._hosts[rank] = started.host
                 self.pids[rank] = started.pid
-                self._began = event.time if self._began is None else min(self._began, event.time)
+                self._clock.begin(event.time)
             case Metrics() as metrics:
-                self._thinned = self._thinned or any(series.left_out for series in metrics.series)
-                points = [(series.name, unpack(series)) for series in metrics.series]
-                return [(name, columns) for name, columns in points if self._take_points(rank, name, columns)]
+                return self._take_metrics(rank, metrics)
             case Sample() as sample:
                 self._samples[rank] = sample
             case Progress() as bar:
@@ -153,7 +145,7 @@ class RunState:
                 self.words[rank] = told_briefly(error)
             case Finished() as finished:
                 self.states[rank] = finished.outcome
-                self._took.append(finished.elapsed)
+                self._clock.rank_ended(finished.elapsed)
                 if finished.words:
                     self.words[rank] = finished.words
             case _:
@@ -168,7 +160,8 @@ class RunState:
         """Note that ``rank`` will send no more: if it has not reported its end, it is lost."""
         if self.states[rank] in WORKING:
             self.states[rank] = "lost"
-            self._ended = time.time()
+            if not self.unfinished:
+                self._clock.stop()
 
     def picture(self, outcome: Any, *, with_metrics: bool = True) -> Picture:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
@@ -176,11 +169,11 @@ class RunState:
         if with_metrics:
             for name, ranks in self._histories.items():
                 metrics[name] = {rank: history.columns for rank, history in ranks.items()}
-        pace = {}
-        for rank, marks in self._marks.items():
-            (began, first), (ended, last) = marks[0], marks[-1]
-            if last > first and ended > began:
-                pace[rank] = (ended - began) / (last - first)
+        recent = None
+        if outcome == "running":
+            ends = {rank: (*marks[0], *marks[-1]) for rank, marks in self._marks.items()}
+            moved = {rank: StepTime(last - first, until - since) for rank, (first, since, last, until) in ends.items()}
+            recent = {rank: time for rank, time in moved.items() if time.steps > 0 and time.seconds > 0}
         return Picture(
             self._run,
             self._size,
@@ -193,15 +186,23 @@ class RunState:
             {rank: [bars[number] for number in sorted(bars)] for rank, bars in self._bars.items()},
             self._hosts,
             self.words,
-            pace,
-            {rank: marks[-1][1] for rank, marks in self._marks.items()},
-            len(self._unseen),
-            self._thinned,
+            left_out=len(self._unseen),
+            thinned=self._thinned,
             timelines=self.pipelines.timelines() if with_metrics else [],
             reach=list(self._reach.values()),
             reading=self._readings.lines(self.pipelines.microbatches),
             divergence=self._divergences.first,
+            **stepped(self._steps, recent),
         )
+
+    def _take_metrics(self, rank: int, metrics: Metrics) -> list[tuple[str, Columns]]:
+        self._thinned = self._thinned or any(series.left_out for series in metrics.series)
+        points = {series.name: unpack(series) for series in metrics.series}
+        steps = self._steps.setdefault(rank, RankSteps())
+        steps.take(points)
+        if steps.newest is not None:
+            self._marks.setdefault(rank, deque(maxlen=_MARKS)).append(steps.newest)
+        return [(name, columns) for name, columns in points.items() if self._take_points(rank, name, columns)]
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:
         if not points.values:
@@ -218,8 +219,6 @@ class RunState:
                     for history in others.values():
                         history.limit(self._room)
         ranks[rank].add(points)
-        if self._clock.setdefault(rank, name) == name:
-            self._marks.setdefault(rank, deque(maxlen=_MARKS)).append((points.times[-1], points.steps[-1]))
         return True
 
     @property

@@ -7,23 +7,30 @@ than :data:`~jupyter_dtrain.view.document.SAVED_BYTES`. Where matplotlib is miss
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.core.metrics import is_main
+from jupyter_dtrain.core.metrics import (
+    SAMPLES_PER_SECOND,
+    STEPS_PER_SECOND,
+    RankSteps,
+    current,
+    is_finite,
+    last_values,
+    newest_points,
+)
 from jupyter_dtrain.core.world import count_ranks
 
-from .document import MIME, Picture, document, in_order
+from .document import MIME, Picture, document, in_order, stepped
 from .drawing import svg
-from .labels import ending, number, took
+from .labels import ending, number, speeds, took
 from .standing import standing
 from .timelines import caption, letters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from jupyter_dtrain.core.events import MimeBundle
-    from jupyter_dtrain.core.metrics import Columns
+    from jupyter_dtrain.core.metrics import Columns, StepTime
 
 _LISTED: Final = 30  # metrics in the text
 _RANKS: Final = 8  # ranks whose values the text lists one by one
@@ -33,15 +40,9 @@ _NAME: Final = 40  # characters of a metric's name in the text
 
 def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
     """All representations of ``picture``, by MIME type."""
-    if not picture.pace:
-        picture.pace = paces(picture.metrics)
-    if not picture.steps:
-        picture.steps = {
-            rank: max(columns.steps[-1], -1)
-            for ranks in picture.metrics.values()
-            for rank, columns in ranks.items()
-            if columns.steps
-        }
+    if not picture.steps:  # a run from the store, which has all of its points
+        for name, value in stepped(RankSteps.of(picture.metrics)).items():
+            setattr(picture, name, value)
     # Through JSON once, so that front ends get the same data as from a notebook file.
     data: MimeBundle = {MIME: json.loads(json.dumps(document(picture)))}
     drawn = svg(picture) if with_svg and (picture.metrics or picture.timelines) else None
@@ -51,35 +52,19 @@ def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
     return data
 
 
-def paces(metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, float]:
-    """Seconds per step of each rank, from the times of its longest metric."""
-    found: dict[int, float] = {}
-    longest: dict[int, int] = {}
-    for ranks in metrics.values():
-        for rank, columns in ranks.items():
-            steps, times = columns.steps, columns.times
-            if len(steps) > max(1, longest.get(rank, 0)) and steps[-1] > steps[0] and times[-1] > times[0]:
-                longest[rank] = len(steps)
-                found[rank] = (times[-1] - times[0]) / (steps[-1] - steps[0])
-    return found
-
-
 def text(picture: Picture) -> str:
     """The run in a few lines: how it ended, the last value of each metric on each rank, and the steps of pipelines."""
     ranks = list(picture.ranks)
-    ended = ending(picture.outcome, _last(picture), picture.remark)
+    ended = ending(picture.outcome, last_values(picture.metrics), picture.remark)
     head = f"Run {picture.run} on {count_ranks(ranks)}: {ended}, {took(picture.elapsed)}"
     if picture.thinned:
         head += " (points thinned; Run.metrics has all of them)"
-    newest = [step for step in picture.steps.values() if step >= 0]
-    if newest:
-        head += f", step {max(newest):,}"
-    if picture.pace:
-        middle = sorted(picture.pace.values())[len(picture.pace) // 2]
-        head += f", {number(1 / middle)} steps/s"
+    if picture.steps:
+        head += f", step {max(picture.steps.values()):,}"
+    head += "".join(f", {words}" for words in speeds(picture.speed))
     reading = [f"{'Warning: ' if line.fault else ''}{line.words}" for line in picture.reading]
     names = in_order(picture.metrics)
-    rows = [_row(name, picture.metrics[name], ranks) for name in names[:_LISTED]]
+    rows = [_row(name, picture.metrics[name], ranks, picture.pace) for name in names[:_LISTED]]
     width = max((len(row[0]) for row in rows), default=0)
     columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[index]) for row in rows if index < len(row)), default=0) for index in range(columns)]
@@ -109,17 +94,10 @@ def text(picture: Picture) -> str:
     return "\n".join(lines)
 
 
-def _last(picture: Picture) -> Iterator[float]:
-    """The last value of each metric on each rank."""
-    for name, series in picture.metrics.items():
-        if is_main(name):
-            yield from (columns.values[-1] for columns in series.values() if columns.values)
-
-
 def _standing(picture: Picture) -> list[str]:
     """The odd ranks, state by state, and hosts whose ranks are all alike, in few lines; none without an odd rank."""
     states = {rank: picture.states.get(rank, "dead") for rank in picture.ranks}
-    found = standing(states, picture.hosts, {})
+    found = standing(states, picture.hosts)
     by_state: dict[str, list[int]] = {}
     for rank in found.odd:
         by_state.setdefault(states[rank], []).append(rank)
@@ -141,12 +119,30 @@ def _placed(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     return ", ".join(named[:_RANKS]) + (f" and {hidden} more" if hidden else "")
 
 
-def _row(name: str, series: Mapping[int, Columns], ranks: list[int]) -> list[str]:
-    last = {rank: series[rank].values[-1] for rank in ranks if rank in series and series[rank].values}
+def mean_of(name: str) -> str:
+    """The title of a speed in a table: the mean of a run."""
+    return f"{name}, mean"
+
+
+def values_of(
+    name: str, series: Mapping[int, Columns], times: Mapping[int, StepTime]
+) -> tuple[str, dict[int, tuple[int, float]]]:
+    """A metric's name in a table, and its newest step and value by rank; for a speed, the mean of all ``times``."""
+    newest = newest_points(series)
+    mean = {STEPS_PER_SECOND: lambda took: took.steps, SAMPLES_PER_SECOND: lambda took: took.samples}.get(name)
+    if mean is None or not all(rank in times and mean(times[rank]) for rank in newest):
+        return name, newest
+    means = {rank: (step, mean(times[rank]) / times[rank].seconds) for rank, (step, _) in newest.items()}
+    return mean_of(name), means
+
+
+def _row(name: str, series: Mapping[int, Columns], ranks: list[int], times: Mapping[int, StepTime]) -> list[str]:
+    name, newest = values_of(name, series, times)
     name = name if len(name) <= _NAME else name[: _NAME - 1] + "…"
     if len(ranks) <= _RANKS:
-        return [name, *(number(last.get(rank)) for rank in ranks)]
-    finite = {rank: value for rank, value in last.items() if math.isfinite(value)}
+        return [name, *(number(newest[rank][1] if rank in newest else None) for rank in ranks)]
+    last = current(newest)
+    finite = {rank: value for rank, value in last.items() if is_finite(value)}
     if not finite:
         return [name, "no finite value"]
     mean = sum(finite.values()) / len(finite)

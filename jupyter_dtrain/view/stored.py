@@ -10,11 +10,20 @@ import io
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from jupyter_dtrain.core.causes import as_seen, distinct, is_echo
+from jupyter_dtrain.core.metrics import (
+    SAMPLES_PER_SECOND,
+    STEPS_PER_SECOND,
+    RankSteps,
+    is_finite,
+    lowest,
+    newest_value,
+    speed,
+)
 from jupyter_dtrain.core.world import count_ranks
 
 from . import saved
@@ -37,8 +46,9 @@ _WIDTH: Final = 200  # characters of a printed line
 _CHARTS: Final = 6
 _BUCKETS: Final = 400  # points of a line
 _SIDE_BY_SIDE: Final = 2  # runs that get columns, rather than rows, in a comparison
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
-_DASHES: Final = ("-", "--", ":", "-.")
+_COLOURS: Final = ("#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b")
+"""Those of runs in the Runs tab, with a light theme: ``labextension/src/theme.ts``."""
+_DASHES: Final = ("-", (0, (6, 3)), (0, (2, 2)), (0, (7, 2, 2, 2)), (0, (4, 2)))
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Series = Mapping[int, "Columns"]
@@ -75,6 +85,7 @@ class LossFigures(Protocol):
 class Kept(Protocol):
     """The part of a stored run that is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
 
+    id: int
     number: int
     source: str
     size: int
@@ -210,23 +221,23 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
     """A table of the runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
-    every = [dict(run.metrics) for run in runs]
-    names = list(dict.fromkeys(name for metrics in every for name in metrics))
+    every = [_measures(run.metrics) for run in runs]
+    names = list(dict.fromkeys(name for measured in every for name in measured))
     shown = names[:_METRICS]
     marks = [run.label for run in runs]
     if len(runs) == _SIDE_BY_SIDE:
         headers = ["metric", *(f"{what} {mark}" for what in ("last", "lowest", "highest") for mark in marks)]
         rows = []
         for name in shown:
-            measured = [_measures(metrics.get(name, {})) for metrics in every]
-            rows.append([_short(name), *(number(value) for pair in zip(*measured, strict=True) for value in pair)])
+            pairs = zip(*(measured.get(name, (None,) * 3) for measured in every), strict=True)
+            rows.append([_short(name), *(number(value) for pair in pairs for value in pair)])
     else:
         headers = ["metric", "run", "last", "lowest", "highest"]
         rows = [
-            [_short(name), mark, *map(number, _measures(metrics[name]))]
+            [_short(name), mark, *map(number, measured[name])]
             for name in shown
-            for mark, metrics in zip(marks, every, strict=True)
-            if name in metrics
+            for mark, measured in zip(marks, every, strict=True)
+            if name in measured
         ]
     caption = "; ".join(
         f"{run.label}{_named(run)}: {ending_of(run)}, {took(run.elapsed)} on {count_ranks(run.ranks)}" for run in runs
@@ -252,6 +263,7 @@ def overlay(runs: Sequence[Kept]) -> str | None:
     names = names[:_CHARTS]
     if not names:
         return None
+    styles = styles_of([run.id for run in runs])
     with no_glyph_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
         columns = min(2, len(names))
         rows = math.ceil(len(names) / columns)
@@ -259,17 +271,15 @@ def overlay(runs: Sequence[Kept]) -> str | None:
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for name, ax in zip(names, axes, strict=False):
-            for index, (run, metrics) in enumerate(zip(runs, every, strict=True)):
+            for (colour, dash), run, metrics in zip(styles, runs, every, strict=True):
                 if name not in metrics:
                     continue
                 steps, means = _mean(metrics[name])
-                # A line that lies on another must not hide it: they differ in colour and in dashes.
-                colour, style = _COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)]
                 ax.plot(
                     steps,
                     means,
-                    ":" if len(runs) == _SIDE_BY_SIDE and index else style,
-                    color=colour,
+                    linestyle=_DASHES[dash],
+                    color=_COLOURS[colour],
                     linewidth=1.4,
                     label=run.label,
                     marker="." if len(steps) == 1 else None,
@@ -288,13 +298,33 @@ def overlay(runs: Sequence[Kept]) -> str | None:
     return file.getvalue()
 
 
+def styles_of(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The colour and the dashes of each run beside the others, by their ids: those that the Runs tab gives them.
+
+    A line that lies on another must not hide it, so they differ in both. ``labextension/src/lab/runs/figures.ts``.
+    """
+    found: list[tuple[int, int]] = []
+    for one in ids:
+        first = len(found) if len(found) >= len(_DASHES) else 0
+        colour = _free(one, len(_COLOURS), {colour for colour, _ in found})
+        found.append((colour, _free(first, len(_DASHES), {dash for _, dash in found})))
+    return found
+
+
+def _free(first: int, most: int, used: Collection[int]) -> int:
+    return next((one % most for one in range(first, first + most) if one % most not in used), first % most)
+
+
 def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:
     return sum(name in metrics for metrics in every) > 1
 
 
 def moment(seconds: float) -> str:
     """Date and time of day, by this machine's clock and zone."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OSError, OverflowError, ValueError):
+        return "at an unknown time"
 
 
 def _troubles(run: Kept) -> list[str]:
@@ -311,13 +341,15 @@ def _troubles(run: Kept) -> list[str]:
 def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[str, str]:
     rows = []
     several = len(ranks) > _RANKS
+    measured = _measures(metrics) if several else {}
+    times = {rank: time for rank, steps in RankSteps.of(metrics).items() if (time := steps.time) is not None}
     for name, series in list(metrics.items())[:_METRICS]:
         points = sum(len(columns.values) for columns in series.values())
-        if several:
-            values: Sequence[float | None] = _measures(series)
-        else:
-            values = [series[rank].values[-1] if rank in series and series[rank].values else None for rank in ranks]
-        rows.append([_short(name), points, *map(number, values)])
+        title, newest = saved.values_of(name, series, times)
+        values: Sequence[float | None] = measured.get(title, ())
+        if not several:
+            values = [newest[rank][1] if rank in newest else None for rank in ranks]
+        rows.append([_short(title), points, *map(number, values)])
     caption = "Metrics: " + (
         "last value (mean over ranks), lowest, highest" if several else "the last value of each rank"
     )
@@ -327,12 +359,20 @@ def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[
     return table(caption, ["metric", "points", *titles], rows)
 
 
-def _measures(series: Series) -> tuple[float | None, float | None, float | None]:
-    """Last (the mean over ranks), lowest and highest finite value."""
-    last = [columns.values[-1] for columns in series.values() if columns.values]
-    finite = [value for columns in series.values() for value in columns.values if value - value == 0]
-    mean = sum(last) / len(last) if last else None
-    return mean, min(finite, default=None), max(finite, default=None)
+def _measures(metrics: Mapping[str, Series]) -> dict[str, tuple[float | None, float | None, float | None]]:
+    """Last (the mean over ranks), lowest and highest finite value of each metric; of a speed, the run's alone."""
+    ranks = RankSteps.of(metrics)
+    times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
+    found: dict[str, tuple[float | None, float | None, float | None]] = {}
+    for name, series in metrics.items():
+        title, newest = saved.values_of(name, series, times)
+        if title == name:
+            finite = [value for columns in series.values() for value in columns.values if is_finite(value)]
+            found[name] = newest_value(newest), lowest(finite), max(finite, default=None)
+    for name, value in zip((STEPS_PER_SECOND, SAMPLES_PER_SECOND), speed(ranks), strict=True):
+        if value is not None:
+            found[saved.mean_of(name)] = value, None, None
+    return found
 
 
 def _mean(series: Series) -> tuple[list[float], list[float]]:

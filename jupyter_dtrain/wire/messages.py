@@ -118,7 +118,7 @@ def from_content(content: Any, kind: type[M]) -> M:
     """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``."""
     try:
         return msgspec.convert(content, readable(kind), str_keys=True)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise Refused(f"The message cannot be read: {error}.") from error
 
 

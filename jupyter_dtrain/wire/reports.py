@@ -36,6 +36,8 @@ class WatchReady(msgspec.Struct, frozen=True, tag="watching"):
     """The network interface that reaches the steward, where that is another host."""
     address: str = ""
     """The address of this host there."""
+    instead: str = ""
+    """The folder in which its ranks work, where that of the world cannot be entered."""
 
 
 class Spooled(msgspec.Struct, frozen=True, tag="spooled"):

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from jupyter_dtrain.core.errors import OtherVersion
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.variables import HIDDEN, Variable
 from jupyter_dtrain.core.world import MAX_RANKS
 
@@ -242,7 +242,7 @@ class RankSpec(msgspec.Struct, frozen=True):
         """
         try:
             spec = msgspec.json.decode(line, type=readable(cls))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             spec = None
         if spec is None or spec.protocol != PROTOCOL:
             raise OtherVersion(

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from jupyter_dtrain.core.events import Event, Output, Started, decode, encode
+from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import parse_ranks
 
 RING_BYTES = 4 << 20
@@ -197,7 +196,7 @@ def file_ends(path: str | Path) -> tuple[Event, Event, int] | None:
             if end >= 0 and (start >= 0 or position == 0):
                 try:
                     return decode(first), decode(text[start + 1 : end + 1]), position + end + 1
-                except msgspec.MsgspecError:
+                except UNREADABLE:
                     return None
     return None
 
@@ -209,7 +208,7 @@ def last_outputs(path: str | Path) -> list[Output]:
         file.seek(max(0, file.seek(0, os.SEEK_END) - ENDING))
         for line in file:
             # The first may be cut, and the last may be half written.
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 body = decode(line).body
                 if isinstance(body, Output):
                     found.append(body)
@@ -229,7 +228,7 @@ def read_file(path: str | Path, from_seq: int = 0) -> Iterator[Event]:
                 return
             try:
                 event = decode(line)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 return
             if event.seq >= from_seq:
                 yield event

@@ -325,6 +325,22 @@ class FetchAnswers(StewardRequest[Relayed], frozen=True, tag="fetch"):
     ticket: int
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """How far the runs are stored."""
+
+    ticket: int
+    done: bool
+    """Whether the store has all that the ranks had said when the ticket was given."""
+
+
+class StoreRuns(StewardRequest[Stored], frozen=True, tag="store"):
+    """Have all runs stored up to now, rather than within a second; or ask whether that is done."""
+
+    ticket: int = 0
+    """That of an earlier answer, to ask; 0 to have them stored."""
+    followed: list[Followed] = msgspec.field(default_factory=list)
+
+
 AnyStewardRequest = (
     ReadState
     | ReadRequest
@@ -334,6 +350,7 @@ AnyStewardRequest = (
     | Advance
     | Restart
     | Stop
+    | StoreRuns
     | ReleaseRun
     | KillRanks
     | InterruptRun

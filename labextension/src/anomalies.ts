@@ -1,7 +1,7 @@
-/** Finds ranks that differ from the others: in their values, or in the time that a step takes. */
+/** Finds ranks whose values differ from the others'. */
 
 import type { Column } from "./column";
-import type { Metric, Rank } from "./model";
+import type { Metric } from "./model";
 
 /** The newest points of a series, whose mean counts as its current value. */
 const WINDOW = 20;
@@ -69,21 +69,7 @@ function nowOf(column: Column | undefined, rank: number, value: number): Now | n
   return { rank, mean, noise: Math.sqrt(Math.max(0, squares / count - mean * mean)) };
 }
 
-/** Seconds. A smaller difference between two steps has no cause that a person could mend. */
-const NOTICED = 1e-4;
-
-/** The rank whose steps take over 10 % longer than the others' median, and by which share; null if there is none. */
-export function slowest(ranks: readonly Rank[]): { rank: number; more: number } | null {
-  const known = ranks.filter((rank) => rank.pace !== null && rank.pace > 0);
-  if (known.length < 2) return null;
-  const worst = known.reduce((one, other) => (other.pace! > one.pace! ? other : one));
-  const others = known.filter((rank) => rank !== worst).map((rank) => rank.pace!);
-  const usual = median(others);
-  const more = worst.pace! / usual - 1;
-  return more > 0.1 && worst.pace! - usual > NOTICED ? { rank: worst.rank, more } : null;
-}
-
-export function median(values: readonly number[]): number {
+function median(values: readonly number[]): number {
   const sorted = [...values].sort((one, other) => one - other);
   const half = sorted.length >> 1;
   if (sorted.length === 0) return NaN;

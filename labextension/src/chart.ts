@@ -6,7 +6,7 @@
 
 import uPlot from "uplot";
 import { layOut, extent, smoothed, type Range } from "./layout";
-import { h, setAttribute, setText } from "./dom";
+import { h, nameNode, placeBeside, setAttribute, setText } from "./dom";
 import { outliers } from "./anomalies";
 import type { Mark, Metric } from "./model";
 import type { Theme } from "./theme";
@@ -54,7 +54,7 @@ export class Chart {
   ) {
     this.metric = metric;
     this.theme = theme;
-    const name = h("span", { class: "dtrain-metric", title: metric.name }, metric.name);
+    const name = nameNode(metric.name, "dtrain-metric");
     this.node = h(
       "figure",
       { class: "dtrain-chart" },
@@ -374,11 +374,7 @@ export class Chart {
     const { plot } = this;
     if (plot === null) return;
     const left = plot.valToPos(step, "x") + plot.bbox.left / uPlot.pxRatio;
-    const room = this.frame.clientWidth;
-    const right = left > room / 2;
-    this.readout.style.left = right ? "auto" : `${left + 14}px`;
-    this.readout.style.right = right ? `${room - left + 14}px` : "auto";
-    this.readout.style.maxWidth = `${Math.max(120, (right ? left : room - left) - 24)}px`;
+    placeBeside(this.readout, left, this.frame.clientWidth);
   }
 
   private press(event: KeyboardEvent): void {

@@ -36,6 +36,35 @@ export function setAttribute(element: Element, name: string, value: string | nul
   else element.setAttribute(name, value);
 }
 
+/** The space between a readout and the cursor, or the edge, in pixels. */
+const GAP = 14;
+const EDGE = 2;
+
+/** Put a readout beside a cursor at `left`, on the side that has more room, and within a box that is `room` wide. */
+export function placeBeside(readout: HTMLElement, left: number, room: number): void {
+  const { style } = readout;
+  style.left = "0";
+  style.maxWidth = `${room - 2 * EDGE}px`;
+  const width = readout.offsetWidth;
+  const wanted = left > room / 2 ? left - GAP - width : left + GAP;
+  style.left = `${Math.max(EDGE, Math.min(wanted, room - EDGE - width))}px`;
+}
+
+/** The end of a longer name stays in sight: there names of one family differ. */
+const LONG_NAME = 24;
+const END = 14;
+
+/** A name in a place that may be too narrow for it, which is then cut in its middle. */
+export function nameNode(name: string, className: string): HTMLElement {
+  const parts = nameParts(name).map((part) => h("span", {}, part));
+  return h("span", { class: className, title: name }, ...parts);
+}
+
+/** A name in two parts, of which the first may be cut; the second is empty for a short one. */
+export function nameParts(name: string): [head: string, tail: string] {
+  return name.length > LONG_NAME ? [name.slice(0, -END), name.slice(-END)] : [name, ""];
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An SVG icon from one path in a 12 × 12 box. */

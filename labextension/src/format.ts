@@ -51,6 +51,12 @@ export function rate(value: number): string {
   return value >= 1000 ? count(value) : value.toPrecision(3);
 }
 
+/** How much longer than the others' a slow rank's step takes: by `more`, as a share of theirs. */
+export function longer(more: number): string {
+  if (more < 1) return `${(100 * more).toFixed(0)} % longer than the others'`;
+  return `${(1 + more).toFixed(1)} times as long as the others'`;
+}
+
 /** Ranks as ranges: `0-3,5`. */
 export function rankList(ranks: readonly number[]): string {
   const spans: [number, number][] = [];

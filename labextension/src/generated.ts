@@ -17,6 +17,9 @@ export type Steps = string | [number, number, number];
  * `gpu_total`: Bytes.
  * `pace`: Seconds per step.
  * `host_memory`: Bytes of memory that its host has.
+ * `workers`: Processes that its code has started; null without any.
+ * `workers_memory`: Bytes of memory that they hold.
+ * `slower`: By which share its steps take longer than the others' median; null unless it is the slow rank.
  */
 export type RankRow = [
   rank: number,
@@ -30,6 +33,9 @@ export type RankRow = [
   gpu_total?: number | null,
   pace?: number | null,
   host_memory?: number | null,
+  workers?: number | null,
+  workers_memory?: number | null,
+  slower?: number | null,
 ];
 
 /**
@@ -156,6 +162,12 @@ export interface RunDocument {
   marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
+  /** The step of the rank that is furthest ahead. */
+  step?: number | null;
+  /** The mean from its first step on. */
+  steps_per_second?: number | null;
+  /** The mean of all ranks together, in the same time. */
+  samples_per_second?: number | null;
   metrics: MetricPart[];
   /** Metrics that are not in the document; missing in old notebooks. */
   left_out?: number;
@@ -185,6 +197,12 @@ export interface Status {
   marks?: Mark[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
+  /** The step of the rank that is furthest ahead. */
+  step?: number | null;
+  /** The mean from its first step on. */
+  steps_per_second?: number | null;
+  /** The mean of all ranks together, in the same time. */
+  samples_per_second?: number | null;
 }
 
 /**
@@ -267,13 +285,15 @@ export interface RunSummary {
   number: number;
   /** The id of its cell in the notebook; empty if unknown. */
   cell: string;
-  /** The step of the slowest rank. */
+  /** The step of the rank that is furthest ahead. */
   step: number | null;
   ranks: number[];
   outcome: RunOutcome;
   /** Seconds since the epoch. */
   started: number;
   ended: number | null;
+  /** The seconds that it took; null while it goes on. */
+  elapsed: number | null;
   /** The number of ranks in each state. */
   states: Record<string, number>;
 }
@@ -344,6 +364,7 @@ export interface AttentionMessage {
  * One rank of a world.
  * `words`: Why the rank is dead; empty if it is not.
  * `waits`: The call in which it waits for other ranks; empty if it does not.
+ * `fresh`: Whether another process was this rank in its newest run, so that nothing of that run is this one's.
  */
 export type WorldRank = [
   rank: number,
@@ -356,6 +377,7 @@ export type WorldRank = [
   words: string,
   waits: string,
   role: string,
+  fresh: boolean,
 ];
 
 /** All ranks of a world that the page watches. */
@@ -390,12 +412,12 @@ export interface NewsMessage {
   steps?: string;
 }
 
-/** A loss of a stored run, as the mean over the ranks that have logged it. */
+/** A loss of a stored run. */
 export interface Loss {
   name: string;
-  /** The newest value; None where it is not finite on one of them. */
+  /** The newest value, the mean over the ranks that have come as far as any; None where one is not finite. */
   last: number | null;
-  /** The lowest finite value of each. */
+  /** The lowest finite value, on whichever rank. */
   best: number | null;
   /** The step of the newest value. */
   step: number;
@@ -417,6 +439,8 @@ export interface StoredRun {
   size: number;
   outcome: RunOutcome;
   remark: string;
+  /** How it ended, in words. */
+  ending: string;
   /** Seconds since the epoch. */
   started: number;
   elapsed: number;
@@ -478,6 +502,8 @@ export interface HeldRow {
 
 /** The variables of ranks. */
 export interface HeldVariables {
+  /** Whether ranks have the same. */
+  words: string;
   rows: HeldRow[];
   /** Further variables. */
   left_out: number;

@@ -23,11 +23,16 @@ export interface Rank {
   memory: number | null;
   /** The memory of its host, in bytes. */
   hostMemory: number | null;
-  /** In per cent of one core. */
+  /** Processes that its code has started, such as those of a DataLoader, and their memory in bytes. */
+  workers: number;
+  workersMemory: number;
+  /** In per cent of one core, with its workers. */
   cpu: number | null;
   gpu: { utilisation: number | null; used: number; total: number } | null;
   /** Seconds per step. */
   pace: number | null;
+  /** By which share its steps take longer than the others' median; null unless it is the slow rank. */
+  slower: number | null;
   words: string;
 }
 
@@ -135,6 +140,10 @@ export class RunModel {
   size = 0;
   outcome: Outcome = "running";
   remark = "";
+  /** The step of the rank that is furthest ahead; null before the first. */
+  step: number | null = null;
+  /** Means from the first step on; of samples, for all ranks together. */
+  speed: { steps: number | null; samples: number | null } = { steps: null, samples: null };
   elapsed = 0;
   nodes: string[] = [];
   ranks: Rank[] = [];
@@ -177,12 +186,6 @@ export class RunModel {
     return Math.max(0, Math.floor((performance.now() - this.began + 20) / 1000));
   }
 
-  /** The step of the rank that is furthest ahead: it counts as the step of the run. */
-  get step(): number | null {
-    const steps = this.ranks.map((rank) => rank.step).filter((step) => step !== null);
-    return steps.length > 0 ? Math.max(...steps) : null;
-  }
-
   /** Set the clock by a message: the one that took least time is right, unless the clock is wrong by much. */
   private setClock(): void {
     const began = performance.now() - 1000 * this.elapsed;
@@ -213,6 +216,8 @@ export class RunModel {
       const { thinned, reading } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
       this.reading = reading;
+      this.step = other.step;
+      this.speed = other.speed;
       this.remark = other.remark;
       this.marks = other.marks;
       this.version = Math.max(version, this.version + 1);
@@ -290,8 +295,14 @@ export class RunModel {
       gpu: row[8] == null ? null : { utilisation: row[6] ?? null, used: row[7] ?? 0, total: row[8] },
       pace: row[9] ?? null,
       hostMemory: row[10] ?? null,
+      workers: row[11] ?? 0,
+      workersMemory: row[12] ?? 0,
+      slower: row[13] ?? null,
       words: status.words[String(row[0])] ?? "",
     }));
+    // Notebooks of earlier versions have neither step nor speed of the run, but those of its ranks.
+    this.step = status.step ?? this.ranks.reduce<number | null>((one, { step }) => later(one, step), null);
+    this.speed = { steps: status.steps_per_second ?? null, samples: status.samples_per_second ?? null };
     this.bars = status.bars.map(([number, name, parts]) => ({
       number,
       name,
@@ -368,6 +379,10 @@ function actionsOf(rows: Uint16Array): Action[] {
     });
   }
   return found;
+}
+
+function later(one: number | null, other: number | null): number | null {
+  return one === null || other === null ? (one ?? other) : Math.max(one, other);
 }
 
 function kindOf(value: number): string {

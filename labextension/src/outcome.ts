@@ -11,6 +11,9 @@ export interface Ending {
   title: string;
 }
 
+/** What it means that a run ended well, but with NaN. */
+export const STRANGE = "A metric's last value is not finite.";
+
 /**
  * `last`: the last values of its metrics. If one is not finite, a run that every rank ended well is not well.
  * `remark`: more about a run that ended well, such as `rank 1 was replaced`.
@@ -23,7 +26,7 @@ export function endingOf(outcome: Outcome, last: readonly number[], remark: stri
     const title = remark === "" ? OUTCOMES.ok : "It went on when ranks were lost, and ended well.";
     return { outcome, words: `ok${more}`, title };
   }
-  return { outcome: "nan", words: `ok, but ${number(strange)}${more}`, title: "A metric's last value is not finite." };
+  return { outcome: "nan", words: `ok, but ${number(strange)}${more}`, title: STRANGE };
 }
 
 /** The same for a run whose metrics are at hand. */

@@ -5,12 +5,12 @@ import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
-import { median, outliers, slowest } from "./anomalies";
+import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import { onThemeChange, themeOf, type Theme } from "./theme";
-import { clock, count, duration, rankList, rate } from "./format";
+import { clock, count, duration, longer, rankList, rate } from "./format";
 
 export type Question = "interrupt" | "stacks" | "output";
 
@@ -211,7 +211,7 @@ export class RunPanel {
     for (const metric of lossLike) {
       for (const [rank, words] of outliers(metric)) apart.set(rank, `${metric.name} ${words}`);
     }
-    this.showSummary(metrics);
+    this.showSummary();
     this.strip.update(model, this.chosen, apart);
     this.bars.update(model);
     this.tools.hidden = metrics.length === 0;
@@ -261,7 +261,7 @@ export class RunPanel {
     place.classList.toggle("dtrain-single", metrics.length === 1);
   }
 
-  private showSummary(metrics: Metric[]): void {
+  private showSummary(): void {
     const { model } = this;
     const going = model.outcome === "running";
     const { outcome, words, title } =
@@ -282,19 +282,12 @@ export class RunPanel {
       clock(this.paused ? model.elapsed : model.clock),
     ];
     if (model.step !== null) parts.push(`step ${count(model.step)}`);
-    const paces = model.ranks.map((rank) => rank.pace).filter((pace) => pace !== null);
-    const speed = (name: string): number | null => {
-      const last = [...(metrics.find((metric) => metric.name === name)?.last.values() ?? [])];
-      const finite = last.filter((value) => Number.isFinite(value));
-      return finite.length > 0 ? finite.reduce((sum, value) => sum + value, 0) / finite.length : null;
-    };
-    const own = speed("steps/s");
-    const pace = paces.length > 0 ? median(paces) : own === null ? 0 : 1 / own;
-    if (pace > 0) parts.push(`${rate(1 / pace)} steps/s`, `${duration(pace)}/step`);
-    const samples = speed("samples/s");
+    const { steps, samples } = model.speed;
+    if (steps !== null) parts.push(`${rate(steps)} steps/s`, `${duration(1 / steps)}/step`);
     if (samples !== null) parts.push(`${rate(samples)} samples/s`);
-    const slow = slowest(model.ranks);
-    if (slow !== null) parts.push(`rank ${slow.rank} is ${(100 * slow.more).toFixed(0)} % slower`);
+    for (const { rank, slower } of model.ranks) {
+      if (slower !== null) parts.push(`steps of rank ${rank} take ${longer(slower)}`);
+    }
     if (model.thinned) parts.push("points thinned; Run.metrics has all of them");
     setText(this.summary, parts.join(" · "));
     for (const [node, fault] of [[this.reading, 0] as const, [this.fault, 1] as const]) {

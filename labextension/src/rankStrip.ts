@@ -8,11 +8,10 @@
 
 import type { RankState } from "./runDocument";
 import { h, icon, setAttribute, setText } from "./dom";
-import { slowest } from "./anomalies";
 import type { Rank } from "./model";
 import { oddOnes, together } from "./standing";
 import { heat } from "./theme";
-import { bytes, count, duration } from "./format";
+import { bytes, count, duration, longer } from "./format";
 
 export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
@@ -89,7 +88,6 @@ export class RankStrip {
     const model = kind === "folded" ? this.fold(whole, apart) : whole;
     const layout = `${kind}:${model.nodes.join("|")}:${model.ranks.map((rank) => `${rank.rank}@${rank.node}`).join()}`;
     if (layout !== this.layout) this.build(model, kind, layout);
-    const slow = slowest(model.ranks);
     const longest = Math.max(...model.ranks.map((rank) => rank.pace ?? 0));
     const values = model.ranks.map(MEASURES[this.measure][1]);
     const known = values.filter((value) => value !== null);
@@ -104,9 +102,8 @@ export class RankStrip {
         tile.button.dataset.state = rank.state;
       }
       setText(tile.state, stateWords(rank));
-      const isSlow = slow?.rank === rank.rank;
       const differs = apart.get(rank.rank);
-      tile.button.classList.toggle("dtrain-slow", isSlow);
+      tile.button.classList.toggle("dtrain-slow", rank.slower !== null);
       tile.button.classList.toggle("dtrain-apart", differs !== undefined);
       setAttribute(tile.button, "aria-pressed", String(chosen === rank.rank));
       const step = rank.step === null ? "" : `step ${count(rank.step)}`;
@@ -115,7 +112,7 @@ export class RankStrip {
       const use = useOf(rank);
       if (kind === "few") {
         setText(tile.line, [step, pace].filter((part) => part !== "").join(" · "));
-        const held = memory === null ? "" : bytes(memory.used);
+        const held = memory?.words ?? "";
         const share = use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`;
         setText(tile.use, [held, share].filter((part) => part !== "").join(" · "));
       }
@@ -131,8 +128,8 @@ export class RankStrip {
         `${rank.name ?? `rank ${rank.rank}`}: ${stateWords(rank)}`,
         step,
         pace,
-        isSlow ? `${(100 * slow.more).toFixed(0)} % slower than the others` : "",
-        memory === null ? "" : `${bytes(memory.used)}${memory.total === null ? "" : ` of ${bytes(memory.total)}`}`,
+        rank.slower === null ? "" : `steps take ${longer(rank.slower)}`,
+        memory === null ? "" : `${memory.words}${memory.total === null ? "" : ` of ${bytes(memory.total)}`}`,
         use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`,
         differs ?? "",
         rank.state === "waiting" ? "" : rank.words,
@@ -156,8 +153,10 @@ export class RankStrip {
           ...members[0]!,
           ...all,
           memory: null,
+          workers: 0,
           gpu: null,
           cpu: null,
+          slower: null,
           rank: -1 - node,
           node: 2,
           name: `${host} ${list}`,
@@ -253,9 +252,13 @@ export class RankStrip {
   }
 }
 
-export function memoryOf(rank: Rank): { used: number; total: number | null } | null {
-  if (rank.gpu !== null) return { used: rank.gpu.used, total: rank.gpu.total };
-  return rank.memory === null ? null : { used: rank.memory, total: rank.hostMemory };
+/** The memory of its GPU; without one that of its host, which its workers use, too. */
+export function memoryOf(rank: Rank): { used: number; total: number | null; words: string } | null {
+  const { gpu, memory, workers, workersMemory } = rank;
+  if (gpu !== null) return { used: gpu.used, total: gpu.total, words: bytes(gpu.used) };
+  if (memory === null) return null;
+  const more = workers === 0 ? "" : ` + ${bytes(workersMemory)} in ${workers} worker${workers === 1 ? "" : "s"}`;
+  return { used: memory + workersMemory, total: rank.hostMemory, words: bytes(memory) + more };
 }
 
 export function useOf(rank: Rank): number | null {

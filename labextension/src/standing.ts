@@ -1,6 +1,5 @@
 /** The ranks of a large world in few places: the odd ones one by one, all by host. The text of a cell does the same. */
 
-import { slowest } from "./anomalies";
 import { rankList } from "./format";
 import type { Rank } from "./model";
 import type { RankState } from "./runDocument";
@@ -33,10 +32,9 @@ function counted(ranks: readonly Rank[]): [RankState, number][] {
 /** The ranks that are not in the most common state, then the slowest and those in `apart`; the gravest first. */
 export function oddOnes<R extends Rank>(ranks: readonly R[], apart?: ReadonlyMap<number, string>): R[] {
   const common = counted(ranks)[0]?.[0];
-  const slow = slowest(ranks)?.rank;
   const place = (rank: R): number => (rank.state === common ? GRAVE.length + 1 : gravity(rank));
   return ranks
-    .filter((rank) => rank.state !== common || rank.rank === slow || apart?.has(rank.rank))
+    .filter((rank) => rank.state !== common || rank.slower !== null || apart?.has(rank.rank))
     .sort((one, other) => place(one) - place(other) || one.rank - other.rank)
     .slice(0, ODD);
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { outliers, slowest } from "../src/anomalies";
-import { Metric, type Rank } from "../src/model";
+import { outliers } from "../src/anomalies";
+import { Metric } from "../src/model";
 
 function metric(...last: number[]): Metric {
   const found = new Metric("loss");
@@ -52,32 +52,5 @@ describe("a saved run of many ranks", () => {
     found.columns.get(0)!.values.fill(8, 25, 40);
     found.setBand({ steps: none, mean: none, low: none, high: none }, { last, bad: [] });
     expect([...outliers(found).keys()]).toEqual([50]);
-  });
-});
-
-describe("the slowest rank", () => {
-  const ranks = (...paces: (number | null)[]): Rank[] =>
-    paces.map((pace, rank) => ({
-      rank,
-      node: 0,
-      state: "running",
-      step: 1,
-      memory: null,
-      hostMemory: null,
-      cpu: null,
-      gpu: null,
-      pace,
-      words: "",
-    }));
-
-  it("is reported with how much longer its steps take", () => {
-    expect(slowest(ranks(0.01, 0.01, 0.02, 0.01))).toEqual({ rank: 2, more: 1 });
-  });
-
-  it("is not reported if all are about as fast, or if their pace is unknown", () => {
-    expect(slowest(ranks(0.01, 0.0105, 0.0101))).toBeNull();
-    expect(slowest(ranks(4e-6, 8e-5))).toBeNull();
-    expect(slowest(ranks(0.01))).toBeNull();
-    expect(slowest(ranks(null, null))).toBeNull();
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { freeSlot, metricFigures, metricNames, resourceFigures, styleOf, type Chosen } from "../src/lab/runs/figures";
+import { metricFigures, metricNames, resourceFigures, styleOf, withSlots, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
 import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
@@ -25,7 +25,19 @@ function points(xs: number[], ys: number[]): Points {
 
 function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
   const none = { name: "", note: "", tags: [], kept: false, remark: "", source: "", losses: [] };
-  return { id, ...none, world: "w", number: id, ranks: 2, size: 2, outcome: "ok", started: id, elapsed: 1, ...more };
+  return {
+    id,
+    ...none,
+    world: "w",
+    number: id,
+    ranks: 2,
+    size: 2,
+    outcome: "ok",
+    started: id,
+    elapsed: 1,
+    ending: "ok",
+    ...more,
+  };
 }
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
@@ -113,7 +125,20 @@ describe("charts", () => {
     const styles = Array.from({ length: 40 }, (_, slot) => JSON.stringify(styleOf(slot)));
     expect(new Set(styles).size).toBe(40);
     expect(styleOf(1).dash).not.toBe(styleOf(0).dash);
-    expect(freeSlot([0, 1, 3])).toBe(2);
+    // Those of tests/store/test_reading.py.
+    const some = [...withSlots(new Map(), [17, 9, 42]).values()].map(styleOf);
+    expect(some.map(({ colour, dash }) => [colour, dash])).toEqual([
+      [1, 0],
+      [2, 1],
+      [3, 2],
+    ]);
+    expect(styleOf(withSlots(withSlots(new Map(), [3, 4]), [12]).get(12)!).colour).toBe(5);
+    expect(
+      withSlots(
+        new Map(),
+        Array.from({ length: 100 }, (_, id) => id),
+      ).size,
+    ).toBe(100);
   });
 });
 
@@ -188,20 +213,17 @@ describe("a picture", () => {
 });
 
 describe("the ending of a run", () => {
-  const loss = { name: "loss", last: 1, step: 1, best: 1 };
-
   it("is not well when its loss is no number, though every rank ended well", () => {
-    expect(endingOfStored(run(1, { losses: [loss] }))).toMatchObject({ outcome: "ok", words: "ok" });
-    const nan = { losses: [loss, { ...loss, last: null }] };
-    expect(endingOfStored(run(1, nan))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
-    expect(endingOfStored(run(1, { ...nan, outcome: "error" })).words).toBe("error");
+    expect(endingOfStored(run(1))).toMatchObject({ outcome: "ok", words: "ok" });
+    expect(endingOfStored(run(1, { ending: "ok, but NaN" }))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
+    expect(endingOfStored(run(1, { outcome: "error", ending: "error" })).words).toBe("error");
   });
 
   it("says what became of lost ranks when it went on without them, and only then", () => {
     const remark = "rank 1 was replaced";
-    expect(endingOfStored(run(1, { remark }))).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
-    const nan = { remark, losses: [{ ...loss, last: null }] };
-    expect(endingOfStored(run(1, nan)).words).toBe("ok, but NaN, rank 1 was replaced");
-    expect(endingOfStored(run(1, { remark, outcome: "interrupted" })).words).toBe("interrupted");
+    const found = endingOfStored(run(1, { remark, ending: `ok, ${remark}` }));
+    expect(found).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
+    expect(found.title).toBe("It went on when ranks were lost, and ended well.");
+    expect(endingOfStored(run(1, { remark, outcome: "interrupted", ending: "interrupted" })).words).toBe("interrupted");
   });
 });

@@ -23,8 +23,11 @@ function ranks(states: Record<number, RankState> = {}, most: RankState = "runnin
     memory: 1e9,
     hostMemory: null,
     cpu: 99,
+    workers: 0,
+    workersMemory: 0,
     gpu: null,
     pace: rank === 900 ? 0.2 : 0.1,
+    slower: rank === 900 ? 1 : null,
     words: "",
   }));
 }
@@ -118,12 +121,19 @@ describe("the sidebar's list of 1,024 ranks", () => {
       "",
       "",
       "",
+      false,
     ]);
     const trans = {
       __: (text: string, ...parts: unknown[]) =>
         parts.reduce<string>((one, part, at) => one.replace(`%${at + 1}`, String(part)), text),
     };
-    const props = { world: { id: "w", name: "many" } as World, details, actions: {} as Actions, trans: trans as never };
+    const props = {
+      world: { id: "w", name: "many" } as World,
+      named: false,
+      details,
+      actions: {} as Actions,
+      trans: trans as never,
+    };
     const place = document.createElement("div");
     document.body.append(place);
     createRoot(place).render(createElement(RankList, props));

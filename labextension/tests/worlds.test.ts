@@ -92,7 +92,19 @@ function item(id: string): Item {
   };
 }
 
-const row = (rank: number, state: RankRow[6]): RankRow => [rank, 0, "host", rank, "cpu", 100 + rank, state, "", "", ""];
+const row = (rank: number, state: RankRow[6], fresh = false): RankRow => [
+  rank,
+  0,
+  "host",
+  rank,
+  "cpu",
+  100 + rank,
+  state,
+  "",
+  "",
+  "",
+  fresh,
+];
 
 function status(run: number, states: string[]): Record<string, unknown> {
   const ranks = states.map((state, rank) => [rank, 0, state, 5, 1000, 50]);
@@ -199,6 +211,7 @@ describe("the worlds of a page", () => {
       outcome: "running" as const,
       started: 0,
       ended: null,
+      elapsed: null,
       states: {},
     };
     const all = [world("a", { started: 1 }), world("b", { started: 3 }), world("c", { started: 2, run, runs: [run] })];
@@ -227,7 +240,34 @@ describe("the worlds of a page", () => {
       ["idle", 5, 1000],
       ["dead", 5, 1000],
     ]);
+    // Another process has the number since: nothing of the old one is shown for it.
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "idle", true)] });
+    expect(details.ranks.map((rank) => [rank.state, rank.step, rank.memory])).toEqual([
+      ["idle", 5, 1000],
+      ["idle", null, null],
+    ]);
     expect(details.nodes).toEqual(["host"]);
+  });
+
+  it("keeps the last measurements of a process in a run that ends before its ranks measure anything", () => {
+    last().begin();
+    last().tell({ type: "worlds", worlds: [world("w")] });
+    last().tell({ type: "ranks", world: "w", ranks: [row(0, "idle"), row(1, "idle")] });
+    const details = worlds.of("w");
+    const measured = (): unknown[] => details.ranks.map((rank) => [rank.memory, rank.old]);
+    const run = { ...status(3, ["ok", "ok"]), metrics: [], seq: 0 };
+    last().tell({ type: "run", world: "w", source: "x", document: run });
+    expect(measured()).toEqual([
+      [1000, false],
+      [1000, false],
+    ]);
+    const ranks = [0, 1].map((rank) => [rank, 0, "ok", 5]);
+    const brief = { ...run, run: 4, ranks };
+    last().tell({ type: "run", world: "w", source: "x", document: brief });
+    expect(measured()).toEqual([
+      [1000, true],
+      [1000, true],
+    ]);
   });
 
   it("shows all runs that go on, and forgets those that have ended", () => {
@@ -240,6 +280,7 @@ describe("the worlds of a page", () => {
       outcome: "running",
       started: 0,
       ended: null,
+      elapsed: null,
       states: {},
     });
     const one = summary(3, 0);

@@ -314,6 +314,9 @@ def test_notebook_7_shows_the_same(browser, tmp_path_factory):
         page.locator(".dtrain-run").get_by_role("button", name="Interrupt").click()
         wait_idle(page)
         expect(page.locator(".dtrain-badge")).to_have_text("interrupted")
+        with page.expect_popup() as opened:
+            panel.get_by_role("button", name="Open the Runs tab").click()
+        expect(opened.value.locator(".dtrain-runs-legend li")).to_have_count(1)
         server.leave(page)
     finally:
         server.close()

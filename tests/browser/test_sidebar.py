@@ -67,7 +67,7 @@ def test_a_world_is_started_from_the_dialog_and_attached(steered):
     world = panel.locator(".dtrain-world")
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(world).to_contain_text("4 ranks")
-    expect(world).to_contain_text("no driver yet: ends in")
+    expect(world).to_contain_text("no notebook uses it yet: ends by itself in")
     ranks = panel.locator(".dtrain-ranks li")
     expect(ranks).to_contain_text(["chief · cpu", "worker · cpu", "worker · cpu", "ps · cpu"])
     attach(panel)

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from jupyter_dtrain.core.events import Gpu, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns, Slow, Speed, StepTime
 from jupyter_dtrain.core.pipelines import Action, Timeline
 from jupyter_dtrain.view.document import Picture, document
 from tests.browser.lab import SHOTS
@@ -50,7 +50,10 @@ def picture(size, *, nodes=1, points=300, names=("loss",)):
         },
         progress={rank: [Progress(1, "epoch", 100 + rank % 20, 200, 50.0, "")] for rank in range(size)},
         hosts={rank: f"node-{rank * nodes // size}" for rank in range(size)},
-        pace={rank: 0.03 if rank == 5 else 0.02 for rank in range(size)},
+        pace={rank: StepTime(points, points * (0.03 if rank == 5 else 0.02)) for rank in range(size)},
+        steps=dict.fromkeys(range(size), points - 1),
+        speed=Speed(50.0, 1600.0),
+        slow=Slow(5, 0.5) if size > 5 else None,
     )
 
 
@@ -91,7 +94,9 @@ def test_few_ranks_are_tiles_that_show_what_each_does(stage):
     expect(page.locator(".dtrain-apart")).to_have_attribute("data-rank", "7")
     expect(page.locator(".dtrain-note").first).to_have_text("▲ rank 7 is above the others")
     assert "10.0 GB · GPU 50 %" in page.locator(".dtrain-tile").first.text_content()
-    expect(page.locator(".dtrain-summary")).to_contain_text("rank 5 is 50 % slower")
+    expect(page.locator(".dtrain-summary")).to_contain_text(
+        "50.0 steps/s · 20.0 ms/step · 1,600 samples/s · steps of rank 5 take 50 % longer than the others'"
+    )
     expect(page.locator(".dtrain-more summary")).to_have_text("1 more: lr")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from jupyter_dtrain.core.causes import blocks, summary
@@ -155,6 +156,15 @@ def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
     assert places == sorted(places)
     assert text.splitlines()[-3].endswith("Connection closed by peer [127.0.0.1]:2342 (ranks 0,3)")
     assert summary(run) == f"ValueError: bad shape (rank 2); {KILLED}; ranks 0,3 stopped because of that"
+
+
+def test_an_error_that_came_after_the_release_stands_below_the_one_before_it(ended_run):
+    """Threads were released, or lost their connection to one that was: the cells missed what they were to bring."""
+    missed = Error("IndexError", "list index out of range", [cell(4, "train")])
+    run = ended_run(3, {0: missed, 1: msgspec.structs.replace(missed, released=True), 2: value_error()}, source=SOURCE)
+    heads = [line for line in plain(run).splitlines() if " on rank" in line]
+    assert heads == ["ValueError on rank 2", "IndexError on ranks 0-1"]
+    assert summary(run) == "ValueError: bad shape (rank 2); IndexError: list index out of range (ranks 0-1)"
 
 
 def test_a_rank_that_hears_of_a_release_before_its_own_counts_as_released(ended_run):

@@ -25,6 +25,8 @@ OTHERS = {0: "ok", 2: "ok", 3: "ok"}
         (OTHERS | {0: "lost", 1: "lost"}, [{0: "ok", 1: "ok"}], ("ok", "ranks 0-1 were replaced")),
         (OTHERS | {0: "lost", 1: "lost"}, [{1: "ok"}], ("ok", "rank 1 was replaced, rank 0 was lost")),
         (OTHERS | {1: "lost"}, [{1: "error"}], ("error", "")),
+        (OTHERS | {1: "lost"}, [{1: "interrupted"}], ("ok", "rank 1 was lost")),
+        (OTHERS | {1: "lost"}, [{1: "lost"}, {1: "interrupted"}], ("ok", "rank 1 was lost")),
         (OTHERS | {1: "lost", 2: "error"}, [{1: "ok"}], ("error", "")),
         (OTHERS | {1: "lost", 2: "interrupted"}, [{1: "interrupted"}], ("interrupted", "")),
         ({0: "lost", 1: "lost"}, [], ("lost", "")),

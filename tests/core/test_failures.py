@@ -109,3 +109,4 @@ def test_the_end_of_mpiexec_names_the_ranks_that_go_on():
     assert "mpiexec has ended (exit code 3). Rank 1 goes on. %distributed restart" in describe_mpiexec_end(3, [1], 3)
     assert "mpiexec has ended (SIGKILL). The ranks go on. %distributed restart" in describe_mpiexec_end(-9, [0, 1], 2)
     assert "and so have all ranks. %distributed restart" in describe_mpiexec_end(3, [], 2)
+    assert "all ranks: another process may have sent it" in describe_mpiexec_end(0, [], 2, ends_ranks=True)

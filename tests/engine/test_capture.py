@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import socket
 import warnings
 
 import pytest
@@ -93,21 +94,26 @@ def test_a_flush_makes_text_safe(running, path_of):
     assert ["safe\n"] == [e.body.text for e in read_file(path_of(1)) if isinstance(e.body, Output)]
 
 
-def test_in_a_forked_child_a_stream_writes_to_its_descriptor(running, pipe):
-    """The recorder's thread does not live there."""
-    read, write = pipe
-    stream = RankStream(running, "stdout", write)
+def test_in_a_forked_child_a_stream_writes_whole_lines_to_its_descriptor(running):
+    """The recorder's thread does not live there, and other children write at the same time."""
+    read, write = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is a message
+    stream = RankStream(running, "stdout", write.fileno())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: forks of a process with threads
         pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):
-            stream.write("child ü\n")
+            print("child", "ü", 1, file=stream)
+            stream.write(f"{'a' * 3000}\n{'b' * 3000}\n")
+            stream.write("unfinished")
             stream.flush()
         os._exit(0)
     os.waitpid(pid, 0)
+    write.close()
 
-    assert "child ü\n".encode() == os.read(read, 100)
+    written = [piece.decode() for piece in iter(lambda: read.recv(1 << 16), b"")]
+    read.close()
+    assert written == ["child ü 1\n", f"{'a' * 3000}\n", f"{'b' * 3000}\n", "unfinished"]
 
 
 def test_messages_of_the_display_hooks_become_events(running, heard):

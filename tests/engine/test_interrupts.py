@@ -247,11 +247,10 @@ def test_an_awaited_call_is_cancelled(interrupts):
     """No code of the cell is on the stack then, and the loop's own frames stay whole."""
 
     async def main() -> str:
-        task = asyncio.ensure_future(asyncio.sleep(20))
         asyncio.get_running_loop().call_later(0.05, threading.Thread(target=interrupts.send).start)
-        with interrupts.enabled(), interrupts.cancelling(task):
+        with interrupts.enabled():
             try:
-                await task
+                await interrupts.wait_for(asyncio.sleep(20))
             except asyncio.CancelledError:
                 return "cancelled"
         return "went on"

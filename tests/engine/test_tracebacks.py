@@ -6,6 +6,7 @@ import linecache
 import sys
 import sysconfig
 import threading
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,16 @@ import pytest
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.main_thread import MainThread
 from jupyter_dtrain.engine.plugins import Plugins
-from jupyter_dtrain.engine.tracebacks import MAX_DEPTH, MAX_FRAMES, MAX_MEMBERS, MAX_NOTES, MAX_TEXT, Tracebacks
+from jupyter_dtrain.engine.tracebacks import (
+    MAX_DEPTH,
+    MAX_FRAMES,
+    MAX_MEMBERS,
+    MAX_NOTES,
+    MAX_TEXT,
+    PACKAGE,
+    Tracebacks,
+    blame_users,
+)
 from jupyter_dtrain.engine.words import Words
 from tests.steward.until import until
 
@@ -263,3 +273,23 @@ def test_a_group_keeps_its_first_members_to_some_depth(tracebacks):
     assert [str(n) for n in range(MAX_MEMBERS)] == [member.evalue for member in wide.members]
     assert wide.left_out == 4
     assert (depth, deep.left_out) == (MAX_DEPTH, 1)
+
+
+@pytest.mark.parametrize(("stacklevel", "line"), [(1, 3), (2, 5), (3, 6), (99, 0)])
+def test_a_warning_names_the_line_that_it_would_name_without_our_frames(monkeypatch, stacklevel, line):
+    """A function of ours stands between the caller and the library that warns."""
+    monkeypatch.setattr(warnings, "warn", warnings.warn)
+    blame_users()
+    stand_in = execute("def stand_in(call): return call()", f"{PACKAGE}frameworks/x.py")["stand_in"]
+    source = f"""import warnings
+def library():
+    warnings.warn("said", stacklevel={stacklevel})
+def user():
+    return stand_in(library)
+user()"""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        execute(source, "<1>", {"stand_in": stand_in})
+
+    assert [("said", line or told[0].lineno)] == [(str(one.message), one.lineno) for one in told]
+    assert (told[0].filename == "<1>") == bool(line)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 SIZES = (2, 3)
@@ -59,6 +61,9 @@ def spinning(words):
     while True: pass
 def sleeping(words): time.sleep(1000)
 def with_child(words): subprocess.run(["sleep", "1000"])
+def with_deaf_child(words):
+    subprocess.Popen(["sh", "-c", "trap '' INT; sleep 1000; true"])
+    time.sleep(1000)
 def swallowing(words):
     while True:
         try: time.sleep(0.1)
@@ -99,27 +104,53 @@ def logging():
     for step in range(100): jupyter_dtrain.log(storm=step)
 def forking(): subprocess.run(["true"], check=True)
 
-def perform(way, at=None, fault=None, words=""):
-    value = None
-    for place, (before, collective) in enumerate(way):
-        before()
-        if place == at:
+def perform(notes, way, at=None, fault=None, words=""):
+    with open(f"{notes}-{rank}", "a", buffering=1) as file:
+        def note(word, place): print(word, place, time.monotonic(), file=file)
+        value = None
+        for place, (before, collective) in enumerate(way):
+            before()
+            note(before.__name__, place)
+            if place == at:
+                note("struck", place)
+                fault(words)
+            note("enters", place)
+            try:
+                value = collective()
+            except BaseException:
+                note("thrown", place)
+                raise
+            note("leaves", place)
+        if at == len(way):
+            note("struck", at)
             fault(words)
-        value = collective()
-    if at == len(way):
-        fault(words)
     return value
 """
 
 BENIGN = ("computing", "printing", "logging", "forking")
 COLLECTIVES = ("with_torch", "with_mpi", "in_thread", "with_barrier", "with_window", "with_large_sends")
-RAISES = (*("raising", "muted", "exiting", "based", "pressed", "recursing", "noted", "stray", "child_raises"),)
-DIES = ("leaving", "gone", "killed", "ended", "crashed")
-STUCK = ("spinning", "sleeping", "with_child", "swallowing", "holding")
+LINES, POINTS = 200, 100
+"""How many lines ``printing`` prints, and how many points ``logging`` logs."""
+RAISES = {
+    "raising": "ValueError",
+    "muted": "Mute",
+    "exiting": "Exits",
+    "based": "Base",
+    "pressed": "KeyboardInterrupt",
+    "recursing": "RecursionError",
+    "noted": "ValueError",
+    "stray": "ValueError",
+    "child_raises": "CalledProcessError",
+    "leaving": "SystemExit",
+}
+"""Faults in which a rank raises, and the name of what it raises."""
+DIES = {"gone": "exit code 4", "killed": "SIGKILL", "ended": "SIGTERM", "crashed": "SIGSEGV"}
+"""Faults in which a rank dies, and the words for its end."""
+STUCK = ("spinning", "sleeping", "with_child", "with_deaf_child", "swallowing", "holding")
 UNSTOPPABLE = ("swallowing", "holding")
 """Faults in which a rank may go on after Stop: it counts as busy."""
-HINTS = {"muted": "Mute", "exiting": "Exits", "recursing": "RecursionError", "child_raises": "CalledProcessError"}
-"""The word by which a cell names such a fault; it names other faults by their own message."""
+STILL = ("sleeping", "with_child", "with_deaf_child", "holding")
+"""Faults in which a rank does not move."""
 ACTS = {
     "stop": 5,
     "stop-twice": 2,
@@ -168,20 +199,21 @@ class Draw(NamedTuple):
     """The act of a rank before each collective, and the collective."""
     faults: list[Fault]
     acts: list[Act]
+    heals: bool
+    """Whether dead ranks are replaced in the end, rather than all ranks."""
 
     @property
     def words(self) -> str:
         """The message of its exceptions."""
         return f"storm-{self.seed}-{self.number}"
 
-    @property
-    def cell(self) -> str:
-        """The code for all ranks."""
+    def cell(self, notes: Path) -> str:
+        """The code for all ranks; each writes into ``notes-RANK`` what it does, and when."""
         way = ", ".join(f"({before}, {collective})" for before, collective in self.way)
         faults = ", ".join(f"{one.rank}: ({one.at}, {one.kind}, {self.words!r})" for one in self.faults)
-        return f"perform([{way}], *{{{faults}}}.get(rank, ()))"
+        return f"perform({str(notes)!r}, [{way}], *{{{faults}}}.get(rank, ()))"
 
-    def kinds(self, *groups: tuple[str, ...]) -> list[Fault]:
+    def kinds(self, *groups: Collection[str]) -> list[Fault]:
         """The faults that are in one of the groups."""
         return [one for one in self.faults if any(one.kind in group for group in groups)]
 
@@ -197,10 +229,11 @@ def draw(seed: int, number: int) -> Draw:
     size = chance.choice(SIZES)
     way = [(chance.choice(BENIGN), chance.choice(COLLECTIVES)) for _ in range(chance.randint(1, 4))]
     victims = chance.sample(range(size), chance.choices((0, 1, 2), (1, 6, 3))[0])
-    kinds = [chance.choice(chance.choices((RAISES, DIES, STUCK), (5, 2, 3))[0]) for _ in victims]
+    groups = tuple(RAISES), tuple(DIES), STUCK
+    kinds = [chance.choice(chance.choices(groups, (5, 2, 3))[0]) for _ in victims]
     faults = [Fault(rank, kind, chance.randint(0, len(way))) for rank, kind in zip(victims, kinds, strict=True)]
     acts = [_act(chance) for _ in range(chance.choices((0, 1, 2), (3, 5, 2))[0])]
-    return Draw(seed, number, size, way, faults, acts)
+    return Draw(seed, number, size, way, faults, acts, heals=chance.random() < 0.5)
 
 
 def _act(chance: random.Random) -> Act:

@@ -10,11 +10,12 @@ from tests.session.cells import Notes, fail, pids, run, same, texts, values
 from tests.steward.until import until
 
 PREPARE = """
-import os, tempfile
+import asyncio, os, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 import numpy
 from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor
 rank = int(os.environ["RANK"])
 big = numpy.ones(1_000_000)
 kept = object()
@@ -114,8 +115,12 @@ def test_ranks_that_wait_are_found_however_the_call_is_written(waiting, wait):
     [
         "thread = Thread(target=lambda: MPI.COMM_WORLD.Barrier()); thread.start(); thread.join()",
         "pool.submit(lambda: MPI.COMM_WORLD.Barrier()).result()",
+        "thread = Thread(target=MPI.COMM_WORLD.allreduce, args=(1,)); thread.start(); thread.join()",
+        "pool.submit(MPI.COMM_WORLD.allreduce, 1).result()",
+        "await asyncio.to_thread(MPI.COMM_WORLD.allreduce, 1)",
+        "with MPICommExecutor() as executor: print(executor and list(executor.map(abs, [-1])))",
     ],
-    ids=["thread", "pool"],
+    ids=["thread", "pool", "thread of the method", "pool with the method", "asyncio", "executor"],
 )
 def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
     """A thread counts that the cell has started, or whose result it awaits."""
@@ -123,6 +128,42 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
 
     assert same("error") == cell.outcomes
     assert same((3, True)) == values(run(waiting, LOOK))
+
+
+@pytest.mark.parametrize("end", ["", "if rank == 1: raise ValueError('a bug')\n"], ids=["ends", "fails"])
+def test_a_thread_that_a_cell_leaves_in_a_collective_takes_no_part_in_the_next_one(waiting, end):
+    """The cell may have ended well on all ranks."""
+    cell = waiting.run(
+        f"{end}if rank == 0:\n    left = Thread(target=MPI.COMM_WORLD.allreduce, args=(100,))\n    left.start()",
+        view=None,
+        wait=False,
+    )
+    assert cell.wait(20)
+    assert ("error" if end else "ok") == cell.outcome
+    after = run(waiting, LOOK)
+
+    assert same((3, True)) == values(after)
+    assert "A thread that an earlier cell had left in allreduce was released" in texts(after)[0]
+    assert {0: False} == values(run(waiting, "left.join(20); left.is_alive()", [0]))
+
+
+def test_threads_that_meet_in_a_collective_after_the_cell_go_on(waiting):
+    """A rank that comes late has a thread of its own for it."""
+    run(
+        waiting,
+        """
+from threading import Event
+go, group, sums = Event(), MPI.COMM_WORLD, []
+def add():
+    if rank == 1: go.wait()
+    sums.append(group.allreduce(1))
+later = Thread(target=add)
+later.start()
+""",
+    )
+    run(waiting, "go.set()")
+
+    assert same([3]) == values(run(waiting, "later.join(20); sums"))
 
 
 def test_the_communicator_in_which_a_rank_waits_is_revoked_first(waiting):

@@ -181,6 +181,38 @@ gradient
     assert len(set(first.values())) == 1
 
 
+TRAIN_AND_END = """
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group()
+    model = DistributedDataParallel(torch.nn.Linear(10, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 10)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def test_a_cell_that_trains_and_ends_its_group_runs_again_and_again(torch_world):
+    """The group dies while its last collective is in the hands of gloo's worker; in plain torch that may hang."""
+    count = "len(os.listdir('/proc/self/task')), len(os.listdir('/proc/self/fd'))"
+    for _ in range(3):
+        cell(torch_world, TRAIN_AND_END)
+    before = cell(torch_world, count)
+    for _ in range(12):
+        cell(torch_world, TRAIN_AND_END)
+    after = cell(torch_world, count)
+
+    # A group has three threads, and more descriptors.
+    assert all(after[rank][0] < threads + 12 for rank, (threads, _) in before.items()), (before, after)
+    assert all(after[rank][1] < descriptors + 24 for rank, (_, descriptors) in before.items()), (before, after)
+
+
 def test_groups_live_between_cells_and_sub_groups_work(torch_world):
     """A group of two of three ranks."""
     cell(torch_world, "dist.init_process_group()\nhalf = dist.new_group([0, 2])")

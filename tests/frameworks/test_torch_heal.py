@@ -90,3 +90,17 @@ def test_a_state_that_is_spread_over_ranks_is_refused(launch):
             session.heal(["model"], 0)
         assert failed.value.run.outcome == "error"
         assert session.world.dead == []
+
+
+def test_a_new_rank_runs_the_set_up_cell_alone(launch):
+    """The heal has made the group already, so that the set-up waits for nobody; and it says what it could not make."""
+    set_up = f"{IMPORTS}\ndist.init_process_group()\nrank = dist.get_rank()"
+    with launch(n=2) as session:
+        run(session, f"{set_up}\npart = dist.new_group()")
+        session.kill(1)
+        healed = session.heal()
+        alone = run(session, f"{set_up}\nrank, dist.get_world_size()", 1, timeout=60)
+
+        assert {1: (1, 2)} == values(alone)
+        assert healed.notes == ["part: this process group is gone. Make it again with new_group()"]
+        assert same(2, 2) == values(run(session, "t = torch.ones(1); dist.all_reduce(t)\nint(t)"))

@@ -123,6 +123,63 @@ dist.barrier()
     assert same(3.0) == values(run(training, ADD))
 
 
+def test_a_rank_that_raises_while_a_thread_of_others_was_handed_the_wait(training):
+    """The thread runs no function of the user's."""
+    code = """
+if rank == 1: raise ValueError('a bug')
+from threading import Thread
+thread = Thread(target=dist.all_reduce(torch.ones(3), async_op=True).wait)
+thread.start()
+thread.join()
+dist.barrier()
+"""
+    cell = fail(training, code)
+
+    assert "ValueError" == cell.errors[1].ename
+    assert same("error") == cell.outcomes
+    assert same(3.0) == values(run(training, ADD))
+
+
+def test_a_thread_that_a_cell_leaves_in_a_collective_takes_no_part_in_the_next_one(training):
+    """The cell has ended well on all ranks."""
+    run(
+        training,
+        """
+from threading import Thread
+if rank == 0:
+    left = Thread(target=dist.all_reduce, args=(torch.full((1,), 100.0),))
+    left.start()
+""",
+    )
+    after = run(training, ADD)
+
+    assert same(3.0) == values(after)
+    assert "A thread that an earlier cell had left in all_reduce was released" in texts(after)[0]
+    assert {0: False} == values(run(training, "left.join(20); left.is_alive()", [0]))
+
+
+def test_a_collective_that_exceeds_its_own_timeout_breaks_no_later_cell(training, meeting):
+    """gloo closes the group's connections then. No rank was released, and the cell may have caught the error."""
+    late = f"""
+import os
+from datetime import timedelta
+came = {str(meeting / "came")!r}
+part = dist.new_group()
+try:
+    while rank == 1 and not os.path.exists(came):
+        time.sleep(0.02)
+    dist.monitored_barrier(timeout=timedelta(seconds=0.5))
+except RuntimeError:
+    open(came, "w").close()
+"""
+    run(training, late)
+    after = run(training, ADD)
+
+    assert same(3.0) == values(after)
+    assert all("part: this process group is gone. Make it again" in text for text in texts(after).values())
+    run(training, "del part")
+
+
 def test_a_rank_that_never_comes_to_the_set_up(training):
     """It failed before; the others end, and the next set-up works."""
     run(training, "dist.destroy_process_group()")

@@ -122,6 +122,113 @@ def test_snapshots_are_saved_between_steps_of_a_cell(sharded, snapshot_folder):
     sharded.stop_saving()
 
 
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_models_that_are_no_replicas_are_saved_by_rank(sharded):
+    """Equal names are no promise of equal values: other values, other shapes, and stages with names of their own."""
+    run(
+        sharded,
+        """
+rank = dist.get_rank()
+gen, wide = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)), torch.nn.Linear(2, 2 + rank)
+stage = torch.nn.ModuleDict({f"layer{rank}": torch.nn.Linear(4, 4)})
+held = [*gen.parameters(), *wide.parameters(), *stage.parameters()]
+def fill(value):
+    with torch.no_grad():
+        for one in held: one.fill_(value)
+fill(rank)
+gen[0].weight.data.fill_(5)
+""",
+    )
+    (note,) = sharded.save("apart", ["gen", "wide", "stage"]).notes
+    assert note.startswith("gen.0.bias, gen.1.bias, gen.1.weight, wide.bias, wide.weight are not the same on all ranks")
+    run(sharded, "fill(9)")
+    sharded.load("apart")
+    found = values(run(sharded, "[{one for one in p.flatten().tolist()} for p in held]"))
+    assert found == {rank: [{5.0}, *[{float(rank)}] * 7] for rank in range(2)}
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_a_piece_of_a_sharded_tensor_that_differs_is_saved_by_rank(sharded):
+    """Where two ranks hold the same piece."""
+    run(
+        sharded,
+        """
+from torch.distributed.tensor import distribute_tensor, init_device_mesh, Replicate, Shard
+mesh, rank = init_device_mesh("cpu", (2,)), dist.get_rank()
+spread = torch.nn.Module()
+spread.same, spread.apart = (
+    torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, [place])) for place in (Shard(0), Replicate())
+)
+spread.apart.data._local_tensor.fill_(rank)
+""",
+    )
+    (note,) = sharded.save("pieces", ["spread"]).notes
+    assert note.startswith("spread.apart is not the same")
+    run(sharded, "for one in spread.parameters(): one.data._local_tensor.fill_(9)")
+    sharded.load("pieces")
+    found = values(run(sharded, "[p.data._local_tensor.tolist() for p in (spread.same, spread.apart)]"))
+    assert found == {rank: [[1.0] * 2, [float(rank)] * 4] for rank in range(2)}
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_a_save_before_the_first_step_changes_nothing_and_loads(sharded):
+    """An optimizer has no state before it; the next losses are those of a training without a save."""
+    run(sharded, "build()")
+    wanted = losses(sharded)
+    run(sharded, "build()")
+    sharded.save("fresh", ["model", "opt"])
+    assert values(run(sharded, "len(opt.state)")) == same(0, 2)
+    assert losses(sharded) == wanted
+    sharded.load("fresh")
+    assert values(run(sharded, "len(opt.state)")) == same(0, 2)
+    assert losses(sharded) == wanted
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_what_stops_one_rank_from_saving_stops_all(sharded):
+    """No rank waits in torch for one that cannot come."""
+    run(sharded, "lone = torch.nn.Linear(2, 2)\nif dist.get_rank(): lone = None")
+    with pytest.raises(DistributedError, match="Nothing was saved: lone must be of one kind on all ranks"):
+        sharded.save("lone", ["lone"])
+    run(
+        sharded,
+        "step()\nhidden = opt\nif dist.get_rank(): hidden = torch.optim.SGD(torch.nn.Linear(2, 2).parameters())",
+    )
+    with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 1: .*'hidden' steps parameters of no model"):
+        sharded.save("hidden", ["hidden"])
+
+
+@pytest.mark.slow
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_what_ranks_had_of_their_own_does_not_load_into_another_number_of_ranks(sharded, launch):
+    """Buffers do, as DDP takes those of rank 0; the parts of a pipeline's model do, too."""
+    run(
+        sharded,
+        """
+rank = dist.get_rank()
+torch.manual_seed(rank)
+gen, norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+norm(torch.randn(4, 2) + rank)
+stage = torch.nn.ModuleDict({f"layer{rank}": torch.nn.Linear(4, 4)})
+means = norm.running_mean.tolist()
+""",
+    )
+    (note,) = sharded.save("moved", ["gen", "norm", "stage"]).notes
+    assert "gen.bias, gen.weight are not the same" in note
+    with launch(n=1) as one:
+        run(
+            one,
+            "import torch\ngen, norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)\n"
+            "stage = torch.nn.ModuleDict({f'layer{part}': torch.nn.Linear(4, 4) for part in range(2)})",
+            timeout=180,
+        )
+        with pytest.raises(DistributedError, match=r"gen\.bias, gen\.weight differed between the 2 ranks that saved"):
+            one.load("moved")
+        (note,) = one.load("moved", ["norm", "stage"]).notes
+        assert note.startswith("norm.running_mean, norm.running_var differed between the 2 ranks that saved")
+        assert values(run(one, "norm.running_mean.tolist()"))[0] == values(run(sharded, "means"))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.here("the snapshots' folder must be shared")
 def test_replicas_are_saved_once(launch, snapshot_folder):

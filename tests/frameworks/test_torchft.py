@@ -14,6 +14,7 @@ import pytest
 
 from jupyter_dtrain import BadRequest, DistributedInterrupt, HealFailed, Run, Session
 from jupyter_dtrain.wire.messages import Watching
+from tests.pace import slack
 from tests.session.cells import Notes, pids, run, same, values
 from tests.steward.until import child_named, family, running, until
 
@@ -153,7 +154,7 @@ class Elastic:
     @property
     def joined(self) -> Run:
         """The run that joined."""
-        return self.session.last_run
+        return self.run.joined[-1] if self.run.joined else self.run
 
 
 def test_a_plain_manager_trains_and_is_quiet(three):
@@ -172,7 +173,7 @@ def test_a_manager_between_cells_keeps_no_other_rank_waiting(three):
     run(three, TRAIN.format(10))
     began = time.monotonic()
     alone = values(run(three, TRAIN.format(15), 0))[0]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 8 + slack()
     assert alone[0] == 15
     found = values(run(three, TRAIN.format(20)))
     assert [one[0] for one in found.values()] == [20] * 3
@@ -299,7 +300,7 @@ def test_stop_during_the_heal_ends_the_cell(three, goal):
     began = time.monotonic()
     three.interrupt()
     assert isinstance(cell.end(), DistributedInterrupt)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 8 + slack()
     until(lambda: not three.world.dead)
     until(
         lambda: threading.active_count() and not [one for one in threading.enumerate() if one.name == "dtrain-elastic"]
@@ -343,6 +344,7 @@ def test_a_new_rank_that_finds_no_training_does_not_begin_one(three):
         joins=made.number,
     )
     assert late.wait(30)
+    assert late.outcome == "interrupted"  # so the elastic run, whose other ranks have ended well, ends well, too
     assert late.errors[1].ename == "TrainingOver"
     assert "%distributed resync NAMES copies it" in late.errors[1].evalue
     assert values(run(three, "manager.current_step()", 1)) == {1: 0}

@@ -19,6 +19,7 @@ import pytest
 from jupyter_dtrain import Session, StartFailed
 from jupyter_dtrain.core.errors import WorldLost
 from tests.hosts.launching import PATIENCE, SETTINGS, left, values
+from tests.pace import slack
 from tests.steward.until import until
 
 QSUB = """#!/bin/sh
@@ -264,5 +265,5 @@ def test_a_stop_ends_the_examination_and_its_job(network, pbs):
     finally:
         gpu2.run(["umount", str(interpreter)])
 
-    assert seconds < SOON
+    assert seconds < SOON + slack()
     gone(network)

@@ -21,6 +21,7 @@ from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, controllers, left, start, values
 from tests.hosts.network import Network
+from tests.pace import slack
 from tests.steward.until import child_named, state_of, steward_of, until
 
 LOST = 10.0
@@ -70,12 +71,12 @@ def test_a_host_that_is_cut_off_is_named_within_seconds(network: Network) -> Non
 
     missing = {rank: at - float(run.text(rank).rpartition("\n")[0].split()[-1]) for rank in (2, 3)}
     print(f"the host was named after {seconds:.1f} s; seconds of output that are missing: {missing}")
-    assert seconds < LOST
+    assert seconds < LOST + slack()
     assert set(run.outcomes.values()) == {"lost"}
     assert all("the host gpu2 was lost" in words and "--hosts gpu1:2" in words for words in run.lost.values())
     assert all("Its last second of output may be gone." in words for words in run.lost.values())
     assert all(len(run.text(rank).splitlines()) >= seen[rank] for rank in run.ranks)
-    assert max(missing.values()) < 1.0
+    assert max(missing.values()) < 1.0 + slack()
     # As soon as the host is back, its watch hears that the steward is gone.
     until(lambda: left(network) == [])
 

@@ -16,6 +16,7 @@ import pytest
 from tests.hosts import network as module
 from tests.hosts.enclosure import wait_for
 from tests.hosts.network import ROOT, Network
+from tests.pace import slack
 
 
 def ssh(network, name, words, *options):
@@ -117,7 +118,7 @@ def test_a_host_that_is_cut_off_does_not_answer_until_it_joins_again(network):
 
     assert ended.returncode == 255
     assert "timed out" in ended.stderr or "No route to host" in ended.stderr
-    assert took < 5
+    assert took < 3 + slack()
     assert ssh(network, "gpu2", "hostname", "-o", "ConnectTimeout=10").stdout == "gpu2\n"
 
 
@@ -142,7 +143,7 @@ def test_a_bad_cable_delays_and_loses_and_a_restored_one_does_not(network):
     assert delayed >= 0.1
     assert through == text
     assert lost == 255
-    assert seconds() < 0.1
+    assert min(seconds() for _ in range(9)) < delayed
 
 
 def test_a_blocked_port_swallows_what_is_sent_to_it(network):

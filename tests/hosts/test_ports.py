@@ -59,6 +59,15 @@ def test_one_direction_that_is_blocked_is_one_finding(network: Network, rule: st
     until(lambda: left(network) == [])
 
 
+def test_the_doctors_mpi_job_needs_no_folder_that_the_hosts_share_with_this_machine(network: Network) -> None:
+    """Each host has a /tmp of its own: the script that calls ssh with our options is on this machine alone."""
+    found = doctor("gpu1:1,gpu2:1", ssh_args=f"-F {network.ssh_config}")
+
+    assert not isinstance(found.speeds, str), found.speeds
+    assert found.timed == ["gpu1", "gpu2"]
+    until(lambda: [one for one in left(network) if "process" in one] == [])
+
+
 def error_without(network: Network, session: Session, code: str, ports: tuple[int, ...]) -> str:
     """The error of a cell while gpu2 reaches none of these ports here. Afterwards the same cell runs, and all ends."""
     network["gpu2"].impair(target=network.address, block=ports)

@@ -22,7 +22,7 @@ from jupyter_dtrain.files.sync import Synced, sync
 from tests.hosts.enclosure import wait_for
 from tests.hosts.launching import left, start, values
 from tests.hosts.network import Host, Network
-from tests.steward.until import until
+from tests.steward.until import state_of, until
 
 ODD = ["a b", "it's", '"q"', "-dash", "new\nline", "a*b", "[x]", "$HOME", "`id`", "ü", "colon:x", "back\\slash"]
 
@@ -299,6 +299,7 @@ def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder
     session = start(network, "gpu1:1,gpu2:1")
     try:
         os.chdir("/")
+        [notice] = [words for words in state_of(session).notices if "is missing on" in words]
         found = session.sync(folder)
         (folder / "more").write_text("more")
         relative = session.sync(folder / "more", to="below")
@@ -308,6 +309,8 @@ def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder
         session.stop()
 
     assert outcomes(found) == [("gpu1", 1, "copied"), ("gpu2", 1, "copied")]
+    assert f"The notebook's folder {folder} is missing on gpu1, gpu2, so the ranks there work in /root." in notice
+    assert "%distributed sync . copies it" in notice
     assert "missing on gpu1, gpu2" in str(found)
     assert "%distributed restart" in str(found)
     assert "restart" not in str(relative)

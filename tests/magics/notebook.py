@@ -37,13 +37,21 @@ class Cell:
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.messages: list[dict[str, Any]] = []
+        self._ids: set[str | None] = set()
         self.arrived: list[float] = []
         self.reply: dict[str, Any] | None = None
         self.idle = False
 
+    def shows(self, message: dict[str, Any]) -> bool:
+        """Whether a message updates a display of this cell."""
+        display_id = message["content"].get("transient", {}).get("display_id")
+        return message["msg_type"] == "update_display_data" and display_id in self._ids
+
     def hear(self, message: dict[str, Any]) -> None:
         """Keep a message of the kernel's."""
         self.messages.append(message)
+        if message["msg_type"] == "display_data":
+            self._ids.add(message["content"].get("transient", {}).get("display_id"))
         self.arrived.append(time.time())
         if message["msg_type"] == "status":
             self.idle = message["content"]["execution_state"] == "idle"
@@ -77,7 +85,8 @@ class Cell:
             content = message["content"]
             display_id = content.get("transient", {}).get("display_id")
             if message["msg_type"] == "update_display_data":
-                by_id[display_id].update(content)
+                if display_id in by_id:  # else another cell shows it
+                    by_id[display_id].update(content)
             elif message["msg_type"] in ("display_data", "execute_result"):
                 content = dict(content)
                 shown.append(content)
@@ -150,6 +159,9 @@ class Notebook:
                         cell.reply = message["content"]
                     else:
                         cell.hear(message)
+                        for other in self._cells.values():
+                            if other is not cell and other.shows(message):
+                                other.hear(message)
                     self._changed.notify_all()
 
     def _cell(self, message_id: str) -> Cell:

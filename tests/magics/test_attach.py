@@ -41,8 +41,9 @@ def test_the_next_kernel_goes_on(left, open_notebook):
 
     cell = notebook.ok("%distributed attach")
     assert "Attached to world 'left': 3 ranks." in cell.out
-    assert re.search(r"Run \d+ has been running for .*\. All of its output so far is shown here\.", cell.out)
+    assert re.search(r"Run \d+ began .* ago\. All of its output so far is shown here\.", cell.out)
     cell.wait_for(lambda cell: any("20" in text for text in cell.display_texts), patience=60)
+    assert all(cell.out.index(words) < cell.out.index("line 0") for words in ("Attached to", "All of its output"))
     assert [line for line in cell.lines if "line" in line] == [f"[0-2] line {step}" for step in range(120)]
     assert "id(kept)" not in cell.said
     after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
@@ -50,6 +51,16 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     assert "this notebook" in notebook.ok("%distributed list").display_texts[0]
     assert "This notebook already drives world" in notebook.ok("%distributed attach").out
     notebook.ok("%distributed stop")
+
+
+def test_a_cell_that_attaches_is_not_told_to_attach(left, open_notebook):
+    """It loads the extension as well, as the first cell of a notebook does."""
+    notebook = open_notebook()
+    said = notebook.ok("%load_ext jupyter_dtrain\n%distributed attach left").out
+    notebook.ok("%distributed stop")
+
+    assert "Attached to world 'left'" in said
+    assert "joins it" not in said
 
 
 @pytest.mark.slow

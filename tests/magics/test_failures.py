@@ -134,6 +134,20 @@ def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
     assert ranks.value("faraway") == {0: 7, 2: 7}
 
 
+def test_a_name_of_which_each_rank_has_a_part_is_not_offered_to_the_notebook(ranks):
+    """No rank could send all of it."""
+    pytest.importorskip("torch")
+    ranks.ok(
+        "%%distributed\nimport torch, torch.distributed as dist\n"
+        "from torch.distributed.tensor import distribute_tensor, init_device_mesh, Shard\ndist.init_process_group()\n"
+        "spread = distribute_tensor(torch.ones(4), init_device_mesh('cpu', (dist.get_world_size(),)), [Shard(0)])"
+    )
+    cell = ranks.run("spread")
+    ranks.ok("%%distributed\ndist.destroy_process_group()\ndel spread")
+    assert "each with a part of it. Run this cell there with %%distributed on its first line." in cell.err
+    assert "--pull" not in cell.err
+
+
 def test_a_name_that_lives_on_all_ranks_needs_no_choice_of_ranks(ranks):
     """The common case, in the shortest words."""
     ranks.ok("%%distributed\nbroad = 7")

@@ -214,7 +214,8 @@ def test_a_start_that_is_interrupted_leaves_nothing(open_notebook):
     notebook.interrupt()
     cell.wait()
 
-    assert cell.ename == "KeyboardInterrupt"
+    assert cell.ename == "StartInterrupted"
+    assert cell.traceback.strip() == "The start was interrupted. Nothing of it is left."
     assert "No world is running here" in notebook.ok("%distributed").out
     assert notebook.ok("%distributed start -n 1 --name again").display_texts[0].startswith("World 'again' is up")
     assert count(notebook.ok("%distributed list").said) == count(before) + 1

@@ -62,6 +62,52 @@ def test_output_of_child_processes_and_native_code_comes_too(ranks):
     assert "[0-2] python" in cell.lines
 
 
+def test_text_of_ended_children_comes_before_what_their_rank_prints_later(ranks):
+    """Each rank prints in the order in which it works, so its lines also equal those of other ranks."""
+    cell = ranks.ok(
+        "%%distributed\nimport os, subprocess, sys\nfor n in range(3):\n    print('begin', n)\n"
+        "    subprocess.run(['echo', f'child {n}'])\n    print('between', n)\n    os.system(f'echo shell {n}')\n"
+        "    print('end', n)"
+    )
+
+    for rank in range(3):
+        mine = [line.split("] ")[1] for line in cell.lines if str(rank) in _ranks(line)]
+        expected = [f"{word} {n}" for n in range(3) for word in ("begin", "child", "between", "shell", "end")]
+        assert [word if word != "same" else expected[at] for at, word in enumerate(mine)] == expected
+
+
+def test_lines_of_forked_workers_stay_whole(ranks):
+    """Workers print at the same time, in several pieces a line."""
+    cell = ranks.ok(
+        "%%distributed -r 0\nimport multiprocessing\n"
+        "def work(worker):\n    for n in range(200): print('worker', worker, 'line', n, '.' * 30)\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "workers = [fork.Process(target=work, args=(worker,)) for worker in range(4)]\n"
+        "for one in workers: one.start()\n"
+        "for one in workers: one.join()\n"
+    )
+
+    expected = [f"[0] worker {worker} line {n} {'.' * 30}" for worker in range(4) for n in range(200)]
+    assert sorted(cell.lines) == sorted(expected)
+
+
+def test_a_later_cell_updates_the_output_of_an_earlier_one(ranks):
+    """As in any notebook."""
+    earlier = ranks.ok(f"%%distributed\n{RANK}from IPython.display import display\nh = display('a', display_id=True)")
+    later = ranks.ok("%%distributed\nh.update(f'b {rank}')")
+    earlier.wait_for(lambda cell: all(f"[{rank}] 'b {rank}'" in cell.display_texts for rank in range(3)))
+
+    assert later.display_texts == []
+
+
+def test_a_loop_that_clears_its_output_shows_its_last_lines(ranks):
+    """Also where the clearing is in a function of an earlier cell."""
+    ranks.ok("%%distributed\nfrom IPython.display import clear_output\ndef again(): clear_output(wait=True)")
+    cell = ranks.ok("%%distributed\nfor n in range(5):\n    again()\n    print('step', n)")
+
+    assert (cell.display_texts, cell.lines) == (["[0-2] step 4"], [])
+
+
 def test_lines_come_while_the_cell_runs(ranks):
     """They do not wait for its end."""
     cell = ranks.send(

@@ -101,8 +101,8 @@ class Server:
                         cell.reply = message["content"]
                     self._changed.notify_all()
 
-    def run(self, code: str, patience: float = PATIENCE) -> Cell:
-        """Run a cell to its end."""
+    def send(self, code: str) -> Cell:
+        """Begin a cell."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "version": "5.3"}
         header |= {"session": self._session, "username": "test", "date": ""}
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
@@ -110,10 +110,19 @@ class Server:
         with self._changed:
             cell = self._cells[header["msg_id"]] = Cell(self._changed)
         self._socket.send(json.dumps(message))
+        return cell
+
+    def run(self, code: str, patience: float = PATIENCE) -> Cell:
+        """Run a cell to its end."""
+        cell = self.send(code)
         cell.wait(patience)
         assert cell.reply is not None
         assert cell.reply["status"] == "ok", cell.said[-5000:]
         return cell
+
+    def restart(self) -> None:
+        """Restart the kernel, as Kernel > Restart in JupyterLab does."""
+        self._ask("POST", f"api/kernels/{self.kernel}/restart")
 
     def close(self) -> None:
         """Stop the kernel, then the server."""
@@ -225,3 +234,23 @@ def test_the_notebooks_own_prints_fit_beside_those_of_the_ranks(server):
 
     assert [line for line in cell.lines if line.startswith("here")] == [f"here {number}" for number in range(200)]
     assert "rate exceeded" not in cell.said
+
+
+def test_a_run_goes_on_while_its_kernel_is_restarted(server, tmp_path):
+    """Jupyter sends SIGINT, as Stop does, and the request to shut down after it; only the kernel's own cell ends."""
+    ready = tmp_path / "ready"
+    wait = f"while not os.path.exists({str(ready)!r}): time.sleep(0.05)"
+    cell = server.send(f"%%distributed\nimport os, time\nprint('before', flush=True)\n{wait}\nprint('after')")
+    cell.wait_for(lambda cell: "before" in cell.out)
+    server.restart()
+    server.run("%load_ext jupyter_dtrain")
+    attached = server.run("%distributed attach")
+    ready.touch()
+    ended = server.run("import jupyter_dtrain\nrun = jupyter_dtrain.current().last_run\nrun.wait()\nprint(run.outcome)")
+    shown = attached.wait_for(lambda cell: "after" in cell.out)
+
+    assert cell.ename in (None, "LeftRunning")  # on a slow machine the kernel is killed before it says so
+    assert "has been running for" in attached.out
+    assert ended.out == "ok\n"
+    assert [line for line in shown.lines if line.startswith("[0-1]")] == ["[0-1] before", "[0-1] after"]
+    server.run("%distributed stop")

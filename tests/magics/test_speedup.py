@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
@@ -80,6 +81,13 @@ def test_a_cell_that_fails_at_one_size_is_named_and_the_others_are_kept():
     assert [(size.ranks, len(size.repeats)) for size in found.sizes] == [(2, 0), (1, 1)]
     assert "two is odd" in found.sizes[0].failure
     assert found.conclusions()[0].startswith("2 ranks: the cell failed: AssertionError: two is odd")
+
+
+def test_a_cell_that_lacks_a_name_is_told_that_it_runs_in_fresh_worlds():
+    """The notebook's imports are not there."""
+    found = jupyter_dtrain.speedup("DDP", [1], repeats=1, warmup=0)
+
+    assert re.search(r"NameError.*DDP.* The cell runs in fresh worlds.*imports", found.sizes[0].failure)
 
 
 def test_a_run_that_takes_too_long_ends_its_size():

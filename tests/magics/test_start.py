@@ -6,7 +6,10 @@ import os
 import re
 from pathlib import Path
 
+import psutil
 import pytest
+
+from tests.steward.until import until
 
 NOTHING = "No world is running here"
 
@@ -50,6 +53,27 @@ def test_after_a_start_that_failed_no_cell_starts_another_world(empty, tmp_path)
         assert "%distributed start" in cell.traceback
         assert cell.out == ""
     assert "its start failed: " in status
+    assert empty.ok("%distributed").out == f"{NOTHING}: start one with %distributed start, or Session.start(n=2).\n"
+
+
+def test_after_a_world_was_lost_no_cell_starts_another_one(empty):
+    """It was perhaps on other machines. The cell says why the world is gone, and the lines that start or choose one."""
+    empty.ok("%distributed start -n 1 --name lost")
+    steward = empty.value("__import__('jupyter_dtrain.launch.worlds').launch.worlds.find_world('lost').steward")
+    psutil.Process(steward).kill()
+    until(lambda: empty.value("__import__('jupyter_dtrain').session.open_sessions.failure"))
+    cells = [empty.run("%%distributed\n1"), empty.run("%%rank 0\n1")]
+    status = empty.ok("%distributed").out
+    empty.ok("%distributed start -n 1")
+    empty.ok("%%distributed\n1")
+    empty.ok("%distributed stop")
+
+    for cell in cells:
+        assert cell.ename == "NoWorld"
+        assert "World 'lost' is gone (its steward has ended)" in cell.traceback
+        assert all(line in cell.traceback for line in ("%distributed start", "%distributed attach"))
+        assert cell.out == ""
+    assert "World 'lost' is gone" in status
     assert empty.ok("%distributed").out == f"{NOTHING}: start one with %distributed start, or Session.start(n=2).\n"
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 from jupyter_dtrain.preflight.meeting import connect
+from tests.pace import slack
 from tests.sshd import free_port
 
 
@@ -14,7 +15,7 @@ def test_a_port_that_is_closed_is_refused_at_once():
     began = time.monotonic()
 
     assert connect([["127.0.0.1", free_port(), "hello"]], 5) == ["Connection refused"]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < slack()
 
 
 def test_packets_that_are_dropped_end_at_the_deadline():
@@ -26,7 +27,7 @@ def test_packets_that_are_dropped_end_at_the_deadline():
 
     assert all(one.startswith("no answer within 0.5 s") for one in failures)
     assert len(failures) == 4
-    assert 0.5 <= time.monotonic() - began < 3
+    assert 0.5 <= time.monotonic() - began < 0.5 + slack()
 
 
 def greet(server, pieces):

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import websocket
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Server:

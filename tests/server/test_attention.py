@@ -21,12 +21,12 @@ from jupyter_dtrain.core.events import (
     Started,
     encode,
 )
-from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.metrics import Columns, Slow, pack
 from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.server.alarms import Alarms
-from jupyter_dtrain.server.attention import MOST, Attention, Judge, outliers
+from jupyter_dtrain.server.attention import MOST, Attention, Finding, Judge, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
 from jupyter_dtrain.server.monitor import BYTES_PER_SECOND, FLUSH
 from jupyter_dtrain.store.source import SpoolFolder
@@ -135,6 +135,25 @@ def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
 
 
 @pytest.mark.parametrize(
+    ("end", "kinds"),
+    [
+        (lambda made: made.world_ended(ASKED_FOR), []),
+        (Alarms.restarted, []),
+        (lambda made: made.world_ended("the lease is over"), ["ended", "nan"]),
+    ],
+)
+def test_what_a_run_had_shown_goes_with_a_world_that_a_person_ends(alarms, spool, end, kinds):
+    """If it ends by itself, the person has yet to see why the loss is NaN."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
+    follower.poll([])
+    made.run_showed(follower.newest, Finding("nan", "error", "loss is NaN on rank 0, step 3", [0], "loss"))
+    end(made)
+    assert sorted(item.kind for item in attention.items) == kinds
+
+
+@pytest.mark.parametrize(
     ("outcomes", "kinds"),
     [(("ok", "ok"), []), (("error", "ok"), ["failed"]), (("interrupted", "error"), []), (("lost", "ok"), [])],
 )
@@ -235,9 +254,9 @@ def test_a_rank_is_apart_only_among_three_and_from_a_majority():
 def test_a_slow_rank_and_full_memory_are_reported():
     """The first when it stays so, the second at once."""
     judge = Judge()
-    slow = picture(pace={0: 1.0, 1: 1.3, 2: 1.0})
+    slow = picture(slow=Slow(1, 0.3))
     assert [kinds(judge, slow) for _ in range(3)] == [[], [], [("slow", [1])]]
-    assert kinds(Judge(), picture(pace={0: 1.0, 1: 1.2})) == []
+    assert [kinds(judge, picture(slow=Slow(1, 0.2))) for _ in range(3)] == [[], [], []]
     full = {rank: Sample(1.0, 1, gpu=Gpu(rank, 1.0, used, 100)) for rank, used in enumerate((95, 96))}
     assert kinds(Judge(), picture(samples=full)) == [("memory", [1])]
 
@@ -308,6 +327,20 @@ def test_a_rank_that_died_ends_the_run(spool):
     follower.poll([])
     follower.newest.lose(1, "rank 1 was killed")
     assert (follower.newest.outcome, follower.newest.run_state.words) == ("lost", {1: "rank 1 was killed"})
+
+
+def test_what_a_rank_said_before_it_died_is_read_first(spool):
+    """Its death may be known before its log has been read to the end."""
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
+    spool(1, Started(1, "host", ""))
+    follower.poll([])
+    spool(1, Metrics([pack("loss", columns(1.0, 2.0))]))
+    follower.newest.doom(1, "rank 1 was killed")
+    follower.poll([])
+    assert (follower.newest.outcome, follower.newest.run_state.step) == ("running", 1)
+    follower.poll([])
+    assert follower.newest.outcome == "lost"
 
 
 def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(alarms, spool):

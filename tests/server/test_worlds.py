@@ -202,6 +202,22 @@ def test_an_interrupt_reaches_the_cell_of_its_driver(watching, session):
     print(f"interrupted within {took:.2f} s")
 
 
+def test_a_panel_in_an_observers_notebook_does_not_stop_the_drivers_cell(watching, session):
+    """The panel of a cell says which kernel its notebook has; the sidebar belongs to no notebook."""
+    run = session.run("import time\nprint('begun', flush=True)\ntime.sleep(1000)", view=None, wait=False)
+    until(lambda: all("begun" in run.text(rank) for rank in range(3)))
+    status, answer = watching.act(session.id, "interrupt", place="cell", kernel="of another notebook")
+    goes_on = run.outcome
+    own, _ = watching.act(session.id, "interrupt", place="cell", kernel="")  # the driver is this process, and no kernel
+    run.wait(20)
+
+    assert status == 400
+    assert answer["message"].startswith(f"World 'seen' is driven by process {os.getpid()}; here you can only observe")
+    assert "%distributed attach seen --take-over" in answer["message"]
+    assert goes_on == "running"
+    assert (own, run.outcome) == (202, "interrupted")
+
+
 def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
     """The page shows that they wait; then they are released."""
     run = session.run("import time" + WAIT, view=None, wait=False)

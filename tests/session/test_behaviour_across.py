@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, TransferFailed
@@ -35,6 +37,7 @@ def test_an_inventory_tells_what_each_rank_holds_and_marks_what_differs(held):
     lines = str(found).splitlines()
     assert any(line.startswith("≠") and "apart" in line and line.endswith("0-1") for line in lines)
     assert any("same" in line and line.endswith("all") and not line.startswith("≠") for line in lines)
+    assert re.search(r": \d+ with a rank's own values$", lines[0])
 
 
 def test_an_inventory_comes_while_a_cell_runs(held, meeting):

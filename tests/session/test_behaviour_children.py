@@ -8,7 +8,7 @@ import contextlib
 import psutil
 import pytest
 
-from tests.session.cells import begin, fail, run, texts
+from tests.session.cells import begin, fail, run, texts, values
 from tests.steward.until import runs, until
 
 FIRST = [0]
@@ -228,3 +228,28 @@ def test_a_loader_gives_all_its_batches_after_stops_in_the_middle_of_one(world):
     run(world, "del loader", FIRST)
 
     assert stayed
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_code_of_cells_travels_to_processes_that_do_not_fork(world, method):
+    """A script's processes would import its file; what they send back is of the same class here."""
+    run(
+        world,
+        "import multiprocessing\nclass Item:\n    def __init__(self, size): self.size = size\n"
+        "def double(item): return Item(2 * item.size)",
+        0,
+    )
+    code = f"with multiprocessing.get_context({method!r}).Pool(1) as pool:\n    item, = pool.map(double, [Item(21)])"
+    cell = run(world, f"{code}\n(item.size, type(item) is Item)", 0, timeout=60)
+
+    assert {0: (42, True)} == values(cell)
+
+
+def test_code_that_cannot_travel_names_the_cure(world):
+    """The function uses an object that stays in its process."""
+    code = "import multiprocessing, threading\nlock = threading.Lock()\ndef work(): return lock"
+    cell = fail(world, f"{code}\nmultiprocessing.get_context('spawn').Process(target=work).start()", 0, timeout=60)
+
+    assert cell.errors[0].ename == "PicklingError"
+    assert cell.errors[0].evalue.startswith("work of this notebook cannot be sent to a process")
+    assert "get_context('fork')" in cell.errors[0].evalue

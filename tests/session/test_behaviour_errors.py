@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import DistributedError
-from tests.session.cells import fail, run, same, values
+from tests.session.cells import fail, run, same, texts, values
 
 
 def test_an_error_has_the_cells_own_frames_first(world):
@@ -149,3 +149,57 @@ def test_a_failed_cell_does_not_stop_the_next(world):
     fail(world, "1 / 0")
 
     assert same(2) == values(run(world, "1 + 1"))
+
+
+def test_the_error_of_a_verb_that_runs_as_a_cell_has_no_line_of_ours(world):
+    """The user has not written it. A cell of the user's that makes the same call among others has its line."""
+    with pytest.raises(DistributedError) as verb:
+        world.resync(["nothing"])
+    own = fail(world, "import jupyter_dtrain\nkept = 1\njupyter_dtrain.resync('nothing')")
+
+    assert {()} == {tuple(error.frames) for error in verb.value.run.errors.values()}
+    assert {3} == {frame.line for error in own.errors.values() for frame in error.frames}
+
+
+def test_what_argparse_prints_names_the_cell(world):
+    """A rank's own command line says nothing to the user."""
+    cell = fail(world, "import argparse\nargparse.ArgumentParser().parse_args(['--no-such'])")
+
+    assert all(text.startswith("usage: cell [-h]\ncell: error: ") for text in texts(cell).values())
+
+
+@pytest.mark.parametrize("magic", ["%%time", "%%timeit", "%%timeit -n1 -r1 y = 2", "%%prun -q"])
+def test_an_error_inside_a_magic_has_the_line_of_the_cell(world, magic):
+    """IPython gives the magic's code file names of its own, and counts its lines from the magic on."""
+    cell = fail(world, f"{magic}\n\nx = 1\n1 / 0")
+
+    for error in cell.errors.values():
+        own = [frame for frame in error.frames if frame.cell]
+        assert [1, 4] == [frame.line for frame in own]
+        assert 1 == len({frame.file for frame in own})
+        assert own[0].source == magic
+
+
+def test_a_warning_and_a_function_of_a_magic_have_the_line_of_the_cell(world):
+    """The function may be called by a later cell."""
+    code = "%%time\nimport warnings\ndef late():\n    1 / 0\nwarnings.warn('said')"
+    assert all(">:5: UserWarning: said\n  warnings.warn('said')" in text for text in texts(run(world, code)).values())
+    first, last = fail(world, "x = 1\nlate()").errors[0].frames
+
+    assert (2, "late()", 4, "1 / 0") == (first.line, first.source, last.line, last.source)
+
+
+def test_a_syntax_error_inside_a_magic_has_the_line_of_the_cell(world):
+    """Only the rank sees it: for the notebook the body is text."""
+    error = fail(world, "%%time\nx = 1\nif x\n    2").errors[0]
+
+    assert error.evalue.endswith("line 3)")
+    assert "<" not in error.evalue + error.syntax
+    assert "if x\n" in error.syntax
+
+
+def test_a_line_magic_is_shown_as_it_was_written(world):
+    """Not as the Python code that IPython makes of it."""
+    frames = fail(world, "x = 3\n%time 1 / 0").errors[0].frames
+
+    assert [(2, "%time 1 / 0")] == [(frame.line, frame.source) for frame in frames if frame.cell]

@@ -133,6 +133,7 @@ own = [int(os.environ["RANK"])]
     assert values(run(healed, "own")) == {0: [0], 1: [1], 2: [0], 3: [3]}
     assert done.names == ["counter", "holder", "own"]
     assert "Rank 2 has a new process" in str(done)
+    assert "counter was not the same on ranks 1,3, and has the values of rank 0 now.\n" in f"{done}\n"
 
 
 def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
+from jupyter_dtrain.core.causes import summary
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.wire.agent_messages import ReadEvents
 from tests.session.cells import Notes, begin, fail, pids, run, same, texts, until, values
@@ -137,6 +138,32 @@ def test_a_cell_that_cleans_up_ends_as_interrupted(world):
     assert cell.wait(20)
     assert cell.outcome == "interrupted"
     assert same("begun\ncleaned\n") == texts(cell)
+
+
+def test_the_interrupt_of_a_wait_in_mpi_has_its_line(world):
+    """MPI comes back with an error of its own before Python raises the interrupt."""
+    cell = begin(world, "import jupyter_dtrain\ndef wait():\n    jupyter_dtrain.comm.recv()\nwait()")
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert cell.outcome == "interrupted"
+    for error in cell.errors.values():
+        assert error.ename == "KeyboardInterrupt"
+        assert [(5, "wait()"), (4, "jupyter_dtrain.comm.recv()")] == [
+            (frame.line, frame.source) for frame in error.frames if frame.cell
+        ]
+
+
+def test_an_await_that_was_stopped_comes_after_the_cause(world):
+    """It is an interrupt like others, though asyncio has another name for it."""
+    fails = "import asyncio, jupyter_dtrain\nif jupyter_dtrain.comm.rank == 1: raise ValueError('x')"
+    cell = begin(world, f"{fails}\nawait asyncio.sleep(1000)")
+    until(lambda: 1 in cell.errors)
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert {"CancelledError"} == {cell.errors[rank].ename for rank in (0, 2)}
+    assert summary(cell) == "Interrupted; ValueError: x (rank 1)"
 
 
 def test_an_exception_in_the_clean_up_is_shown(world):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.session.cells import fail, pids, run, same
+from tests.session.cells import fail, pids, run, same, texts
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,19 @@ def test_a_call_that_asks_a_person_fails_with_the_cure(world, code, what):
     assert {f"{what} needs a keyboard"} == {error.evalue[: len(what) + 17] for error in cell.errors.values()}
     assert {True} == {"%%distributed -i NAMES" in error.evalue for error in cell.errors.values()}
     assert [0, 1, 2] == sorted(cell.errors)
+
+
+def test_code_that_swallows_the_error_and_asks_again_is_told_of_once(world):
+    """Nothing else would say what it waits for. To ask once and have a default is no fault."""
+    once = "try: input('token: ')\nexcept Exception: token = ''\n"
+
+    for text in texts(run(world, once * 3)).values():
+        assert text.startswith(
+            "[jupyter-dtrain] This cell goes on after an error, and asks again: input() needs a keyboard"
+        )
+        assert text.endswith("The question is 'token: '.\n")
+        assert text.count("[jupyter-dtrain]") == 1
+    assert same("") == texts(run(world, once))
 
 
 @pytest.mark.parametrize("code", ["exit()", "quit()", "exit", "quit"])

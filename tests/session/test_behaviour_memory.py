@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.session.cells import fail, gigabytes, run, same, texts, values
@@ -92,3 +94,28 @@ def test_other_errors_are_none_of_it(filled):
     """Their tracebacks stay as they are."""
     assert set(texts(fail(filled, "1 / 0")).values()) == {""}
     assert same("ZeroDivisionError") == values(run(filled, "import sys; sys.last_type.__name__"))
+
+
+FAILURES = {
+    "raised": "load()",
+    "chained": "try: load()\nexcept ValueError as error: raise KeyError from error",
+    "held": "try: load()\nexcept ValueError as error:\n    held = error\n    raise",
+    "awaited": "import asyncio\nasync def wait():\n    await asyncio.sleep(0)\n    load()\nawait wait()",
+    "grouped": "try: load()\nexcept ValueError as error: raise ExceptionGroup('several', [error])",
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAILURES if kind != "grouped" or sys.version_info >= (3, 11)])
+def test_only_the_last_failed_cell_keeps_what_its_frames_hold(world, kind):
+    """Without a collection of garbage, whose time nobody knows; ``sys.last_value`` is there as under a plain kernel."""
+    run(
+        world,
+        "import gc, sys, weakref; gc.disable(); seen = []\nclass Big: pass\n"
+        "def load():\n    big = Big()\n    seen.append(weakref.ref(big))\n    raise ValueError",
+    )
+    for _ in range(3):
+        fail(world, FAILURES[kind])
+    found = run(world, "gc.enable(); [ref() is not None for ref in seen], type(sys.last_value).__name__")
+
+    name = {"chained": "KeyError", "grouped": "ExceptionGroup"}.get(kind, "ValueError")
+    assert same(([False, False, True], name)) == values(found)

@@ -237,3 +237,20 @@ def test_a_cell_that_takes_a_while_has_samples(world):
 
     assert seen
     assert all(sample.rss > 10 << 20 for sample in cell.samples.values())
+
+
+def test_the_processes_that_a_cell_starts_count(world):
+    """Such as the workers of a DataLoader: they look idle else. A service of multiprocessing is no worker."""
+    code = """
+import multiprocessing.resource_tracker, subprocess, sys, time
+multiprocessing.resource_tracker.ensure_running()
+many = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+while True: time.sleep(0.05)
+"""
+    cell = begin(world, code, ranks=0)
+    sample = until(lambda: (one := cell.samples.get(0)) and one.workers and one.cpu > 10 and one)
+    world.interrupt()
+    cell.wait(20)
+
+    assert sample.workers == 2
+    assert sample.workers_rss > 1 << 20

@@ -83,6 +83,21 @@ def test_a_syntax_error_names_line_and_place(world):
     assert "\n    y = = 2\n        ^" in str(caught.value)
 
 
+def test_an_error_that_only_the_compiler_finds_has_its_line_and_caret(world):
+    """The parser has no objection."""
+    with pytest.raises(BadSyntax) as caught:
+        run(world, "x = 1\nif x: return 5")
+
+    assert "\n    if x: return 5\n          ^" in str(caught.value)
+
+
+def test_an_import_from_the_future_may_stand_below_other_lines(world):
+    """As in a plain cell, whose statements IPython compiles one by one."""
+    assert same(1) == values(run(world, "%matplotlib inline\nfrom __future__ import annotations\nx: No = 1\nx"))
+    with pytest.raises(BadSyntax, match="future feature nothing is not defined"):
+        run(world, "x = 1\nfrom __future__ import nothing")
+
+
 @pytest.mark.parametrize("timeout", [0, -1, math.nan])
 def test_a_timeout_that_cannot_be_is_refused(world, timeout):
     """Zero, less, or no number."""

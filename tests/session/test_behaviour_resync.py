@@ -37,9 +37,11 @@ def apart(launch):
 
 def test_an_object_with_a_state_gets_it_and_stays_the_same_object(apart):
     """Its methods decide, not its framework."""
-    apart.resync(["model"], source=1)
+    said = apart.resync(["model"], source=1).text(1)
 
     assert same(([1.0] * 3, True)) == values(run(apart, "(model.weight, id(model) == model_id)"))
+    assert said == "model was not the same on ranks 0,2, and has the values of rank 1 now.\n"
+    assert apart.resync(["model"], source=1).text(1) == ""
 
 
 @pytest.mark.slow

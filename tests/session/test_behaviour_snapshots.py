@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError
@@ -140,6 +142,57 @@ class TestSnapshots:
         run(world, "epoch = 7")
         with pytest.raises(DistributedError, match=r"Nothing was saved: .*file cannot be written"):
             world.save("first", ["epoch"])
+
+    def test_a_file_without_an_end_is_refused_unread(self, world, saved):
+        """A link to a device, or a pipe, in the place of a file, with and without trust; and of the manifest."""
+        place = newest(saved, "first")
+        file, manifest = place / "rank-1" / "epoch.pickle", place / MANIFEST
+        before = file.read_bytes(), manifest.read_bytes()
+        for make in (lambda one: one.symlink_to("/dev/zero"), os.mkfifo):
+            file.unlink()
+            make(file)
+            for trust in (False, True):
+                with pytest.raises(DistributedError, match=r"epoch\.pickle (cannot be read|is no regular file)"):
+                    load_soon(world, "first", trust=trust)
+            manifest.unlink()
+            make(manifest)
+            assert "first" not in [one.name for one in world.snapshots]
+            with pytest.raises(SnapshotRefused, match="holds no whole snapshot"):
+                world.load("first")
+            for one, content in zip((file, manifest), before, strict=True):
+                one.unlink()
+                one.write_bytes(content)
+        assert load_soon(world, "first", names=["epoch"]).names == ["epoch"]
+
+    def test_a_folder_that_a_rank_does_not_see_is_left_as_it_was(self, world, tmp_path, monkeypatch):
+        """Each process has a path of its own below /proc/self, as hosts have that share no disk."""
+        monkeypatch.setenv("DTRAIN_SNAPSHOTS", "/proc/self/cwd/snapshots")
+        run(world, f"import os; place = os.getcwd(); epoch = 1; os.chdir({str(tmp_path)!r})", 0)
+        run(world, "epoch = 1", [1, 2])
+        try:
+            with pytest.raises(DistributedError, match="rank 1-2: this host does not see"):
+                world.save("unseen", ["epoch"])
+        finally:
+            run(world, "os.chdir(place)", 0)
+        assert list((tmp_path / "snapshots").iterdir()) == []
+
+    def test_names_of_snapshots_have_one_limit(self, world):
+        """The run that saves one has a shorter name where it must."""
+        run(world, "epoch = 7")
+        world.save("long-" + "x" * 95, ["epoch"])
+        assert world.load("long-" + "x" * 95).names == ["epoch"]
+        with pytest.raises(BadRequest, match="is too long to name a snapshot: use at most 100 characters"):
+            world.save("long-" + "x" * 96, ["epoch"])
+        with pytest.raises(DistributedError, match="is not defined"):
+            world.diff(".".join(["epoch"] * 20))
+
+    def test_a_data_folder_that_cannot_be_written_is_named(self, world, monkeypatch):
+        """To list snapshots makes no key."""
+        monkeypatch.setenv("JUPYTER_DATA_DIR", "/proc/nowhere")
+        run(world, "epoch = 7")
+        with pytest.raises(BadRequest, match=r"cannot be kept in /proc/nowhere/dtrain .*: set JUPYTER_DATA_DIR"):
+            world.save("first", ["epoch"])
+        assert not any(one.ours for one in world.snapshots)
 
     def test_a_half_written_one_is_never_loaded(self, world, saved):
         """A folder without a manifest is no snapshot, whatever its number."""

@@ -20,6 +20,7 @@ from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.preflight.doctor import QUICK
 from tests.hosts.network import Host
+from tests.pace import slack
 from tests.slurm.launching import start
 from tests.slurm.site import Site
 from tests.steward.until import until
@@ -131,7 +132,7 @@ def test_a_node_that_hangs_has_a_deadline(site: Site) -> None:
         seconds = time.monotonic() - began[0]
 
     assert "gpu1" not in caught.value.reason
-    assert seconds < QUICK + SOON
+    assert seconds < QUICK + SOON + slack()
     site.check_empty()
 
 
@@ -157,7 +158,7 @@ def test_a_start_ends_during_the_examination(site: Site, who: str) -> None:
         seconds = time.monotonic() - began[0]
         until(lambda: site.jobs() == [], SOON)
 
-    assert seconds < SOON
+    assert seconds < SOON + slack()
     if who == "scancel":
         assert "is over: it was cancelled" in str(caught.value)
     site.check_empty()

@@ -17,9 +17,11 @@ from tests.slurm.site import Site
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_crosses_the_network_in_clear(site: Site, tmp_path: Path) -> None:
-    """No cell, no output, no result, no variable of --env, no key: looked for in all frames of a node's cable."""
+def test_nothing_crosses_the_network_in_clear(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cell, output, result, folder, variable of --env or key: looked for in all frames of a node's cable."""
     path = tmp_path / "frames"
+    (tmp_path / "zebra-folder").mkdir()
+    monkeypatch.chdir(tmp_path / "zebra-folder")
     with site.network["gpu2"].captured(path):
         session = start(ntasks_per_node=1, env={"SECRET": "zebra-variable"})
         session.run(

@@ -175,6 +175,26 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     assert wait_until_gone(mark) == []
 
 
+def test_ranks_do_not_outlive_an_mpiexec_that_was_asked_to_end(launch, mark) -> None:
+    """SIGTERM: it ends the slots and then itself, and only afterwards, here once the watch moves, the ranks end."""
+    session = launch(n=2)
+    watch = watch_of(session, 0)
+    watch.suspend()
+    try:
+        child_named(session, "prterun").terminate()
+        until(lambda: state_of(session).notices)
+        still = [runs(rank.pid) for rank in session.world.ranks]
+    finally:
+        watch.resume()
+    [notice] = state_of(session).notices
+    until(lambda: [rank.state for rank in session.world.ranks] == ["dead", "dead"])
+    session.stop()
+
+    assert still == [True, True]
+    assert "so have all ranks: another process may have sent it SIGTERM or SIGINT. %distributed restart" in notice
+    assert wait_until_gone(mark) == []
+
+
 def test_ranks_that_die_together_with_much_to_say_are_all_reported(launch, mark) -> None:
     """Each report is tens of kilobytes, and one pipe carries them: none is torn."""
     session = launch(n=4)

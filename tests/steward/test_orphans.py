@@ -70,6 +70,22 @@ def test_a_dead_rank_leaves_nothing_that_it_has_started(launch, mark) -> None:
     assert wait_until_gone(mark, patience=0) == []
 
 
+def test_the_death_of_a_rank_with_many_children_is_known_in_full(launch, mark) -> None:
+    """Its watch ends them all in a few looks at the machine's processes, and reports before the steward gives it up."""
+    session = launch(n=2)
+    many = "import subprocess\nchildren = [subprocess.Popen(['sleep', '300']).pid for _ in range(200)]"
+    session.run(many, ranks=1, view=None)
+    [children] = session.pull("children", ranks=1).values()
+    os.kill(session.world.ranks[1].pid, signal.SIGKILL)
+    until(lambda: session.world.ranks[1].state == "dead")
+    words = session.world.ranks[1].words
+    until(lambda: not any(map(runs, children)))
+    session.stop()
+
+    assert words.startswith("rank 1 was killed (SIGKILL)")
+    assert wait_until_gone(mark, patience=0) == []
+
+
 @contextlib.contextmanager
 def held_at_its_end(pid: int) -> Iterator[None]:
     """Within the block, a process that is killed stays on its way out, as one for which the kernel has to wait."""

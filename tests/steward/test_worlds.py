@@ -6,8 +6,10 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from jupyter_dtrain import BadRequest, WorldLost
 from jupyter_dtrain.launch import leftovers, worlds
 from jupyter_dtrain.launch.worlds import Listing, open_channel
 from jupyter_dtrain.wire.steward_messages import ReadState
-from tests.processes import loose_segments, wait_for_segments, wait_until_gone
+from tests.processes import loose_segments, processes_of, wait_for_segments, wait_until_gone
 from tests.steward.until import PATIENCE, runs, until, watch_of
 
 
@@ -150,6 +152,72 @@ def test_a_clock_that_was_set_makes_no_living_world_a_dead_one(launch) -> None:
 
     assert session.run("1", view=None).outcome == "ok"
     session.stop()
+
+
+STARTER = """
+from jupyter_dtrain import Session
+print("starts", flush=True)
+Session.start(n=2, name="killed-early")
+"""
+"""A client that starts a world, and that no notebook holds."""
+
+
+def folders_of_worlds() -> set[Path]:
+    """What worlds have made on this machine, apart from spools."""
+    return {*worlds.runtime_folder().glob("*"), *Path("/dev/shm").glob("dtrain-killed-early*")}
+
+
+def kill_in_start(mark: str, moment: Callable[[psutil.Process], object]) -> bool:
+    """Kill a client in its start, at a ``moment``; then the world is listed, or it is gone. Whether it was listed."""
+    client = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with client:
+        assert client.stdout is not None
+        client.stdout.readline()
+        moment(psutil.Process(client.pid))
+        client.kill()
+    until(lambda: worlds.list_worlds() or not processes_of(mark))
+    found = worlds.list_worlds()
+    for listing in found:
+        worlds.stop_world(listing.name)
+    assert wait_until_gone(mark, patience=PATIENCE) == []
+    return bool(found)
+
+
+def record_is_there(_: psutil.Process) -> None:
+    """The client has made the world's folder, and has listed it."""
+    until(lambda: list(worlds.runtime_folder().glob("*/world.json")))
+
+
+def steward_is_there(client: psutil.Process) -> None:
+    """The client has started the program that becomes the steward."""
+    until(lambda: [child for child in client.children() if "steward" in " ".join(child.cmdline())])
+
+
+def world_is_listed(_: psutil.Process) -> None:
+    """The steward has taken the listing; the ranks start."""
+    until(worlds.list_worlds)
+
+
+@pytest.mark.parametrize("moment", [record_is_there, steward_is_there, world_is_listed])
+def test_a_start_whose_client_is_killed_ends_or_is_listed(mark, moment) -> None:
+    """SIGKILL; the next start removes the folders of one that did not come so far."""
+    before = folders_of_worlds()
+    listed = kill_in_start(mark, moment)
+    leftovers.remove_leftovers()
+
+    assert listed or moment is not world_is_listed
+    assert folders_of_worlds() == before
+
+
+@pytest.mark.slow
+def test_a_start_whose_client_is_killed_ends_or_is_listed_whenever_that_is(mark) -> None:
+    """SIGKILL in every tenth of a second of a start."""
+    before = folders_of_worlds()
+    seen = {kill_in_start(mark, lambda _, tenths=tenths: time.sleep(tenths / 10)) for tenths in range(30)}
+    leftovers.remove_leftovers()
+
+    assert True in seen
+    assert folders_of_worlds() == before
 
 
 def alive():

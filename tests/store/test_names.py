@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
 from jupyter_dtrain.core.run_names import WIDTH, telling_line
 from jupyter_dtrain.store import RunList
+from jupyter_dtrain.view.stored import comparison, listing
 from tests.store.conftest import drain, points
 
 
@@ -58,15 +60,22 @@ def test_a_list_of_runs_becomes_a_data_frame(store, db, fake, monkeypatch):
         found.frame()
 
 
-def test_the_losses_of_a_run_are_means_over_its_ranks(store, db, fake):
-    """The number beside a run is the one in its chart; a loss that is no number on one rank is none."""
-    for number, other in ((1, [5.0, 4.0]), (2, [5.0, float("nan")])):
+def test_a_list_and_a_comparison_show_the_same_last_and_best_loss(store, db, fake):
+    """The mean over the ranks that have come as far as any, and the lowest on whichever rank.
+
+    Rank 1 may have been killed after its first step. A loss that is no number on one rank is none.
+    """
+    others = {1: [5.0, 4.0], 2: [5.0, float("nan")], 3: [2.1]}
+    for number, other in others.items():
         fake.begin(number)
-        fake.say(number, 0, points("loss", [3.0, 2.0]))
+        fake.say(number, 0, points("loss", [3.0, 8e-5]))
         fake.say(number, 1, points("loss", other))
         fake.finish(number)
     drain(fake.writer, db)
-    (whole,), (broken,) = store.run(1).losses, store.run(2).losses
+    found = {number: store.run(number).losses[0] for number in others}
+    runs = [store.run(number) for number in others]
+    listed = re.findall(r"^(world/\d) .* (\S+) +(\S+) +1\.5 s ", listing(runs)["text/plain"], re.MULTILINE)
+    compared = re.findall(r"^loss +(world/\d) +(\S+) +(\S+) +\S+$", comparison(runs)["text/plain"], re.MULTILINE)
 
-    assert (whole.last, whole.best) == (3.0, 3.0)
-    assert (broken.last, broken.best) == (None, 3.5)
+    assert [(one.last, one.best) for one in found.values()] == [(2.00004, 8e-5), (None, 8e-5), (8e-5, 8e-5)]
+    assert listed == compared == [("world/1", "2", "8e-05"), ("world/2", "NaN", "8e-05"), ("world/3", "8e-05", "8e-05")]

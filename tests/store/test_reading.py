@@ -206,10 +206,11 @@ def test_two_runs_are_compared_by_last_lowest_and_highest(store, db, fake):
     [
         ("loss", math.nan, "ok, but NaN"),
         ("loss", 1.0, "ok"),
-        ("accuracy", math.inf, "ok"),  # lists know the last values of losses alone
+        ("accuracy", math.inf, "ok, but ∞"),
+        ("lr", math.nan, "ok"),
     ],
 )
-def test_a_run_that_ended_with_a_loss_that_is_no_number_is_not_well(store, db, fake, name, last, words):
+def test_a_run_whose_last_value_is_no_number_has_not_ended_well(store, db, fake, name, last, words):
     """The front end says the same, see outcome.ts."""
     fake.begin(1)
     fake.say(1, 0, points(name, [1.0, last]))
@@ -242,6 +243,13 @@ def test_the_curves_of_two_runs_are_drawn_over_each_other(store, db, fake):
     assert set(shown.frame()["run"]) == {"world/1", "world/2", "world/3"}
     assert "&lt;&amp;&gt;" in svg
     assert len(svg) < 200_000
+
+
+def test_a_run_has_the_colour_that_it_has_in_the_runs_tab():
+    """That of its id, or the next that no other has; labextension/tests/runs.test.ts wants the same."""
+    assert view.styles_of([17, 9, 42]) == [(1, 0), (2, 1), (3, 2)]
+    assert view.styles_of([3, 4, 12])[2][0] == 5
+    assert len(view.styles_of(range(100))) == 100
 
 
 def test_without_matplotlib_there_are_no_curves(store, db, fake, monkeypatch):

@@ -46,15 +46,17 @@ def test_runs_are_written_for_tensorboard_as_well(launch, own_data, tmp_path):
                 "import os, jupyter_dtrain\n"
                 f"for step in range(50): jupyter_dtrain.log(loss={scale} * step + int(os.environ['RANK']), step=step)\n"
                 "print('x')",
+                name="" if scale == 1 else "lr 0.1/ten: small",
             )
         kept = stored(2).metrics["loss"][1].values
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("rank-*"))
 
-    assert found == [f"{world}/run-{run}/rank-{rank}" for run in (1, 2) for rank in (0, 1)]
+    folders = {1: "run-1", 2: "run-2-lr-0.1-ten-small"}  # the second began with a name
+    assert found == [f"{world}/{folders[run]}/rank-{rank}" for run in (1, 2) for rank in (0, 1)]
     assert list(kept) == [10.0 * step + 1 for step in range(50)]
     for number, scale in ((1, 1), (2, 10)):
         for rank in (0, 1):
-            read = scalars(folder / world / f"run-{number}" / f"rank-{rank}")
+            read = scalars(folder / world / folders[number] / f"rank-{rank}")
             assert read == {"loss": [(step, float(scale * step + rank)) for step in range(50)]}
 
 

@@ -27,6 +27,7 @@ class Recorder:
         self.paced = paced
         self.calls: list[tuple[Any, ...]] = []
         self.shown: dict[str, dict[str, Any]] = {}
+        self.captions: dict[str, str] = {}
         self.metadata: list[dict[str, Any]] = []
         self.settled: list[str] = []
         self.fails = False
@@ -39,12 +40,17 @@ class Recorder:
         self._check()
         self.calls.append(("display", data.get("text/plain"), display_id))
         self.metadata.append(metadata)
-        if display_id is not None:
+        if display_id is not None and display_id.endswith("-ranks"):
+            self.captions[display_id] = data["text/plain"]
+        elif display_id is not None:
             self.shown[display_id] = data
 
     def update(self, data, metadata, display_id):  # noqa: ARG002 - as the protocol has it
         self._check()
         self.calls.append(("update", data.get("text/plain"), display_id))
+        if display_id in self.captions:
+            self.captions[display_id] = data["text/plain"]
+            return
         assert display_id in self.shown or not self.erases
         self.shown[display_id] = data
 
@@ -59,6 +65,10 @@ class Recorder:
     def text(self, *streams: str) -> str:
         """All text of ``streams`` (default: both), in order."""
         return "".join(call[1] for call in self.calls if call[0] in (streams or ("stdout", "stderr")))
+
+    def text_of_shown(self) -> list[str]:
+        """The displays as text, as they look now, without captions."""
+        return [data.get("text/plain", "") for data in self.shown.values()]
 
     def kinds(self) -> list[str]:
         """The kinds of the painter's calls, in order."""

@@ -22,7 +22,7 @@ from jupyter_dtrain.core.events import (
     Started,
     Totals,
 )
-from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.metrics import Columns, Slow, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import Rank, World, count_ranks, parse_ranks
 from jupyter_dtrain.magics import worlds
@@ -137,24 +137,22 @@ def test_the_text_names_the_odd_ranks_with_their_hosts_first(ended):
 def test_odd_ranks_are_few_and_the_gravest_come_first():
     """Ranks that share the most common state are never odd."""
     states = {rank: "dead" if rank % 4 == 0 else "error" if rank == 1 else "waiting" for rank in range(SIZE)}
-    found = standing(states, HOSTS, {})
+    found = standing(states, HOSTS)
     assert (len(found.odd), found.more, found.common) == (ODD, SIZE // 4 + 1 - ODD, "waiting")
     assert found.odd[:3] == [0, 4, 8]
     assert [ranks for _, ranks in found.hosts][1] == list(range(8, 16))
-    assert standing(dict.fromkeys(range(SIZE), "error"), HOSTS, {}).odd == []
+    assert standing(dict.fromkeys(range(SIZE), "error"), HOSTS).odd == []
     assert counted(["ok", "error", "ok"]) == "1 error, 2 ok"
     # In a hang the one that does not wait is odd.
-    assert standing({rank: "running" if rank == 5 else "waiting" for rank in range(SIZE)}, HOSTS, {}).odd == [5]
+    assert standing({rank: "running" if rank == 5 else "waiting" for rank in range(SIZE)}, HOSTS).odd == [5]
 
 
 def test_a_slow_rank_is_odd_however_many_others_are():
     """It takes the last place."""
     states = {rank: "dead" if rank < 100 else "running" for rank in range(SIZE)}
-    odd = standing(states, HOSTS, {rank: 0.2 if rank == SLOW else 0.1 for rank in range(SIZE)}).odd
+    odd = standing(states, HOSTS, Slow(SLOW, 1.0)).odd
     assert len(odd) == ODD
     assert odd[-1] == SLOW
-    noise = {rank: 8e-5 if rank == SLOW else 4e-6 for rank in range(SIZE)}
-    assert SLOW not in standing(states, HOSTS, noise).odd
 
 
 def test_a_label_of_scattered_ranks_is_no_longer_than_a_line():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jupyter_dtrain.core.events import Display
+from jupyter_dtrain.view.outbox import BACKLOG
 from jupyter_dtrain.view.pace import ENVELOPE, Pace
 
 
@@ -64,3 +66,27 @@ def test_a_terminal_does_not_wait(scene, recorder):
     s.say(0, "a\n" * 10_000)
     s.close()
     assert s.slept == 0.0
+
+
+def test_a_flood_of_displays_ends_with_its_run(scene):
+    """The newest displays are shown and the others counted; the next cell of the process is shown at once."""
+    pace = Pace()
+    s = scene(2, pace=pace)
+    for start in range(0, 20_000, 100):
+        for rank in range(2):
+            s.say(rank, *(Display({"text/html": f"<b>{n}</b>"}) for n in range(start, start + 100)))
+    s.close()
+    shown = [data["text/html"] for data in s.painter.shown.values()]
+    left_out = int(s.painter.text("stderr").split()[0].replace(",", ""))
+    assert shown[-1] == "<b>19999</b>"
+    assert len(shown) + left_out == 20_000
+    assert len(shown) >= BACKLOG // 2
+    captions = sum(call[1] == "[0-1]" for call in s.painter.calls)
+    assert captions == len(shown)
+
+    later = scene(2, pace=pace)
+    later.now = s.now + s.slept
+    later.say(0, "hello\n")
+    later.close()
+    assert later.painter.text() == "[0] hello\n"
+    assert later.slept < 1

@@ -165,13 +165,14 @@ def test_a_metric_shows_the_panel_at_once_and_the_notebook_keeps_the_run(stage, 
 
 @pytest.mark.parametrize("outcome", ["error", "interrupted", "lost"])
 def test_a_run_that_ends_badly_is_kept_as_well(stage, front_end, outcome):
-    """It keeps its outcome. A run is lost, and its ranks are dead."""
+    """It keeps its outcome; a run is lost, and its ranks are dead."""
     scene = stage()
     scene.say(0, Started(1, "host", ""), Metrics([series([3.0])]))
     scene.wait(0.5)
     scene.end(outcome)
     assert scene.painter.shown[ID][MIME]["outcome"] == outcome
-    assert [row[2] for row in scene.painter.shown[ID][MIME]["ranks"]] == ["dead" if outcome == "lost" else outcome] * 2
+    state = "dead" if outcome == "lost" else outcome
+    assert [row[2] for row in scene.painter.shown[ID][MIME]["ranks"]] == [state] * 2
 
 
 def test_a_step_of_a_pipeline_is_sent_once_and_kept(stage, front_end):

@@ -77,6 +77,19 @@ def test_the_clock_goes_on_while_other_ranks_work():
     assert gathered.elapsed == 7.5
 
 
+def test_a_clock_that_is_set_while_a_run_goes_on_changes_nothing(monkeypatch):
+    """The host's clock may be an hour wrong until a service corrects it."""
+    gathered, run = RunState(1, [0], 1), Run(1, "", [0], 1, lambda *_: iter(()))
+    started = Event(1, 0, 0, time.time(), Started(1, "host", ""))
+    gathered.take(started)
+    run.apply(Batch(1, 0, 0, 0, [started]))
+    now = time.time
+    for jump in (3600.0, -7200.0):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now() + jump)
+        assert 0.0 <= gathered.elapsed < 600.0
+        assert 0.0 <= run.elapsed < 600.0
+
+
 def test_the_step_is_that_of_the_rank_that_is_furthest_ahead():
     """The panel shows the same."""
     gathered = RunState(1, [0, 1], 2)

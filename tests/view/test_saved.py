@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from jupyter_dtrain.core.events import Gpu, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns, Speed
 from jupyter_dtrain.view.document import MIME, SAVED_BYTES, Picture, band_of, document
 from jupyter_dtrain.view.drawing import svg
 from jupyter_dtrain.view.history import History
@@ -111,9 +111,9 @@ def test_many_metrics_are_shown_in_order_and_the_rest_is_counted():
 
 def test_the_text_has_the_last_values_and_the_outcome():
     """Every rank's, while they fit a line; else the mean and who is at the ends."""
-    few = text(picture(2, {"loss": {0: columns([2.0, 0.5]), 1: columns([2.0, math.nan])}}, pace={0: 0.1, 1: 0.1}))
+    few = text(picture(2, {"loss": {0: columns([2.0, 0.5]), 1: columns([2.0, math.nan])}}, speed=Speed(10.0, 320.0)))
     assert few.splitlines() == [
-        "Run 4 on ranks 0-1: ok, but NaN, 12.5 s, 10 steps/s",
+        "Run 4 on ranks 0-1: ok, but NaN, 12.5 s, 10 steps/s, 320 samples/s",
         "  last value  rank 0  rank 1",
         "  loss           0.5     NaN",
     ]

@@ -30,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
@@ -128,7 +128,7 @@ class Handler(socketserver.BaseRequestHandler):
                 at = asked.meeting, asked.rank
                 answer = self.server.meetings.arrive(*at, asked.size, comes=asked.comes)
                 self.request.sendall(json.dumps(answer).encode() + b"\n")
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             pass  # it has disconnected, or is no rank
         finally:
             if at is not None:

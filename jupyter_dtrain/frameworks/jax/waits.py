@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jupyter_dtrain.engine.framework import value_of
+from jupyter_dtrain.engine.framework import locals_of, value_of
 
 _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
 """Packages whose frames may be the innermost: they call what JAX has compiled."""
@@ -79,7 +79,7 @@ def _outermost(frame: FrameType | None, root: str) -> str:
         if not file.startswith(root) and not _LIBRARY.search(file):
             break
         inner = inner or frame.f_code.co_name
-        if frame.f_code.co_name == "__init__" and (made := frame.f_locals.get("self")) is not None:
+        if frame.f_code.co_name == "__init__" and (made := locals_of(frame).get("self")) is not None:
             name = type(made).__name__
         elif frame.f_code.co_name not in _PLUMBING:
             name = frame.f_code.co_name

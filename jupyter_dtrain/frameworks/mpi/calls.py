@@ -1,9 +1,13 @@
-"""Finds the call of MPI that a thread is in, by the expression that its innermost frame is in the middle of.
+"""Finds the calls of MPI that a thread is in, by the expressions that its frames are in the middle of.
 
 MPI gives no sign: it spins, and a profile of it would slow every call down. So the source says it. A call counts as
 MPI's if MPI's objects are found there without running anybody's code: the object whose method is called, a method that
 is called by another name, or one that is handed on (``map(comm.allreduce, values)``). Where code would have to run,
 such as that of a property, the method's name decides, if no other library is known to use it.
+
+Two frames are looked at: the user's innermost one, and the innermost of all. The second one is a library's where that
+calls MPI itself, or calls what it was handed, as a thread or a pool does. There only MPI's objects count, and no name.
+mpi4py's own loops that look for messages again and again count as a call.
 
 Under failure: nothing raises for strange source, and code without source is in no call.
 """
@@ -11,11 +15,16 @@ Under failure: nothing raises for strange source, and code without source is in 
 from __future__ import annotations
 
 import ast
+import os
+from functools import partial
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from jupyter_dtrain.engine.framework import called_in, value_of
 from jupyter_dtrain.engine.libraries import is_library
+from jupyter_dtrain.engine.sources import calls_on_line
+from jupyter_dtrain.engine.tracebacks import PACKAGE
 
 PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})
 """The methods for Python objects that are known as MPI's by their names; so are those that begin with a capital."""
@@ -31,45 +40,78 @@ class Call(NamedTuple):
     """The object, or its class; None if code would have to run to find it."""
 
 
-def call_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
-    """The call of MPI that ``frame`` is in, if it is in one. A frame in a library is where its caller is."""
+def calls_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> list[Call]:
+    """The calls of MPI that a thread with the innermost ``frame`` is in, the user's first; most often one or none."""
     outer: FrameType | None = frame
     while outer is not None and is_library(outer.f_code.co_filename):
         outer = outer.f_back  # mpi4py.util.pkl5.Intracomm.bcast is written in Python
-    if outer is None:
+    users = None if outer is None else _call_at(mpi, outer, call if outer is frame else called_in(outer))
+    found = [users] if users is not None else []
+    if outer is not frame and (inner := _call_in_library(mpi, frame)) is not None:
+        found.append(inner)
+    return found
+
+
+def _call_in_library(mpi: ModuleType, frame: FrameType) -> Call | None:
+    if frame.f_code.co_filename.startswith(PACKAGE):
+        return None  # ours end by themselves
+    for node in calls_on_line(frame):
+        if (found := _call_at(mpi, frame, node, by_name=False)) is not None:
+            return found
+    own = f"{Path(str(mpi.__file__)).parent}{os.sep}"
+    inner: FrameType | None = frame
+    owner = None
+    while inner is not None and inner.f_code.co_filename.startswith(own):
+        for value in inner.f_locals.values():
+            if owner is None and _kind(mpi, value) == "Comm":
+                owner = value
+        frame, inner = inner, inner.f_back
+    if owner is None:
         return None
-    return _call_at(mpi, outer, call if outer is frame else called_in(outer))
+    name = frame.f_code.co_name
+    if name.startswith("__"):
+        name = type(frame.f_locals.get("self")).__name__
+    elif frame.f_code.co_filename.startswith(f"{own}futures{os.sep}"):
+        name = "mpi4py.futures"  # its own function, in a thread
+    return Call("", name, owner)
 
 
-def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> Call | None:
+def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None, *, by_name: bool = True) -> Call | None:
+    """The call of MPI that ``call`` makes. ``by_name``: the name of a method may decide."""
     if call is None:
         return None
     for node in (call.func, *call.args):
         found = None
         match node:
             case ast.Attribute():
-                found = _method(mpi, frame, node, called=node is call.func)
+                found = _method(mpi, frame, node, named=by_name and node is call.func)
             case ast.Name():
                 found = _bound(mpi, value_of(frame, node))
+            case ast.Starred(value=inner):  # Thread(target=context.run, args=(comm.Barrier,))
+                handed = value_of(frame, inner)
+                found = _bound(mpi, handed[0]) if type(handed) is tuple and handed else None
             case ast.Call(func=ast.Name(id="map")):
                 found = _call_at(mpi, frame, node)  # list(map(comm.bcast, values)) calls it later
-            case ast.Call() if node is call.func:  # functools.partial(comm.bcast, 1)(), getattr(comm, "Barrier")()
+            case ast.Call() if node is call.func and by_name:  # getattr(comm, "Barrier")(), partial(comm.bcast, 1)()
                 found = _call_at(mpi, frame, node) or (Call("", "", None) if _is_made(mpi, frame, node) else None)
         if found is not None:
             return found
     return None
 
 
-def _method(mpi: ModuleType, frame: FrameType, node: ast.Attribute, *, called: bool) -> Call | None:
+def _method(mpi: ModuleType, frame: FrameType, node: ast.Attribute, *, named: bool) -> Call | None:
     owner = value_of(frame, node.value)
     if kind := _kind(mpi, owner):
         return Call(kind, node.attr, owner) if callable(getattr(getattr(mpi, kind), node.attr, None)) else None
-    if owner is None and called and (_is_named(mpi, node.attr) or _is_made(mpi, frame, node.value)):
+    if owner is None and named and (_is_named(mpi, node.attr) or _is_made(mpi, frame, node.value)):
         return Call("", node.attr, None)
-    return None
+    return _bound(mpi, value_of(frame, node))
 
 
 def _bound(mpi: ModuleType, method: Any) -> Call | None:
+    """The call that ``method`` is, by itself or in a ``functools.partial``, which may hand it on."""
+    if type(method) is partial:
+        return next((found for one in (method.func, *method.args) if (found := _bound(mpi, one))), None)
     if type(method) is not type(mpi.COMM_SELF.Barrier):  # that of all bound methods that are not written in Python
         return None
     kind = _kind(mpi, method.__self__)

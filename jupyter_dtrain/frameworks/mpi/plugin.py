@@ -13,14 +13,15 @@ import contextlib
 import sys
 import threading
 import time
+from concurrent.futures import BrokenExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, called_in, user_names
+from jupyter_dtrain.engine.framework import Framework, called_in, locals_of, user_names
 from jupyter_dtrain.engine.healing import THREAD
 
-from .calls import Call, call_in
+from .calls import Call, calls_in
 from .communicators import ENDLESS, hidden_of
 from .holders import c_libraries
 from .progress import Progress
@@ -31,6 +32,9 @@ TESTED = "4.1"
 
 _LOG = "OSC UCX component priority set inside component query failed"
 """In the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
+
+POOL_PATIENCE = 2.0
+"""Seconds in which the thread of a pool ends once its communicator is revoked; it takes a few milliseconds."""
 
 T = TypeVar("T")
 
@@ -92,9 +96,9 @@ class Mpi(Framework):
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
         """The method of a communicator, request, window or file that a thread is in, idle or not: MPI spins."""
         mpi = _module()
-        if mpi is None or (found := call_in(mpi, frame, call)) is None:
+        if mpi is None or not (calls := calls_in(mpi, frame, call)):
             return ""
-        method = found.method or "MPI"
+        found, method = calls[0], calls[0].method or "MPI"
         return f"{found.kind}.{method}" if found.kind in ("Win", "File") else method
 
     def can_release(self, call: str) -> bool:
@@ -116,6 +120,7 @@ class Mpi(Framework):
         if mpi is None or not _can_revoke(mpi):
             return
         calls = _calls_in_use(mpi)
+        pools = _pools()
         owners = [call.owner for call in calls if call.owner is not None]
         inner = [comm for one in owners if isinstance(one, mpi.Win | mpi.File) for comm in hidden_of(mpi, one)]
         comms = self._communicators(mpi)
@@ -137,6 +142,8 @@ class Mpi(Framework):
             # It may fail where another rank's revocation has arrived already.
             with contextlib.suppress(mpi.Exception):
                 comm.Revoke()
+        for pool, begun in pools:
+            threading.Thread(target=_end_pool, args=(pool, begun), name="dtrain-mpi-pool", daemon=True).start()
         self._progress.drive(mpi)
 
     def recover(self, bound: frozenset[str], *, again: bool) -> list[str]:
@@ -232,7 +239,7 @@ class Mpi(Framework):
         for innermost in _frames():
             frame: FrameType | None = innermost
             while frame is not None:
-                values += list(frame.f_locals.values())
+                values += list(locals_of(frame).values())
                 frame = frame.f_back
         # The user's own objects may hold communicators too.
         values += [held for value in values if type(value).__module__ == "__main__" for held in _held(value)]
@@ -267,15 +274,51 @@ def _wake(mpi: ModuleType) -> None:
 
 def _frames() -> list[FrameType]:
     """The innermost frames of all threads but this one, and but those that heal the world beside the cell."""
-    frames = dict(sys._current_frames())  # noqa: SLF001 — documented in spite of its name
-    healing = {thread.ident for thread in threading.enumerate() if thread.name == THREAD}
-    return [frame for ident, frame in frames.items() if ident not in {*healing, threading.get_ident()}]
+    frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+    for thread in (threading.current_thread(), *(one for one in threading.enumerate() if one.name == THREAD)):
+        # This thread's would hold itself, and with it all others, until Python collects garbage.
+        frames.pop(thread.ident or 0, None)
+    return list(frames.values())
 
 
 def _calls_in_use(mpi: ModuleType) -> list[Call]:
     """The calls of MPI that this rank's threads are in now."""
-    found = [call_in(mpi, frame, called_in(frame)) for frame in _frames()]
-    return [call for call in found if call is not None]
+    return [call for frame in _frames() for call in calls_in(mpi, frame, called_in(frame))]
+
+
+def _pools() -> list[tuple[Any, dict[int, Any]]]:
+    """The pools of mpi4py.futures that some thread knows, each with the tasks that other ranks have begun.
+
+    The thread of such a pool may not have come to MPI yet.
+    """
+    core: Any = sys.modules.get("mpi4py.futures._core")
+    found: dict[int, tuple[Any, dict[int, Any]]] = {}
+    for innermost in _frames() if core is not None else ():
+        frame: FrameType | None = innermost
+        begun: dict[int, Any] = {}
+        while frame is not None:
+            names = frame.f_locals
+            if frame.f_code.co_filename == core.__file__:
+                begun = names.get("pending", begun)
+            for value in list(names.values()):
+                if type(value).__module__ == "mpi4py.futures.pool":
+                    value = getattr(value, "_pool", None)  # noqa: PLW2901 — an executor's
+                if type(value) is getattr(core, "Pool", None):
+                    found[id(value)] = value, begun or found.get(id(value), (value, {}))[1]
+            frame = frame.f_back
+    return list(found.values())
+
+
+def _end_pool(pool: Any, begun: dict[int, Any]) -> None:
+    """Fail the tasks of a pool whose thread ends, as its communicator is revoked: nobody else would (mpi4py 4.1)."""
+    why = "A rank of this pool has failed."
+    with contextlib.suppress(AttributeError, TypeError, ValueError):  # mpi4py's own parts, which may change
+        pool.thread.join(POOL_PATIENCE)
+        if not pool.thread.is_alive():
+            pool.broken(why)
+            for future, _ in list(begun.values()):
+                if not future.done():
+                    future.set_exception(BrokenExecutor(why))
 
 
 def _held(value: Any) -> list[Any]:

@@ -19,7 +19,6 @@ import ast
 import contextlib
 import functools
 import sys
-import time
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -173,7 +172,7 @@ class TensorFlowMetrics:
             self._keep_looking()
 
     def _collect(self) -> None:
-        now = time.time()
+        now = self._metrics.now()
         for name, value in self._news():
             self._metrics.add(name, value, at=now)
         if self._rings:

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 
+from jupyter_dtrain.engine.framework import locals_of
+
 LISTEN = 0.03
 """Seconds over which to measure the CPU use of the process."""
 IDLE = 0.25
@@ -68,7 +70,7 @@ def _outermost(frame: FrameType | None) -> str:
     name = ""
     while frame is not None and any(package in frame.f_code.co_filename for package in packages):
         # Without running their code: asking a variable of several replicas for an attribute can be a collective.
-        traced = inspect.getattr_static(frame.f_locals.get("self"), "_python_function", None)
+        traced = inspect.getattr_static(locals_of(frame).get("self"), "_python_function", None)
         if traced is not None and frame.f_code.co_name in _WRAPPERS:
             name = traced.__name__ if type(traced) in {FunctionType, MethodType} else name
         elif frame.f_code.co_name not in _WRAPPERS:

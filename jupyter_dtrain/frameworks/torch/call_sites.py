@@ -19,6 +19,7 @@ from enum import Enum
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from jupyter_dtrain.engine.framework import locals_of
 from jupyter_dtrain.engine.libraries import is_library
 from jupyter_dtrain.engine.sources import executing_at
 
@@ -59,7 +60,7 @@ class Label(NamedTuple):
         """The name in ``frame``, with the index's value there."""
         if self.variable is None:
             return self.text
-        value = frame.f_locals.get(self.variable, frame.f_globals.get(self.variable))
+        value = locals_of(frame).get(self.variable, frame.f_globals.get(self.variable))
         if isinstance(value, str) or (type(value) is int and -MAX_INDEX < value < MAX_INDEX):
             return f"{self.text}[{value}]"
         return self.text

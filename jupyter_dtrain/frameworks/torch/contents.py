@@ -18,7 +18,8 @@ from typing import Any, Final
 from jupyter_dtrain.core.contents import Facts, Kind
 from jupyter_dtrain.engine.contents import Part, PlainPart
 
-from .digests import digest
+from .digests import digest, is_readable
+from .values import undisturbed
 
 _WRAPPERS: Final = ("module.", "_orig_mod.")
 _SAMPLER: Final = ("epoch", "seed", "num_replicas", "total_size", "drop_last", "shuffle")
@@ -33,11 +34,12 @@ class TensorPart(Part):
     def __init__(self, name: str, kind: Kind, tensor: Any) -> None:
         self.name, self.kind, self._tensor = name, kind, tensor
 
+    @undisturbed()
     def facts(self) -> Facts:
         """Shape, type, device and, for a DTensor, its placements and this rank's piece."""
         tensor = self._tensor
         placement = piece = ""
-        local = _local(tensor)
+        local = local_part(tensor)
         if hasattr(tensor, "placements"):
             placement = f"{', '.join(map(str, tensor.placements))} on {_mesh(tensor.device_mesh)}"
             piece = _piece(tensor)
@@ -55,13 +57,14 @@ class TensorPart(Part):
 
     def digest(self) -> str:
         """Digest this rank's piece."""
-        return digest(sys.modules["torch"], _local(self._tensor))
+        return digest(sys.modules["torch"], local_part(self._tensor))
 
+    @undisturbed()
     def norm(self) -> float | None:
         """Measure this rank's piece."""
         torch = sys.modules["torch"]
-        local = _local(self._tensor)
-        if local.is_meta or local.layout is not torch.strided or local.is_quantized:
+        local = local_part(self._tensor)
+        if not is_readable(torch, local):
             return None
         with torch.no_grad():
             if local.is_floating_point() and local.element_size() >= 4:  # noqa: PLR2004 — float32
@@ -71,18 +74,21 @@ class TensorPart(Part):
             parts = [_wide(torch, flat[at : at + _SCALE]) for at in range(0, flat.numel(), _SCALE)]
             return math.sqrt(sum(float((one.abs() ** 2).sum()) for one in parts))
 
+    @undisturbed()
     def words(self) -> str:
         """The value of a single element on the host."""
-        local = _local(self._tensor)
-        one = local.numel() == 1 and local.is_cpu and not local.is_meta
+        local = local_part(self._tensor)
+        one = local.numel() == 1 and local.is_cpu and is_readable(sys.modules["torch"], local)
         return f"{local.item():.6g}" if one and not local.is_complex() else ""
 
+    @undisturbed()
     def read(self, start: int, stop: int) -> bytes:
         """Bytes of this rank's piece; a device sends only these."""
         torch = sys.modules["torch"]
         found = self._bytes(torch)[start:stop].cpu()
         return found.numpy().tobytes()  # type: ignore[no-any-return]  # torch has no types here
 
+    @undisturbed()
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
         """Computed on the tensor's device."""
         torch = sys.modules["torch"]
@@ -98,9 +104,10 @@ class TensorPart(Part):
             return float(away.max()) if away.numel() else 0.0, float((away**2).sum()), int((away != 0).sum())
 
     def _bytes(self, torch: Any) -> Any:
-        return _local(self._tensor).detach().contiguous().reshape(-1).view(torch.uint8)
+        return local_part(self._tensor).detach().contiguous().reshape(-1).view(torch.uint8)
 
 
+@undisturbed()
 def parts(name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
     """The parts of a tensor, a model, an optimizer or a random generator; None for anything else."""
     torch = sys.modules["torch"]
@@ -116,6 +123,7 @@ def parts(name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | N
     return None
 
 
+@undisturbed()
 def states(namespace: Mapping[str, Any]) -> list[Part]:
     """Random states, and the step counters of optimizers, samplers and loaders among the user's names."""
     torch = sys.modules["torch"]
@@ -166,13 +174,21 @@ def _of_model(model: Any, namespace: Mapping[str, Any]) -> Iterator[Part]:
     names = {id(parameter): plain(name) for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
         yield TensorPart(plain(name), "parameter", parameter)
+    broadcast = broadcast_buffers(model)
     for name, buffer in model.named_buffers():
-        yield TensorPart(plain(name), "buffer", buffer)
+        yield TensorPart(plain(name), "broadcast buffer" if id(buffer) in broadcast else "buffer", buffer)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             yield TensorPart(f"{plain(name)}.grad", "gradient", parameter.grad)
     for label, optimizer in optimizers_of(torch, names, namespace).items():
         yield from _of_optimizer(torch, label, optimizer, names)
+
+
+def broadcast_buffers(model: Any) -> set[int]:
+    """The ids of the buffers that DDP's next forward pass takes from rank 0."""
+    kind = sys.modules["torch"].nn.parallel.DistributedDataParallel
+    wrappers = [one for one in model.modules() if isinstance(one, kind) and one.broadcast_buffers]
+    return {id(buffer) for one in wrappers for buffer in getattr(one, "modules_buffers", ())}
 
 
 def optimizers_of(torch: Any, names: Mapping[int, str], namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +245,8 @@ def plain(name: str) -> str:
     return name
 
 
-def _local(tensor: Any) -> Any:
+def local_part(tensor: Any) -> Any:
+    """The rank's piece of a DTensor; any other tensor itself."""
     return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor  # noqa: SLF001 — to_local waits
 
 

@@ -43,7 +43,7 @@ def _copied(tensors: list[Any]) -> list[float]:
     torch = sys.modules["torch"]
     together = torch.stack(tensors)
     # Only a copy to pinned memory leaves the wait to us.
-    on_host = torch.empty(together.shape, dtype=together.dtype, pin_memory=True)
+    on_host = torch.empty(together.shape, dtype=together.dtype, device="cpu", pin_memory=True)
     on_host.copy_(together, non_blocking=True)
     done = torch.cuda.Event(blocking=True)
     done.record()

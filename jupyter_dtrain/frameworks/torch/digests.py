@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final
 
+from .values import NO_DATA, undisturbed
+
 CHUNK: Final = 1 << 15
 """Words of 8 bytes. torch uses one thread for so many."""
 TOGETHER: Final = 256
@@ -24,9 +26,16 @@ _MASK: Final = (1 << 64) - 1
 _STEP: Final = 0x9E3779B97F4A7C15
 
 
+def is_readable(torch: Any, tensor: Any) -> bool:
+    """Whether a tensor has values here, in a layout that is strided."""
+    no_data = tensor.is_meta or type(tensor).__name__ in NO_DATA
+    return not no_data and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+@undisturbed()
 def digest(torch: Any, tensor: Any) -> str:
     """The digest of a tensor's values; empty for one that holds none here, or in a layout that is not strided."""
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
+    if not is_readable(torch, tensor):
         return ""
     with torch.no_grad():
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -49,8 +58,8 @@ def _on_host(torch: Any, words: Any) -> list[int]:
     threads = min(torch.get_num_threads(), count // _SPREAD)
 
     def work(first: int, last: int) -> list[int]:
-        room = torch.empty(CHUNK, dtype=torch.int64)
-        found = torch.empty(last - first, dtype=torch.int64)
+        room = torch.empty(CHUNK, dtype=torch.int64, device="cpu")
+        found = torch.empty(last - first, dtype=torch.int64, device="cpu")
         for place in range(first, last):
             chunk = words[place * CHUNK : (place + 1) * CHUNK]
             mixed = room[: chunk.numel()]

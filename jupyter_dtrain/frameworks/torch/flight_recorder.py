@@ -67,11 +67,16 @@ def is_unfinished(since: int) -> bool:
     It gives a collective :data:`MOMENT` seconds. A GPU's collectives do not count: many are always queued there.
     """
     deadline = time.monotonic() + MOMENT
-    while any(_is_pending(entry, since) for entry in _entries()):
+    while is_pending(since):
         if time.monotonic() > deadline:
             return True
         time.sleep(MOMENT / 10)
     return False
+
+
+def is_pending(since: int) -> bool:
+    """Whether a gloo collective that this rank began later than ``since`` is not finished."""
+    return any(_is_pending(entry, since) for entry in _entries())
 
 
 def _is_pending(entry: dict[str, Any], since: int) -> bool:

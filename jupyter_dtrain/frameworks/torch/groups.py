@@ -14,6 +14,8 @@ When user code imports ``torch.distributed``, this module replaces ``init_proces
 * When a cell sends ranks to an address of its own (``MASTER_PORT``, ``tcp://``), they meet at the world's store
   instead, or at that address within reach of an interrupt, see :mod:`.rendezvous`.
 
+A group that a program destroys lives on until :meth:`TorchGroups.let_go`.
+
 Under failure: :meth:`TorchGroups.release` makes every collective of this rank raise. In the next generation
 :meth:`TorchGroups.recover` makes the default group again, as it was, and gives it to the DDP modules that used it.
 """
@@ -25,10 +27,12 @@ import functools
 import gc
 import inspect
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +43,7 @@ from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls,
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
 
 from .backends import Backends
+from .flight_recorder import is_pending
 from .newcomers import begin_anew
 from .rendezvous import Address, Meeting, meet, meeting_at, reach
 
@@ -49,6 +54,10 @@ PLAIN = ("timeout", "pg_options", "device_id")
 """Arguments of a set-up that can be given a second time."""
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """torch's own default for groups on CPUs."""
+WORKER = "pt_gloo_runloop"
+"""The name of the threads that do the collectives of a gloo group."""
+SWITCHES = 4
+"""So many switch intervals show whether a thread waits for the interpreter lock."""
 RECOVER_PATIENCE = 10.0
 """Seconds that ranks wait for each other before they make their group again."""
 
@@ -88,6 +97,21 @@ class _SetUp(NamedTuple):
         return f"{self.backend} {self.kwargs.get('timeout')}"
 
 
+class _Kept(NamedTuple):
+    """A process group that lives on until nothing of its collectives is left."""
+
+    group: Any
+    generation: int
+    made_at: int
+    """When, in ``time.time_ns()``."""
+    loops: frozenset[int]
+    """Its epoll instances."""
+    registered: int
+    """How many descriptors were registered there at first."""
+    threads: frozenset[int]
+    """The system's numbers of the threads that began with it; its workers are among them."""
+
+
 class TorchGroups:
     """The process groups of this rank. Call its methods on the main thread; :meth:`release` may run on any thread."""
 
@@ -113,11 +137,18 @@ class TorchGroups:
         """Whether ranks were replaced, or their number has changed, since the default group was made."""
         self._loops: set[int] = set()
         """gloo's epoll instances."""
+        self._kept: list[_Kept] = []
+        """gloo's groups, until :meth:`let_go`."""
 
     @property
     def unusable(self) -> bool:
-        """Whether a set-up failed, or the groups were released, in the last cell."""
-        return self._half_made or self._released
+        """Whether a set-up failed, the groups were released, or one of them has lost a connection.
+
+        gloo closes the connections of a group in which a collective has exceeded its timeout, or whose peer has gone.
+        """
+        if self._half_made or self._released:
+            return True
+        return any(len(registered(one.loops)) < one.registered for one in self._kept if _lives(one.group))
 
     @property
     def on_device(self) -> bool:
@@ -198,7 +229,9 @@ class TorchGroups:
 
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
-            before = epolls()
+            self.let_go()
+            before, running = epolls(), _threads()
+            made_at = time.time_ns()
             self._loops &= before
             given = signature.bind(*args, **kwargs).arguments
             ranks = given.get("global_ranks_in_group") or []
@@ -212,11 +245,35 @@ class TorchGroups:
                     self._arrive("new_group", store, dist.get_rank(), ranks, timeout)
                 result = original(*args, **kwargs)
             finally:
-                self._loops |= epolls() - before
+                loops = epolls() - before
+                self._loops |= loops
             self._half_made = unfinished
+            group = next(iter(result), None) if isinstance(result, tuple) else None
+            if loops and isinstance(group, dist.ProcessGroup):
+                begun = frozenset(_threads() - running)
+                self._kept.append(
+                    _Kept(group, self._generation, made_at, frozenset(loops), len(registered(loops)), begun)
+                )
             return result
 
         return make
+
+    def let_go(self) -> None:
+        """Drop the destroyed groups whose workers hold nothing any more; the others get their turn later.
+
+        Whoever waits for a collective goes on a moment before the worker of gloo that did it drops it, for which the
+        worker needs the interpreter lock. The end of a group, which joins its workers, does not let go of that lock
+        (pytorch#56297): a group that a program destroys in that moment would hold its rank up for ever.
+        """
+        ended = [one for one in self._kept if not _lives(one.group)]
+        if not ended:
+            return
+        old = [one for one in ended if one.generation != self._generation]
+        for one in old:
+            end_connections(registered(one.loops & epolls()))  # or a collective without peers keeps its worker
+        ended = [one for one in ended if one in old or not is_pending(one.made_at)]
+        idle = _idle(frozenset[int]().union(*(one.threads for one in ended)))
+        self._kept = [one for one in self._kept if one not in ended or not one.threads <= idle]
 
     def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @functools.wraps(original)
@@ -324,10 +381,11 @@ class TorchGroups:
         """A new process has taken a dead rank's place, or the world has another number of ranks."""
         self._healed = True
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str] = frozenset()) -> list[str]:
         """Make the default group again, in a new generation and with all ranks; return notes on what the user must do.
 
-        Raises :class:`TimeoutError` when a rank does not come, and whatever ``init_process_group`` raises.
+        ``bound``: the names that the cell binds anew. Raises :class:`TimeoutError` when a rank does not come, and
+        whatever ``init_process_group`` raises.
         """
         dist: Any = sys.modules.get("torch.distributed")
         if dist is None or self._group_generation == self._generation or not hasattr(dist, "TCPStore"):
@@ -349,7 +407,7 @@ class TorchGroups:
                 else "ranks made it differently, or in a way that cannot be repeated"
             )
             return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
-        return self._make_again(dist)
+        return self._make_again(dist, bound)
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
         """The plan of each rank, by rank."""
@@ -367,7 +425,7 @@ class TorchGroups:
             time.sleep(ARRIVAL_POLL / 4)
         return found | {r: json.loads(store.get(f"{r}")) for r in range(self._place.size) if r != self._place.rank}
 
-    def _make_again(self, dist: Any) -> list[str]:
+    def _make_again(self, dist: Any, bound: frozenset[str]) -> list[str]:
         assert self._set_up is not None
         old = dist.group.WORLD
         gc.collect()  # drops modules that are no longer referenced
@@ -402,6 +460,9 @@ class TorchGroups:
                 f"{', '.join(names) or 'a module'}: this DDP has a process group of its own, which is gone. Make that "
                 f"group again with new_group(), then `{names[0] if names else 'module'}._update_process_group(group)`."
             )
+        groups = [(name, value) for name, value in user_names() if issubclass(type(value), dist.ProcessGroup)]
+        if own := sorted(name for name, group in groups if group in living - {old} and name not in bound):
+            notes.append(f"{', '.join(own)}: this process group is gone. Make it again with new_group().")
         if sharded:
             # Interrupted in forward or backward, it has parts of its parameters in the wrong place: no new group helps.
             names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
@@ -433,3 +494,35 @@ def _same_backend(dist: ModuleType, backend: str | None) -> bool:
         or backend.lower() == dist.get_backend().lower()
         or backend.lower() in dist.get_backend().lower()
     )
+
+
+def _lives(group: Any) -> bool:
+    """Whether a process group was made and not destroyed."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    return group in c10d._world.pg_map  # noqa: SLF001 — torch has no public list of groups
+
+
+def _threads() -> set[int]:
+    """The threads of this process, by the system's numbers."""
+    return {int(entry.name) for entry in os.scandir("/proc/self/task")}
+
+
+def _idle(threads: frozenset[int]) -> set[int]:
+    """Those of ``threads`` that are no workers of gloo's, or rest.
+
+    A thread that waits for the interpreter lock wakes up at every switch interval; one that has nothing to do, never.
+    """
+    before = {one: _rests(one) for one in threads}
+    time.sleep(SWITCHES * sys.getswitchinterval())
+    return {one for one in threads if (rests := _rests(one)) == "" or (rests is not None and rests == before[one])}
+
+
+def _rests(thread: int) -> str | None:
+    """How often a worker of gloo's has gone to sleep; None while it is awake, empty for any other thread."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+        found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        if found["Name"] != WORKER:
+            return ""
+        return found["voluntary_ctxt_switches"] if found["State"].startswith("S") else None
+    return ""  # it has ended

@@ -23,7 +23,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, ModuleType
@@ -304,7 +303,7 @@ class TorchMetrics:
         return hidden(before_step)
 
     def _after_step(self) -> Callable[..., None]:
-        losses, local, made, now = self._losses, self._losses.local, self._made, time.time
+        losses, local, made, now = self._losses, self._losses.local, self._made, self._metrics.now
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
             training = local.training
@@ -344,7 +343,7 @@ class TorchMetrics:
         stepper.count += 1
         points = self._losses.step(training)
         made = self._made
-        made.append((stepper, (stepper.count, time.time(), self._samples, rates_of(optimizer)), points))
+        made.append((stepper, (stepper.count, self._metrics.now(), self._samples, rates_of(optimizer)), points))
         waiting = len(made)
         if waiting == 1 or waiting >= SOON:
             self._metrics.expect(waiting)

@@ -133,6 +133,7 @@ class Torch(Framework):
         """Record the losses that wait for their optimizer step, and report the last steps of pipelines."""
         self._pipelines.end()
         self._metrics.end()
+        self._groups.let_go()
 
     def children_ended(self, pids: set[int]) -> None:
         """Data loaders whose persistent workers were ended start new ones."""
@@ -169,17 +170,17 @@ class Torch(Framework):
 
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
-    ) -> tuple[list[str], dict[str, Any]]:
+    ) -> tuple[list[str], dict[str, Any], list[str]]:
         """Models and optimizers, by torch.distributed.checkpoint."""
-        return ([], {}) if "torch" not in sys.modules else snapshots.save_values(values, namespace, size)
+        return snapshots.save_values(values, namespace, size)
 
     def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
         """Name the keys and shapes that differ."""
         return snapshots.misfit(values, namespace, folder)
 
-    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> None:
+    def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> list[str]:
         """Load them into the objects that are there."""
-        snapshots.load_values(values, namespace, folder)
+        return snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
         """Accept a tensor with one element, on any device; flushing the metrics reads it."""
@@ -259,9 +260,9 @@ class Torch(Framework):
         """DDP modules must begin anew, as those that a new rank gets."""
         self._groups.rejoin()
 
-    def recover(self) -> list[str]:
+    def recover(self, bound: frozenset[str]) -> list[str]:
         """Set up the default group again with its old arguments, and the DDP modules that used it."""
-        return self._groups.recover()
+        return self._groups.recover(bound)
 
 
 def _is_library(torch: Any) -> None:

@@ -43,7 +43,7 @@ class RankSampler(DistributedSampler[Any]):
             return iter(order[self.rank :: self.num_replicas])
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
-        shuffled: list[int] = torch.randperm(len(order), generator=generator).tolist()
+        shuffled: list[int] = torch.randperm(len(order), generator=generator, device="cpu").tolist()
         return iter(shuffled[self.rank :: self.num_replicas])
 
 

@@ -21,6 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.events import LOCAL
+from jupyter_dtrain.core.metrics import SAMPLES_PER_SECOND, STEPS_PER_SECOND
 from jupyter_dtrain.engine.framework import user_names
 
 from .values import number, read
@@ -198,6 +199,6 @@ class Steppers:
         self._shown = True
         for one in steppers:
             one.base = one.newest
-        self._metrics.add("steps/s", steps / seconds, newest[0] - 1)
+        self._metrics.add(STEPS_PER_SECOND, steps / seconds, newest[0] - 1, at=newest[1])
         if samples > 0:
-            self._metrics.add("samples/s", samples / seconds, newest[0] - 1)
+            self._metrics.add(SAMPLES_PER_SECOND, samples / seconds, newest[0] - 1, at=newest[1])

@@ -11,9 +11,10 @@ is the norm of the gradients' local shards.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_dtrain.engine.framework import user_names
@@ -22,6 +23,8 @@ from .device_copies import copied
 
 MAX_DEPTH = 4
 """How deep in a batch its first tensor may lie."""
+NO_DATA = frozenset({"FakeTensor", "FunctionalTensor"})
+"""Types of tensors that have none."""
 MAX_LOOK = 16
 """How many items of each list in a batch to look at."""
 
@@ -46,6 +49,30 @@ Value = float | Later | Total
 """A stand-in for a number until it is read."""
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let what happens here heed no mode that user code has entered, and no such mode see it.
+
+    A default device is a mode, too: a tensor that is made without a device would be made there.
+    """
+    core = getattr(sys.modules.get("torch"), "_C", None)
+    functions = core._len_torch_function_stack() if core else 0  # noqa: SLF001 — torch has no public way
+    if not functions and not (core and core._len_torch_dispatch_stack()):  # noqa: SLF001 — as above
+        yield
+        return
+    import torch.overrides as of_functions
+    import torch.utils._python_dispatch as of_dispatches
+
+    kept = [of_functions._pop_mode() for _ in range(functions)]  # noqa: SLF001 — as above
+    try:
+        with of_dispatches._disable_current_modes():  # noqa: SLF001 — as above
+            yield
+    finally:
+        for mode in reversed(kept):
+            of_functions._push_mode(mode)  # noqa: SLF001 — as above
+
+
+@undisturbed()
 def take(tensor: Any) -> float | Later | None:
     """The number in ``tensor`` as it is now, whatever happens to the tensor later. Never waits for a device.
 
@@ -82,6 +109,7 @@ def number(tensor: Any) -> float | Later:
     return found
 
 
+@undisturbed()
 def unscaled(tensor: Any, scale: Any) -> float | Later | None:
     """The number in ``tensor`` divided by the one in ``scale``, both as they are now."""
     torch = sys.modules["torch"]
@@ -122,6 +150,7 @@ def _parts(values: Sequence[Value]) -> Iterable[float | Later]:
             yield value
 
 
+@undisturbed()
 def _fetch(tensors: list[Any], stream: Any) -> list[float]:
     if stream is not None:
         return copied(tensors, stream)
@@ -132,7 +161,7 @@ def _fetch(tensors: list[Any], stream: Any) -> list[float]:
 def _local(tensor: Any) -> Any:
     """The part of a DTensor that is on this rank; any other tensor itself; None for one that holds no data."""
     torch = sys.modules["torch"]
-    if not isinstance(tensor, torch.Tensor) or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
+    if not isinstance(tensor, torch.Tensor) or type(tensor).__name__ in NO_DATA:
         return None
     if hasattr(tensor, "to_local"):
         with torch.no_grad():
@@ -159,6 +188,7 @@ def divisor(node: Any) -> float | None:
         return None
 
 
+@undisturbed()
 def gradient_norm(groups: Iterable[Mapping[str, Any]], scale: Any = None) -> float | Later | None:
     """The 2-norm of all gradients in an optimizer's parameter ``groups`` together, divided by ``scale``.
 
@@ -241,6 +271,7 @@ def _is_spread(torch: Any, value: Any) -> bool:
     return sharded or any(_is_spread(torch, one) for one in value.parameters())
 
 
+@undisturbed()
 def on_host(value: Any) -> Any:
     """``value`` with its tensors copied to the host. Raises :class:`ValueError` for a sharded tensor."""
     import torch

@@ -10,10 +10,13 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MethodType
+from typing import Any
 
-from jupyter_dtrain.engine.framework import value_of
+from jupyter_dtrain.engine.framework import locals_of, value_of
+from jupyter_dtrain.engine.sources import calls_on_line
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 
 _WRAPPERS = {"wrapper", "inner", "decorate_context", "<lambda>"}
@@ -112,17 +115,19 @@ def _name(frame: FrameType) -> str:
     name = frame.f_code.co_name
     if name == _CALLS_MODULE:
         return "forward"
-    if name == "__init__" and (made := frame.f_locals.get("self")) is not None:
+    if name == "__init__" and (made := locals_of(frame).get("self")) is not None:
         return type(made).__name__
     if frame.f_code.co_filename.endswith(_DISPATCHER):
-        operator = getattr(frame.f_locals.get("op_call"), "overloadpacket", None)
+        operator = getattr(locals_of(frame).get("op_call"), "overloadpacket", None)
         return getattr(operator, "__name__", name)
     return "" if name in _WRAPPERS else name
 
 
 def _called(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
     """The name of native code that user code called directly: ``work.wait()``, or ``loss.item()`` on a GPU."""
-    if call is None or not isinstance(call.func, ast.Attribute):
+    if call is None:
+        return "wait" if any(_is_wait(value_of(frame, node.func)) for node in calls_on_line(frame)) else ""
+    if not isinstance(call.func, ast.Attribute):
         return ""
     name = call.func.attr
     if name not in {"wait", *(_ON_DEVICE if on_device else ())}:
@@ -130,3 +135,11 @@ def _called(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
     owner = value_of(frame, call.func.value)
     # The owner is unknown where it is no variable, as in ``all_reduce(x, async_op=True).wait()``.
     return name if owner is None or type(owner).__module__.startswith("torch") else ""
+
+
+def _is_wait(method: Any) -> bool:
+    """Whether a library that calls ``method`` waits for a collective: a thread or a pool was handed ``work.wait``."""
+    if type(method) is partial:  # as asyncio.to_thread() hands it on
+        return any(map(_is_wait, (method.func, *method.args)))
+    is_bound = type(method) is MethodType and method.__name__ == "wait"
+    return is_bound and type(method.__self__).__module__.startswith("torch.distributed")

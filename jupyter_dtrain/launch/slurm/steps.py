@@ -120,6 +120,7 @@ class Steps(msgspec.Struct, frozen=True):
         unmunge = shutil.which("unmunge") or "unmunge"
         srun = ["srun", f"--jobid={self.job}", "--overlap", "--unbuffered", "--export=NONE", "--mem=0"]
         srun += ["--cpu-bind=none", "--kill-on-bad-exit=0", "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
+        srun += ["--chdir=/"]  # else srun sends the notebook's folder in clear; the gate changes to it there
         told = {
             "srun": [*srun, f"--job-name={self.name}"],
             "python": sys.executable,

@@ -1,6 +1,7 @@
 /** The actions on worlds: asks for confirmation before anything is lost, and reports failures as notifications. */
 
 import { Clipboard, Dialog, Notification, showDialog } from "@jupyterlab/apputils";
+import { PageConfig } from "@jupyterlab/coreutils";
 import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { CommandRegistry } from "@lumino/commands";
@@ -11,6 +12,9 @@ import type { Worlds } from "./worlds";
 /** The command of the tab that shows runs in the main area. */
 export const RUNS = "dtrain:runs";
 
+/** JupyterLab's command that makes a notebook. */
+const NEW = "notebook:create-new";
+
 /** Among so many of the newest runs of a world one is looked for. */
 const NEWEST = 200;
 
@@ -19,6 +23,11 @@ const LOADED = "'jupyter_dtrain' in get_ipython().extension_manager.loaded";
 
 /** Milliseconds within which a kernel that is not busy answers. */
 const ANSWERS = 2000;
+
+/** Whether the page is one of Notebook 7, which shows one document. */
+export function inNotebook7(): boolean {
+  return PageConfig.getOption("notebookPage") !== "";
+}
 
 /** The code of a cell that attaches its notebook to a world. A kernel that is `loaded` would be told so once more. */
 export function attachCode(world: World, loaded = false): string {
@@ -33,7 +42,14 @@ export class Actions {
     readonly commands: CommandRegistry,
     /** Shows the notebook with this id of its widget. */
     private reveal: (id: string) => void,
+    /** The name of the kernel that a new notebook gets. */
+    private kernel: () => string,
   ) {}
+
+  /** Whether notebooks open in this page; in Notebook 7 each has a page of its own. */
+  get opensNotebooks(): boolean {
+    return !inNotebook7() && this.commands.hasCommand(NEW);
+  }
 
   /** Whether a notebook is open that can be attached. */
   get hasNotebook(): boolean {
@@ -97,9 +113,24 @@ export class Actions {
     await this.attempt(() => this.worlds.act(world.id, "interrupt", ranks));
   }
 
-  /** Replace dead ranks; nothing is lost by that, so it needs no consent. */
+  /** Replace dead ranks. Nothing is lost by that, but the new ranks know nothing of what the cells have defined. */
   async heal(world: World): Promise<void> {
-    await this.attempt(() => this.worlds.act(world.id, "heal"));
+    const { trans } = this;
+    const title = trans.__("Replace the dead ranks of world %1?", world.name);
+    const body = trans.__(
+      "The other ranks keep their processes and variables. The new ranks are empty until cells define variables and imports on them again. " +
+        "In a notebook, %1 also runs earlier cells on the new ranks, and %2 copies variables from rank 0.",
+      "%distributed heal --replay RUNS",
+      "%distributed resync --from 0 NAME",
+    );
+    if (!(await this.confirm(title, body, trans.__("Replace")))) return;
+    if (await this.attempt(() => this.worlds.act(world.id, "heal"))) {
+      const done = trans.__(
+        "The new ranks of world %1 are empty: run the cells again that define what they need.",
+        world.name,
+      );
+      Notification.info(done, { autoClose: 10_000 });
+    }
   }
 
   async restart(world: World): Promise<void> {
@@ -149,6 +180,17 @@ export class Actions {
     }
     insertCell(panel, attachCode(world, await hasExtension(panel)));
     await NotebookActions.run(panel.content, panel.sessionContext);
+  }
+
+  /** Open a new notebook that is attached to the world. */
+  async openNotebook(world: World): Promise<void> {
+    await this.attempt(async () => {
+      const panel = (await this.commands.execute(NEW, { kernelName: this.kernel() })) as NotebookPanel;
+      await panel.context.ready;
+      await panel.sessionContext.ready;
+      insertCell(panel, attachCode(world));
+      await NotebookActions.run(panel.content, panel.sessionContext);
+    });
   }
 
   /** Ask whether to do it. */

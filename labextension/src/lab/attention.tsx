@@ -118,7 +118,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
 function stepLabel(step: Step, item: Item, trans: TranslationBundle): string {
   switch (step) {
     case "heal":
-      return trans.__("Replace dead ranks");
+      return trans.__("Replace dead ranks…");
     case "restart":
       return trans.__("Restart the world…");
     case "stacks":

@@ -95,13 +95,14 @@ class Asker implements Questions {
     private worlds: Worlds,
     private mark: Mark,
     private ranks: number[],
+    private kernel: string,
   ) {}
 
   async ask(question: Question, rank?: number): Promise<Answer> {
     const { world, run } = this.mark;
     switch (question) {
       case "interrupt":
-        await this.worlds.act(world, "interrupt", undefined, "cell");
+        await this.worlds.act(world, "interrupt", undefined, { place: "cell", kernel: this.kernel });
         return { text: "" };
       case "stacks":
         return { text: await this.worlds.stacks(world, this.ranks) };
@@ -328,7 +329,8 @@ class NotebookRuns {
     }
     if (model !== null) {
       const ranks = model.ranks.map((rank) => rank.rank);
-      offer(mark, { model, questions: new Asker(worlds, mark, ranks) });
+      const kernel = this.panel.sessionContext.session?.kernel?.id ?? "";
+      offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel) });
     }
     this.strip(one);
   }

@@ -5,7 +5,7 @@ import { type JSX, useCallback, useEffect, useMemo, useState } from "react";
 import { clock, number } from "../format";
 import { h } from "./jsx";
 import type { StoredRun, World } from "./messages";
-import { ALL, RunsClient, endingOfStored, labelOf } from "./runs/client";
+import { ALL, RunsClient, elapsedOf, endingOfStored, labelOf } from "./runs/client";
 import { Tool, type SectionProps } from "./section";
 
 /** Runs that the list shows; the tab has all. */
@@ -156,6 +156,6 @@ function live(run: StoredRun, worlds: World[]): StoredRun {
   const world = worlds.find((one) => one.name === run.world);
   const known = [world?.run, ...(world?.runs ?? [])].find((one) => one?.number === run.number);
   if (known == null) return run;
-  const until = known.ended ?? Date.now() / 1000;
-  return { ...run, outcome: known.outcome, elapsed: Math.max(0, until - known.started), losses: [] };
+  const { outcome, elapsed } = known;
+  return { ...run, outcome, ending: outcome, elapsed: elapsed ?? elapsedOf(run), losses: [] };
 }

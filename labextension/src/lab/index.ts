@@ -20,7 +20,8 @@ import { Pills } from "./pills"; // eslint-disable-line jupyter/prefer-lazy-impo
 import { viewOutputs } from "./outputs";
 import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
-import { addStatus } from "./status";
+// The item in the status bar is there when the page opens.
+import { addStatus } from "./status"; // eslint-disable-line jupyter/prefer-lazy-imports
 import { notify } from "./toasts";
 // It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
@@ -64,9 +65,16 @@ const sidebar: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load("jupyter_dtrain");
     const worlds = new Worlds(app.serviceManager.serverSettings);
-    const actions = new Actions(worlds, notebooks, trans, app.commands, (id) => {
-      app.shell.activateById(id);
-    });
+    const actions = new Actions(
+      worlds,
+      notebooks,
+      trans,
+      app.commands,
+      (id) => {
+        app.shell.activateById(id);
+      },
+      () => app.serviceManager.kernelspecs.specs?.default ?? "",
+    );
     const settings: Settings = { ranks: null, side: "left", notifications: "all" };
     const here = (): string => {
       const path = notebooks?.currentWidget?.context.path ?? "";
@@ -132,7 +140,13 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         const world = works();
         return world === null ? undefined : act(world);
       };
-      add("dtrain:show", trans.__("Show the Distributed Training Panel"), show);
+      add("dtrain:show", trans.__("Show the Distributed Training Panel"), () => {
+        show();
+        // The palette gives the focus back to the notebook as it closes.
+        setTimeout(() => {
+          panel.node.focus();
+        });
+      });
       commands.addCommand(START, {
         label: ({ cwd }) => (cwd === undefined ? trans.__("Start a World…") : trans.__("Distributed World")),
         caption: trans.__("Start a world of ranks for distributed training"),

@@ -4,7 +4,7 @@ import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
 import { ALL, memoryOf, stateWords, useOf } from "../rankStrip";
 import { oddOnes, together } from "../standing";
-import { bytes, count, duration } from "../format";
+import { count, duration } from "../format";
 import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
 import type { World } from "./messages";
@@ -21,10 +21,11 @@ type RankShown = Details["ranks"][number];
 
 export function RankList({
   world,
+  named,
   details,
   actions,
   trans,
-}: SectionProps & { world: World; details: Details }): JSX.Element {
+}: SectionProps & { world: World; /** Whether to name the world. */ named: boolean; details: Details }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
   const [unfolded, setUnfolded] = useState(-1);
   const ranks = details.ranks;
@@ -47,8 +48,10 @@ export function RankList({
               .join(" · ")}
             memory={memoryOf(rank)?.used ?? null}
             most={memoryOf(rank)?.total ?? null}
+            held={memoryOf(rank)?.words ?? ""}
             use={useOf(rank)}
             gpu={rank.gpu !== null}
+            old={rank.old}
             open={chosen === rank.rank}
             choose={choose}
             trans={trans}
@@ -61,7 +64,7 @@ export function RankList({
     </ul>
   );
   return (
-    <Section title={trans.__("Ranks")} note={world.name}>
+    <Section title={trans.__("Ranks")} {...(named ? { note: world.name } : {})}>
       {ranks.length === 0 && <p className="dtrain-quiet">{trans.__("Ranks are starting…")}</p>}
       {ranks.length >= MANY && ranks.length <= ALL && (
         <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />
@@ -107,8 +110,12 @@ interface RankRowProps {
   memory: number | null;
   /** The memory of the device, or else of the host. */
   most: number | null;
+  /** How much memory is in use, in words. */
+  held: string;
   use: number | null;
   gpu: boolean;
+  /** Whether memory and use are those of an earlier run. */
+  old: boolean;
   open: boolean;
   choose: (rank: number) => void;
   trans: TranslationBundle;
@@ -120,6 +127,7 @@ const RankRow = memo(
     return (
       <button
         className="dtrain-rank"
+        data-old={props.old}
         aria-expanded={props.open}
         onClick={() => {
           props.choose(props.rank);
@@ -133,7 +141,7 @@ const RankRow = memo(
           value={props.memory}
           most={props.most}
           alarm
-          text={props.memory === null ? "" : bytes(props.memory)}
+          text={props.held}
         />
         <Meter
           label={props.gpu ? trans.__("GPU of rank %1", props.rank) : trans.__("CPU of rank %1", props.rank)}
@@ -182,17 +190,22 @@ function Meter({
   );
 }
 
+/** Scroll to the newest lines, once they are drawn. */
+function showEnd(node: HTMLElement | null): void {
+  if (node !== null) node.scrollTop = node.scrollHeight;
+}
+
 function RankDetail(props: SectionProps & { world: World; rank: RankShown; details: Details }): JSX.Element {
   const { world, rank, details, actions, trans } = props;
-  const [shown, setShown] = useState<{ title: string; text: string } | null>(null);
+  const [shown, setShown] = useState<{ title: string; text: string; end: boolean } | null>(null);
   const [busy, setBusy] = useState(false);
-  const ask = async (title: string, question: () => Promise<string>): Promise<void> => {
+  const ask = async (title: string, question: () => Promise<string>, end = false): Promise<void> => {
     setBusy(true);
     try {
       const text = await question();
-      setShown({ title, text: text === "" ? trans.__("(nothing yet)") : text });
+      setShown({ title, text: text === "" ? trans.__("(nothing yet)") : text, end });
     } catch (error) {
-      setShown({ title, text: (error as Error).message });
+      setShown({ title, text: (error as Error).message, end: false });
     } finally {
       setBusy(false);
     }
@@ -211,10 +224,14 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
         <button
           disabled={busy || run === null}
           onClick={() =>
-            void ask(trans.__("Last lines of output"), async () => {
-              const { text } = await actions.worlds.output(world.id, run!.run, rank.rank);
-              return text.split("\n").slice(-200).join("\n");
-            })
+            void ask(
+              trans.__("Last lines of output"),
+              async () => {
+                const { text } = await actions.worlds.output(world.id, run!.run, rank.rank);
+                return text.split("\n").slice(-200).join("\n");
+              },
+              true,
+            )
           }
         >
           {trans.__("Output")}
@@ -225,14 +242,20 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
         >
           {trans.__("Interrupt")}
         </button>
-        <button disabled={rank.state === "dead"} onClick={() => void actions.kill(world, rank.rank)}>
-          {trans.__("Kill…")}
-        </button>
+        {rank.state === "dead" ? (
+          <button disabled={world.state !== "running"} onClick={() => void actions.heal(world)}>
+            {trans.__("Replace…")}
+          </button>
+        ) : (
+          <button onClick={() => void actions.kill(world, rank.rank)}>{trans.__("Kill…")}</button>
+        )}
       </div>
       {shown !== null && (
         <figure>
           <figcaption>{shown.title}</figcaption>
-          <pre tabIndex={0}>{shown.text}</pre>
+          <pre key={shown.text} tabIndex={0} ref={shown.end ? showEnd : null}>
+            {shown.text}
+          </pre>
         </figure>
       )}
     </div>

@@ -2,12 +2,22 @@
 
 import type { ILayoutRestorer, JupyterFrontEnd } from "@jupyterlab/application";
 import { MainAreaWidget, WidgetTracker, type ICommandPalette } from "@jupyterlab/apputils";
-import { RUNS } from "./actions";
+import { URLExt } from "@jupyterlab/coreutils";
+import { RUNS, inNotebook7 } from "./actions";
 import type { RunsTab } from "./runs/tab";
 import type { SectionProps } from "./section";
 import { icon } from "./sidebar";
 
 const TAB = "jupyter-dtrain-runs";
+
+/** The part of an address that opens the tab, with the ids of runs. */
+const WANTED = "dtrain-runs";
+
+/** Notebook 7 has no room for a tab beside the notebook: JupyterLab shows it, in a page and a workspace of its own. */
+function openInLab(base: string, ids: readonly number[]): void {
+  const address = URLExt.join(base, "lab", "workspaces", WANTED);
+  window.open(`${address}?${WANTED}=${ids.join()}`, WANTED);
+}
 
 /** Add the command. The tab comes back when the page is reloaded, with the runs that were chosen in it. */
 export function addRunsTab(
@@ -45,10 +55,14 @@ export function addRunsTab(
       },
     },
     execute: async (args) => {
-      // Two calls before the tab is there must not make two.
       const asked = Array.isArray(args.chosen) ? (args.chosen as number[]) : [];
+      if (inNotebook7()) {
+        openInLab(shared.actions.worlds.settings.baseUrl, asked);
+        return;
+      }
+      // Two calls before the tab is there must not make two.
       if (made === null || (await made).isDisposed) {
-        if (asked.length > 0) chosen = asked;
+        if (asked.length > 0) chosen = [...new Set([...(chosen ?? []), ...asked])];
         made = make();
         made.catch(() => {
           made = null;
@@ -59,6 +73,11 @@ export function addRunsTab(
       app.shell.activateById(tab.id);
     },
   });
+  const wanted = new URLSearchParams(location.search).get(WANTED);
+  if (wanted !== null && !inNotebook7()) {
+    const ids = wanted.split(",").filter((id) => id !== "");
+    void app.restored.then(() => app.commands.execute(RUNS, { chosen: ids.map(Number) }));
+  }
   palette?.addItem({ command: RUNS, category: trans.__("Distributed Training") });
   void restorer?.restore(tracker, {
     command: RUNS,

@@ -63,6 +63,7 @@ export class Sidebar extends ReactWidget {
     this.title.caption = trans.__("Distributed Training");
     this.addClass("dtrain-panel");
     this.node.setAttribute("role", "region");
+    this.node.tabIndex = -1;
     this.node.setAttribute("aria-label", trans.__("Distributed Training"));
   }
 
@@ -151,7 +152,9 @@ function Contents(props: {
       )}
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
-      {selected !== null && details !== null && <RankList world={selected} details={details} {...shared} />}
+      {selected !== null && details !== null && (
+        <RankList world={selected} named={worlds.worlds.length > 1} details={details} {...shared} />
+      )}
       {selected !== null && selected.ready > 0 && (
         <Suspense fallback={null}>
           {/* A new process has other variables: what the old one held is forgotten. */}
@@ -162,7 +165,7 @@ function Contents(props: {
           />
         </Suspense>
       )}
-      <Section title={trans.__("Losses")} {...(selected === null ? {} : { note: selected.name })}>
+      <Section title={trans.__("Losses")}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
         <Suspense fallback={null}>
           <History changed={changed} {...shared} />

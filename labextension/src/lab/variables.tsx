@@ -24,23 +24,17 @@ export default function Variables({ world, actions, trans }: SectionProps & { wo
     }
   };
   const rows = found?.rows ?? [];
-  const differ = new Set(rows.filter((row) => row.differs).map((row) => row.name)).size;
+  const differ = rows.some((row) => row.differs);
   const shown = only ? rows.filter((row) => row.differs) : rows;
-  const words =
-    rows.length === 0
-      ? trans.__("No variables yet.")
-      : differ === 0
-        ? trans.__("All ranks have the same.")
-        : trans._n("%1 variable differs.", "%1 variables differ.", differ);
   return (
-    <Section title={trans.__("Variables")} note={world.name}>
+    <Section title={trans.__("Variables")}>
       <div className="dtrain-variables">
         <p className="dtrain-quiet">
           <button className="dtrain-step" disabled={busy} onClick={() => void look()}>
             {busy ? trans.__("Reading…") : found === null ? trans.__("Compare across ranks") : trans.__("Read again")}
           </button>
-          {found !== null && <span role="status">{words}</span>}
-          {differ > 0 && (
+          {found !== null && <span role="status">{found.words}</span>}
+          {differ && (
             <label>
               <input
                 type="checkbox"

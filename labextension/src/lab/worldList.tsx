@@ -157,13 +157,27 @@ function WorldRow({
         </span>
       </div>
       <small>{about.join(" · ")}</small>
-      <small className={world.driver?.there === true || !up ? "" : "dtrain-orphan"}>
+      <small className={world.driver?.there === false && up ? "dtrain-orphan" : ""}>
         {driverWords(world, now, trans)}
       </small>
       {world.state === "starting" && (
         <small role="status">{world.progress !== "" ? world.progress : trans.__("asking the server…")}</small>
       )}
       {world.words !== "" && world.state !== "running" && <small className="dtrain-trouble">{world.words}</small>}
+      {up && (world.dead > 0 || (world.driver === null && actions.opensNotebooks)) && (
+        <div className="dtrain-tools-row">
+          {world.driver === null && actions.opensNotebooks && (
+            <button className="dtrain-step" onClick={() => void actions.openNotebook(world)}>
+              {trans.__("Open a notebook on it")}
+            </button>
+          )}
+          {world.dead > 0 && (
+            <button className="dtrain-step" onClick={() => void actions.heal(world)}>
+              {trans._n("Replace the dead rank…", "Replace the dead ranks…", world.dead)}
+            </button>
+          )}
+        </div>
+      )}
       {world.id !== ASKED && (
         <div className="dtrain-tools-row" role="group" aria-label={trans.__("Actions for %1", world.name)}>
           <Tool
@@ -214,6 +228,6 @@ function driverWords(world: World, now: number, trans: TranslationBundle): strin
   if (world.lease_end === null) return "";
   const left = clock(Math.max(0, world.lease_end - now / 1000));
   return driver === null
-    ? trans.__("no driver yet: ends in %1", left)
+    ? trans.__("no notebook uses it yet: ends by itself in %1", left)
     : trans.__("orphaned: %1 is gone, ends in %2", driver.words, left);
 }

@@ -10,10 +10,14 @@ import type { CellOutputs, HeldVariables, Item, Launcher, Message, RankRow, RunS
 /** A kind of change; "asked" is a world that the page has just asked for, which must be shown at once. */
 type Change = "worlds" | "asked" | "items" | "details";
 
+type Measured = Pick<Rank, "memory" | "hostMemory" | "cpu" | "gpu">;
+
 /** The details of one watched world: its ranks, the runs that go on, and the newest run. */
 export class Details {
   rows: RankRow[] = [];
   private receivers = new Map<number, Receiver>();
+  /** The last measurements of each process: a short run may end before its ranks measure anything. */
+  private measured = new Map<number, Measured>();
 
   /** The runs that go on and the newest, which may have ended; the newest first. */
   get runs(): RunModel[] {
@@ -43,6 +47,8 @@ export class Details {
   take(message: Message): void {
     if (message.type === "ranks") {
       this.rows = message.ranks;
+      const pids = new Set(message.ranks.map((row) => row[5]));
+      for (const pid of this.measured.keys()) if (!pids.has(pid)) this.measured.delete(pid);
     } else if (message.type === "run") {
       const receiver = this.receivers.get(message.document.run) ?? new Receiver();
       this.receivers.set(message.document.run, receiver);
@@ -55,10 +61,13 @@ export class Details {
   }
 
   /** All ranks of the world, each with the data of the newest run that it takes part in. */
-  get ranks(): (Rank & { host: string; device: string; pid: number; role: string })[] {
+  get ranks(): (Rank & { host: string; device: string; pid: number; role: string; old: boolean })[] {
     const running = new Map(this.runs.reverse().flatMap((run) => run.ranks.map((rank) => [rank.rank, rank])));
-    return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role]) => {
-      const own = running.get(rank);
+    return this.rows.map(([rank, node, host, , device, pid, state, words, waits, role, fresh]) => {
+      const own = fresh ? undefined : running.get(rank);
+      const now = own !== undefined && (own.memory !== null || own.gpu !== null);
+      if (now) this.measured.set(pid, own);
+      const last = this.measured.get(pid) ?? own;
       return {
         rank,
         node,
@@ -68,11 +77,15 @@ export class Details {
         role,
         state,
         step: own?.step ?? null,
-        memory: own?.memory ?? null,
-        hostMemory: own?.hostMemory ?? null,
-        cpu: own?.cpu ?? null,
-        gpu: own?.gpu ?? null,
+        memory: last?.memory ?? null,
+        hostMemory: last?.hostMemory ?? null,
+        cpu: last?.cpu ?? null,
+        workers: last?.workers ?? 0,
+        workersMemory: last?.workersMemory ?? 0,
+        gpu: last?.gpu ?? null,
+        old: !now,
         pace: own?.pace ?? null,
+        slower: own?.slower ?? null,
         words: words || waits || (own?.words ?? ""),
       };
     });
@@ -227,14 +240,14 @@ export class Worlds {
     await request(this.settings, "DELETE", ["worlds", id]);
   }
 
-  /** `place`: where the button is, so that the notebook can say who interrupted its cell. */
+  /** `place`: where the button is, and in whose notebook: an observer's does not stop the driver's cell. */
   async act(
     id: string,
     action: "interrupt" | "heal" | "restart" | "kill",
     ranks?: number[],
-    place?: "cell",
+    place?: { place: "cell"; kernel: string },
   ): Promise<void> {
-    await request(this.settings, "POST", ["worlds", id, action], { ranks, place });
+    await request(this.settings, "POST", ["worlds", id, action], { ranks, ...place });
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {

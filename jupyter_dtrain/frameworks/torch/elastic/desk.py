@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.wire.requests import Desk
 
 PATIENCE: Final = 60.0
@@ -48,7 +48,7 @@ def ask(desk: Desk, rank: int) -> Directions:
             while not line.endswith(b"\n") and len(line) < LONGEST and (part := connection.recv(LONGEST)):
                 line += part
         found = msgspec.json.decode(line, type=readable(Directions))
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise RuntimeError(
             f"The world's lighthouse for torchft does not answer ({error}): torchft.log in the world's logs says why. "
             f"Manager(lighthouse_addr=..., store_addr=..., store_port=...) takes others."

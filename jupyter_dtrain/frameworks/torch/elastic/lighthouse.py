@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
@@ -101,7 +101,7 @@ class Handler(socketserver.StreamRequestHandler):
             question = msgspec.json.decode(self.rfile.readline(LONGEST), type=readable(Question))
             if self.server.knows(question):
                 self.wfile.write(msgspec.json.encode(self.server.places.of(question.rank)) + b"\n")
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             pass  # it has disconnected, or is no rank
 
 

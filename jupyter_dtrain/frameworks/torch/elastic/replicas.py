@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from jupyter_dtrain.engine.framework import NothingToJoin
 from jupyter_dtrain.engine.imports import require
 
 from .desk import ask
@@ -45,7 +46,7 @@ RECORDER: Final = "Unable to reset NCCL flight recorder"
 _log = logging.getLogger(__name__)
 
 
-class TrainingOver(RuntimeError):
+class TrainingOver(NothingToJoin):
     """A new rank has found no training that it could join."""
 
 

@@ -1,6 +1,6 @@
 /**
  * A cell's view of what its ranks printed: a bar that selects a rank, or what differs, and searches; long output folded
- * to its beginning and end; figures and tables of ranks side by side, each below its ranks.
+ * to its beginning and its newest lines, which stay in sight; figures and tables of ranks side by side, each below its ranks.
  *
  * It reads the cell's outputs and leaves them as they are, so a saved notebook has the same view, and programs that know
  * nothing of it show the output as it was printed. While nothing is selected or folded, JupyterLab draws the text.
@@ -17,9 +17,12 @@ const STDOUT = "application/vnd.jupyter.stdout";
 const STDERR = "application/vnd.jupyter.stderr";
 const PLAIN = "text/plain";
 
-/** Lines that are shown without folding, and those of the beginning and of the end that a fold leaves. */
+/** Lines that are shown without folding, and those of the beginning that a fold leaves; the others are the newest. */
 export const UNFOLDED = 200;
-const EDGE = UNFOLDED / 2;
+const HEAD = 20;
+
+/** Pixels from the end of the text within which a person is still reading its newest lines. */
+const NEAR = 8;
 
 /** Fewer lines need no bar. */
 const FEW = 10;
@@ -91,6 +94,8 @@ export class OutputView {
   private text = "";
   private ranks = "";
   private timer = 0;
+  /** Whether the newest lines stay in sight: a person who reads further up is left alone. */
+  private follows = true;
   private blocks: Block[] = [];
   private choice = h("select", {});
   private field = h("input", { type: "search" });
@@ -122,8 +127,20 @@ export class OutputView {
       this.draw();
     };
     fold.onclick = more.onclick = () => {
+      this.follows = this.unfolded;
       this.unfolded = !this.unfolded;
       this.draw();
+    };
+    // Drawing moves the text, too, so only what a person does is taken as reading further up.
+    this.body.onwheel =
+      this.body.onpointerdown =
+      this.body.onkeydown =
+        () => {
+          this.follows = false;
+        };
+    this.body.onscroll = () => {
+      const { scrollTop, clientHeight, scrollHeight } = this.body;
+      this.follows ||= scrollTop + clientHeight >= scrollHeight - NEAR;
     };
     // Notebook shortcuts must not take what is typed here.
     this.node.onkeydown = (event) => {
@@ -205,8 +222,14 @@ export class OutputView {
     const cut = folded && shown.length > UNFOLDED ? shown.length - UNFOLDED : 0;
     this.fold.hidden = !long || (selected && shown.length <= UNFOLDED);
     setText(this.more, trans.__("%1 more lines: show them", count(cut)));
-    this.show(cut > 0 ? [shown.slice(0, EDGE), shown.slice(-EDGE)] : blocksOf(shown), cut > 0);
+    const ends = [shown.slice(0, HEAD), shown.slice(HEAD - UNFOLDED)];
+    this.show(cut > 0 ? ends : blocksOf(shown), cut > 0);
+    this.follow();
   }
+
+  private follow = (): void => {
+    if (this.follows && !this.body.hidden) this.body.scrollTop = this.body.scrollHeight;
+  };
 
   /** Offer the ranks to choose from. */
   private offer(ranks: number[]): void {
@@ -245,9 +268,11 @@ export class OutputView {
     const { rendermime } = this.cell.outputArea;
     const renderer = rendermime.createRenderer(STDOUT);
     const drawn = renderer.renderModel(rendermime.createModel({ data: { [STDOUT]: text }, trusted: false }));
-    void drawn.catch(() => {
-      renderer.node.textContent = text;
-    });
+    void drawn
+      .catch(() => {
+        renderer.node.textContent = text;
+      })
+      .then(this.follow);
     return {
       node: renderer.node,
       text,

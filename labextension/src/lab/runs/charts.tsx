@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { nameParts } from "../../dom";
 import { bytes, clock, count, number } from "../../format";
 import type { Range } from "../../layout";
 import type { Theme } from "../../theme";
@@ -299,7 +300,9 @@ function FigureView({
     <figure className="dtrain-chart" data-tall={tall}>
       <figcaption>
         <span className="dtrain-metric" title={figure.title}>
-          {figure.title}
+          {nameParts(figure.title).map((part, index) => (
+            <span key={index}>{part}</span>
+          ))}
         </span>
         <span className="dtrain-runs-chart-tools">
           {tool(

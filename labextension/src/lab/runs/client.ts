@@ -1,7 +1,7 @@
 /** Stored runs, as the server gives and changes them. Each request throws an Error that says what to do. */
 
 import type { ServerConnection } from "@jupyterlab/services";
-import { endingOf, type Ending } from "../../outcome";
+import { endingOf, STRANGE, type Ending } from "../../outcome";
 import { read, request } from "../connection";
 import type { RunColumns, StoredRun } from "../messages";
 
@@ -27,11 +27,12 @@ export class RunsClient {
   constructor(private settings: ServerConnection.ISettings) {}
 
   /** The newest runs, or those before the run with the id `before`. */
-  list(filters: Filters, limit: number, before?: number): Promise<Listing> {
+  async list(filters: Filters, limit: number, before?: number): Promise<Listing> {
     const query: Record<string, string> = { limit: `${limit}` };
     if (before !== undefined) query.before = `${before}`;
     for (const [name, value] of Object.entries(filters)) if (value !== "") query[name] = value as string;
-    return request(this.settings, "GET", ["runs"], undefined, query);
+    const found = await request<Listing>(this.settings, "GET", ["runs"], undefined, query);
+    return { ...found, runs: found.runs.map(marked) };
   }
 
   /** One run; null if it is no longer kept. */
@@ -40,8 +41,8 @@ export class RunsClient {
     return run?.id === id ? run : null;
   }
 
-  edit(id: number, changes: Changes): Promise<StoredRun> {
-    return request(this.settings, "PATCH", ["runs", `${id}`], changes);
+  async edit(id: number, changes: Changes): Promise<StoredRun> {
+    return marked(await request<StoredRun>(this.settings, "PATCH", ["runs", `${id}`], changes));
   }
 
   async remove(id: number): Promise<void> {
@@ -62,13 +63,26 @@ export function tagsOf(text: string): string[] {
   return [...new Set(text.split(",").map((tag) => tag.trim()))].filter((tag) => tag !== "");
 }
 
-/** How a stored run ended. The store has no value of a last loss that is not finite. */
+/** How a stored run ended, in the server's words. */
 export function endingOfStored(run: StoredRun): Ending {
-  return endingOf(
-    run.outcome,
-    run.losses.map((loss) => loss.last ?? NaN),
-    run.remark,
-  );
+  const { outcome, ending, remark } = run;
+  if (outcome === "ok" && ending.startsWith("ok, but ")) return { outcome: "nan", words: ending, title: STRANGE };
+  return { ...endingOf(outcome, [], remark), words: ending };
+}
+
+/** When each run came, by a clock of the page: that of the server may be another. */
+const came = new WeakMap<StoredRun, number>();
+
+function marked(run: StoredRun): StoredRun {
+  came.set(run, performance.now());
+  return run;
+}
+
+/** Seconds that a run has taken by now. */
+export function elapsedOf(run: StoredRun): number {
+  const since = came.get(run);
+  if (run.outcome !== "running" || since === undefined) return run.elapsed;
+  return run.elapsed + (performance.now() - since) / 1000;
 }
 
 /** The name by which people call a run: `world/3`. */

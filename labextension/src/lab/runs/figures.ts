@@ -34,14 +34,16 @@ export interface Options {
 
 /** The resources of a rank, with units and in words; the size of a GPU's memory does not change, and has no chart. */
 const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
-  cpu: ["percent", "CPU, of one core"],
+  cpu: ["percent", "CPU of a rank and its workers, of one core"],
   rss: ["bytes", "Memory"],
+  "workers rss": ["bytes", "Memory of workers"],
   "gpu utilisation": ["percent", "GPU utilisation"],
   "gpu used": ["bytes", "GPU memory, all processes"],
   "gpu reserved": ["bytes", "GPU memory of the rank"],
   "gpu temperature": ["celsius", "GPU temperature"],
   "gpu power": ["watts", "GPU power"],
   "gpu total": null,
+  workers: null,
 };
 
 /** How many patterns of dashes the theme has for runs, and colours: with no common divisor, pairs repeat late. */
@@ -106,10 +108,33 @@ function linesOf(
   });
 }
 
-/** The lowest slot that no chosen run has. */
-export function freeSlot(taken: Iterable<number>): number {
-  const used = new Set(taken);
-  let slot = 0;
-  while (used.has(slot)) slot += 1;
-  return slot;
+/**
+ * A slot for each of `ids`, beside those that are `taken`.
+ *
+ * A run's id gives its colour, so that it has it wherever it is shown, or the next one that no run beside it has. Its
+ * dashes are the first that no run beside it has. `%distributed compare` draws runs by the same rule: view/stored.py.
+ */
+export function withSlots(taken: ReadonlyMap<number, number>, ids: Iterable<number>): Map<number, number> {
+  const found = new Map(taken);
+  for (const id of ids) {
+    if (found.has(id)) continue;
+    const styles = [...found.values()].map(styleOf);
+    const free = (first: number, most: number, used: number[]): number =>
+      Array.from({ length: most }, (_, more) => (first + more) % most).find((one) => !used.includes(one)) ??
+      first % most;
+    const colour = free(
+      id,
+      COLOURS,
+      styles.map((one) => one.colour),
+    );
+    const dash = free(
+      styles.length < DASHES ? 0 : styles.length,
+      DASHES,
+      styles.map((one) => one.dash),
+    );
+    let slot = colour;
+    while (slot % DASHES !== dash) slot += COLOURS;
+    found.set(id, slot);
+  }
+  return found;
 }

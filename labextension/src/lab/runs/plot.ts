@@ -5,7 +5,7 @@
  */
 
 import uPlot from "uplot";
-import { h } from "../../dom";
+import { h, placeBeside } from "../../dom";
 import type { Range } from "../../layout";
 import type { Theme } from "../../theme";
 import { aligned, extentOf, nearest, type Line } from "./lines";
@@ -242,10 +242,7 @@ export class Plot {
     const { plot } = this;
     if (plot === null) return;
     const left = plot.valToPos(x, "x") + plot.bbox.left / uPlot.pxRatio;
-    const room = this.node.clientWidth;
-    const right = left > room / 2;
-    this.readout.style.left = right ? "auto" : `${left + 14}px`;
-    this.readout.style.right = right ? `${room - left + 14}px` : "auto";
+    placeBeside(this.readout, left, this.node.clientWidth);
   }
 
   private press(event: KeyboardEvent): void {

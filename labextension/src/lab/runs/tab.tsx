@@ -13,7 +13,7 @@ import type { StoredRun } from "../messages";
 import { Tool, type SectionProps } from "../section";
 import { Charts } from "./charts";
 import { ALL, RunsClient, labelOf, type Changes, type Filters } from "./client";
-import { freeSlot, type Chosen } from "./figures";
+import { withSlots, type Chosen } from "./figures";
 import { fileName, save } from "./files";
 import { useColumns, useRunList } from "./list";
 import { NEWEST } from "./sorting";
@@ -75,13 +75,19 @@ function Contents(
   const [order, setOrder] = useState(NEWEST);
   const list = useRunList(client, filters, worlds, visible);
   const [slots, setSlots] = useState<ReadonlyMap<number, number> | null>(
-    props.chosen === null ? null : new Map(props.chosen.map((id, slot) => [id, slot])),
+    props.chosen === null ? null : withSlots(new Map(), props.chosen),
   );
   useEffect(() => {
     // A new tab shows something at once.
     if (slots !== null || !list.loaded) return;
     const first = list.runs.filter((run) => run.losses.length > 0).slice(0, AT_FIRST);
-    setSlots(new Map((first.length > 0 ? first : list.runs.slice(0, 1)).map((run, slot) => [run.id, slot])));
+    const shown = first.length > 0 ? first : list.runs.slice(0, 1);
+    setSlots(
+      withSlots(
+        new Map(),
+        shown.map((run) => run.id),
+      ),
+    );
   }, [slots, list.loaded, list.runs]);
   const chosen = slots ?? new Map<number, number>();
   const ids = [...chosen.keys()];
@@ -94,9 +100,7 @@ function Contents(
   const { hear } = props;
   useEffect(() => {
     hear((asked) => {
-      const next = new Map(chosen);
-      for (const id of asked) if (!next.has(id)) next.set(id, freeSlot(next.values()));
-      change(next);
+      change(withSlots(chosen, asked));
     });
   });
   const edit = async (id: number, changes: Changes): Promise<void> => {
@@ -121,8 +125,7 @@ function Contents(
   };
   const choose = (id: number): void => {
     const next = new Map(chosen);
-    if (!next.delete(id)) next.set(id, freeSlot(next.values()));
-    change(next);
+    change(next.delete(id) ? next : withSlots(chosen, [id]));
   };
   const runs = useMemo(
     () =>

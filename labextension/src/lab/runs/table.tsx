@@ -9,7 +9,7 @@ import { h } from "../jsx";
 import type { StoredRun } from "../messages";
 import { Mark } from "../rankMarks";
 import { Tool, useNow } from "../section";
-import { endingOfStored, labelOf, tagsOf, type Changes } from "./client";
+import { elapsedOf, endingOfStored, labelOf, tagsOf, type Changes } from "./client";
 import { styleOf } from "./figures";
 import type { Style } from "./lines";
 import { clicked, sorted, type Order, type SortKey } from "./sorting";
@@ -106,7 +106,6 @@ function Row({
   const label = labelOf(run);
   const [loss] = run.losses;
   const { outcome, words, title } = endingOfStored(run);
-  const elapsed = run.outcome === "running" ? Math.max(0, now - run.started) : run.elapsed;
   return (
     <tr data-run={run.id} data-chosen={slot !== null}>
       <td>
@@ -136,7 +135,7 @@ function Row({
         <Mark state={outcome === "nan" ? "error" : outcome} /> {words}
       </td>
       <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started, now)}</td>
-      <td className="dtrain-runs-number">{clock(elapsed)}</td>
+      <td className="dtrain-runs-number">{clock(elapsedOf(run))}</td>
       <td className="dtrain-runs-number">{run.ranks}</td>
       <td className="dtrain-runs-number" title={lossTitle(run, (one) => one.last)}>
         {loss === undefined ? "" : number(loss.last ?? NaN)}

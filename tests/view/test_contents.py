@@ -1,0 +1,33 @@
+"""The variables of ranks in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain.core.contents import NamedValue
+from jupyter_dtrain.view.contents import inventory_words
+
+OWN = {
+    "rank": lambda rank: NamedValue("int", words=str(rank)),
+    "loss": lambda rank: NamedValue("Tensor", [], digest=f"{rank}"),
+}
+BATCH = {"batch": lambda rank: NamedValue("list", parts=2, digest=f"{rank}")}
+MODEL = {"model": lambda _: NamedValue("Linear", parts=2, digest="a"), "size": lambda _: NamedValue("int", words="2")}
+DRIFTED = {"model": lambda rank: NamedValue("Linear", parts=2, digest=f"{rank}")}
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({}, "none yet"),
+        (MODEL, "all the same"),
+        (OWN, "2 with a rank's own values"),
+        (MODEL | OWN | BATCH, "models and optimizers are the same; 3 with a rank's own values"),
+        (DRIFTED | OWN, "model differs; 2 more with a rank's own values"),
+        (DRIFTED, "model differs"),
+    ],
+)
+def test_a_model_that_differs_is_told_apart_from_values_of_each_rank(made, words):
+    """A loss, a batch and the rank's number are never the same, and nothing is wrong with that."""
+    found = {rank: {name: make(rank) for name, make in made.items()} for rank in (0, 1)}
+    assert inventory_words(found) == words
