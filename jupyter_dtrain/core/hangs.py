@@ -130,4 +130,20 @@ class HangDetector:
         if self._told is ranks and ranks == self._run.unfinished:
             self._shown = True
             outside = [rank for rank in range(self._run.size) if rank not in self._run.ranks]
-            self._show(describe_hang(stacks, ranks, self._limit, endings(self._run), outside))
+            self._show(describe_hang(stacks, ranks, self._limit, _endings(self._run), outside))
+
+
+def _endings(run: Moving) -> dict[int, str]:
+    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
+    found = {}
+    for rank, state in run.states.items():
+        if rank in run.lost:
+            found[rank] = run.lost[rank].removeprefix(f"rank {rank} ") or "dead"
+        elif rank in run.errors and state != "interrupted":
+            error = run.errors[rank]
+            found[rank] = "was released" if is_echo(error) else f"has failed: {told_briefly(error)}"
+        elif state == "sent":
+            found[rank] = "has not begun the cell"
+        elif state != "running":
+            found[rank] = "has ended the cell" if state == "ok" else state
+    return found

@@ -29,11 +29,8 @@ import contextlib
 import inspect
 import re
 import sys
-from types import FrameType, MemberDescriptorType, TracebackType
+from types import FrameType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
-
-from .libraries import is_library
-from .sources import executing_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -401,17 +398,6 @@ MOST_ITEMS = 1000
 """The items of a dictionary in which :func:`value_of` looks."""
 _OWN_REFERENCES = 3
 """Those that a frame, a variable and an argument have to one object."""
-
-
-def called_in(place: FrameType | TracebackType) -> ast.Call | None:
-    """The call that a frame is in the middle of; None in a library, or where its source says nothing clear."""
-    frame = place.tb_frame if isinstance(place, TracebackType) else place
-    if is_library(frame.f_code.co_filename):
-        return None  # to read the source of a big module takes a second
-    with contextlib.suppress(Exception):
-        node = executing_at(place).node
-        return node if isinstance(node, ast.Call) else None
-    return None
 
 
 def locals_of(frame: FrameType) -> Mapping[str, Any]:

@@ -26,9 +26,9 @@ from jupyter_dtrain.core.declarations import is_collective
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.work import work_beneath
 
-from .framework import called_in
 from .libraries import is_library
 from .scripts import is_script
+from .sources import called_in
 from .tracebacks import PACKAGE, causes, trace_of
 
 if TYPE_CHECKING:

@@ -21,6 +21,8 @@ from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from .libraries import is_library
+
 if TYPE_CHECKING:
     from executing.executing import Executing
 
@@ -96,6 +98,17 @@ def _last_instruction(place: FrameType | TracebackType) -> int:
 
 
 _sources = _Sources()
+
+
+def called_in(place: FrameType | TracebackType) -> ast.Call | None:
+    """The call that a frame is in the middle of; None in a library, or where its source says nothing clear."""
+    frame = place.tb_frame if isinstance(place, TracebackType) else place
+    if is_library(frame.f_code.co_filename):
+        return None  # to read the source of a big module takes a second
+    with contextlib.suppress(Exception):
+        node = executing_at(place).node
+        return node if isinstance(node, ast.Call) else None
+    return None
 
 
 def executing_at(place: FrameType | TracebackType) -> Executing:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jupyter_dtrain.core.events import Spent
 
-from .framework import called_in
+from .sources import called_in
 
 if TYPE_CHECKING:
     from .plugins import Plugins

@@ -29,9 +29,9 @@ from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
 
-from .framework import called_in
 from .libraries import is_library
 from .scripts import is_script
+from .sources import called_in
 from .words import Words, shortened, type_name
 
 CellName = Callable[[str], str | None]

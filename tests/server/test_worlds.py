@@ -432,7 +432,7 @@ def test_a_run_that_hangs_is_reported_with_its_stacks(page, launch):
     session.stop()
 
     assert item["words"] == "Run 2 looks hung. No rank has moved for 1.5 s."
-    assert "Rank 0: run 2, line 2: time.sleep(1000)" in item["detail"]
+    assert "Rank 0: sleeping in run 2, line 2: time.sleep(1000)" in item["detail"]
     assert "Rank 1: waiting in barrier" in item["detail"]
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.engine.framework import called_in, value_of
+from jupyter_dtrain.engine.framework import value_of
 from jupyter_dtrain.engine.libraries import is_library
-from jupyter_dtrain.engine.sources import calls_on_line
+from jupyter_dtrain.engine.sources import called_in, calls_on_line
 from jupyter_dtrain.engine.tracebacks import PACKAGE
 
 PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})

@@ -18,8 +18,9 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, called_in, locals_of, user_names
+from jupyter_dtrain.engine.framework import Framework, locals_of, user_names
 from jupyter_dtrain.engine.healing import THREAD
+from jupyter_dtrain.engine.sources import called_in
 
 from .calls import Call, calls_in
 from .communicators import ENDLESS, hidden_of

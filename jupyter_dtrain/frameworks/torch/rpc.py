@@ -40,9 +40,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.engine.framework import Framework, called_in, value_of
+from jupyter_dtrain.engine.framework import Framework, value_of
 from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
+from jupyter_dtrain.engine.sources import called_in
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in
 
 from .rendezvous import reach
