@@ -95,6 +95,7 @@ def ask_all(plugins):
 
 
 NEUTRAL = {
+    "load_values": [],
     "introduce": {},
     "describe": {},
     "in_use": [],

@@ -185,6 +185,36 @@ def test_a_save_before_the_first_step_changes_nothing_and_loads(sharded):
 
 
 @pytest.mark.here("the snapshots' folder must be shared")
+def test_the_older_form_of_fsdp_loads_into_a_fresh_optimizer(sharded):
+    """Its states are of flat parameters, which torch alone can make. No word of its buffers, which differ as DDP's."""
+    run(
+        sharded,
+        """
+from torch.distributed.fsdp import FullyShardedDataParallel
+def build_flat():
+    global flat, flat_opt
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    flat = FullyShardedDataParallel(net, use_orig_params=True, device_id=torch.device("cpu"))
+    flat_opt = torch.optim.Adam(flat.parameters())
+def step_flat():
+    flat_opt.zero_grad()
+    loss = flat(x + dist.get_rank()).sin().mean()
+    loss.backward()
+    flat_opt.step()
+    return loss.item()
+build_flat()
+for _ in range(2): step_flat()
+""",
+    )
+    assert sharded.save("flat", ["flat", "flat_opt"]).notes == []
+    wanted = values(run(sharded, "[step_flat() for _ in range(2)]"))
+    run(sharded, "build_flat()")
+    sharded.load("flat")
+    assert values(run(sharded, "[step_flat() for _ in range(2)]")) == wanted
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
 def test_what_stops_one_rank_from_saving_stops_all(sharded):
     """No rank waits in torch for one that cannot come."""
     run(sharded, "lone = torch.nn.Linear(2, 2)\nif dist.get_rank(): lone = None")

@@ -21,7 +21,7 @@ from jupyter_dtrain.engine.contents import Part, PlainPart
 from .digests import digest, is_readable
 from .values import undisturbed
 
-_WRAPPERS: Final = ("module.", "_orig_mod.")
+_WRAPPERS: Final = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module.", "_orig_mod.")
 _SAMPLER: Final = ("epoch", "seed", "num_replicas", "total_size", "drop_last", "shuffle")
 """The attributes that decide which samples a rank takes, but for the rank itself."""
 _SCALE: Final = 1 << 24

@@ -313,7 +313,7 @@ def _own_notes(values: Mapping[str, Any], layout: Layout) -> list[str]:
     keys = set(layout.own)
     for name, value in values.items():
         if isinstance(value, torch.nn.Module):
-            keys -= _buffers(name, value)
+            keys -= _buffers(name, value, keys)
     if not keys:
         return []
     are, they = ("is", "it loads") if len(keys) == 1 else ("are", "they load")
@@ -321,8 +321,11 @@ def _own_notes(values: Mapping[str, Any], layout: Layout) -> list[str]:
     return [f"{own}: {they} with {layout.size} ranks only."]
 
 
-def _buffers(name: str, model: Any) -> set[str]:
-    return {f"{name}.{plain(buffer)}" for buffer, _ in model.named_buffers()}
+def _buffers(name: str, model: Any, keys: Iterable[str]) -> set[str]:
+    """Those of ``keys`` that stand for buffers of the model ``name``."""
+    named = {plain(buffer) for buffer, _ in model.named_buffers()}
+    prefix = f"{name}."
+    return {key for key in keys if key.startswith(prefix) and plain(key.removeprefix(prefix)) in named}
 
 
 def _files(states: Mapping[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
@@ -365,7 +368,7 @@ def _plan(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path,
         theirs = {key: source for key, source in there.items() if key.startswith(f"{name}.")}
         apart = {key for key in theirs if key in layout.own} if moved else set[str]()
         if isinstance(value, torch.nn.Module):
-            if buffers := apart & _buffers(name, value):
+            if buffers := _buffers(name, value, apart):
                 apart -= buffers
                 if not broadcast_buffers(value):
                     plan.notes.append(
