@@ -112,7 +112,7 @@ export class RankStrip {
       const use = useOf(rank);
       if (kind === "few") {
         setText(tile.line, [step, pace].filter((part) => part !== "").join(" · "));
-        const held = memory?.words ?? "";
+        const held = memory?.brief ?? "";
         const share = use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`;
         setText(tile.use, [held, share].filter((part) => part !== "").join(" · "));
       }
@@ -252,13 +252,27 @@ export class RankStrip {
   }
 }
 
+export interface Memory {
+  used: number;
+  total: number | null;
+  /** How much is in use, and by which processes. */
+  words: string;
+  brief: string;
+}
+
 /** The memory of its GPU; without one that of its host, which its workers use, too. */
-export function memoryOf(rank: Rank): { used: number; total: number | null; words: string } | null {
+export function memoryOf(rank: Rank): Memory | null {
   const { gpu, memory, workers, workersMemory } = rank;
-  if (gpu !== null) return { used: gpu.used, total: gpu.total, words: bytes(gpu.used) };
+  if (gpu !== null) return { used: gpu.used, total: gpu.total, words: bytes(gpu.used), brief: bytes(gpu.used) };
   if (memory === null) return null;
-  const more = workers === 0 ? "" : ` + ${bytes(workersMemory)} in ${workers} worker${workers === 1 ? "" : "s"}`;
-  return { used: memory + workersMemory, total: rank.hostMemory, words: bytes(memory) + more };
+  const used = memory + workersMemory;
+  const some = `${workers} worker${workers === 1 ? "" : "s"}`;
+  return {
+    used,
+    total: rank.hostMemory,
+    words: workers === 0 ? bytes(used) : `${bytes(memory)} + ${bytes(workersMemory)} in ${some}`,
+    brief: workers === 0 ? bytes(used) : `${bytes(used)}, ${some}`,
+  };
 }
 
 export function useOf(rank: Rank): number | null {

@@ -48,7 +48,7 @@ export function RankList({
               .join(" · ")}
             memory={memoryOf(rank)?.used ?? null}
             most={memoryOf(rank)?.total ?? null}
-            held={memoryOf(rank)?.words ?? ""}
+            held={memoryOf(rank)?.brief ?? ""}
             use={useOf(rank)}
             gpu={rank.gpu !== null}
             old={rank.old}
