@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import warnings
-from typing import Any, Final
+from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-TOO_DEEP: Final = "its code is nested too deeply for Python"
 
 
 def check_syntax(code: str, above: int = 0) -> None:
@@ -39,4 +38,4 @@ def check_syntax(code: str, above: int = 0) -> None:
         except ValueError as error:
             raise BadRequest(f"The cell cannot be run: {error}.") from None
         except (RecursionError, MemoryError):
-            raise BadRequest(f"The cell cannot be run: {TOO_DEEP}.") from None
+            raise BadRequest("The cell cannot be run: its code is nested too deeply for Python.") from None

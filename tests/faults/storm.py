@@ -515,6 +515,11 @@ def storm_digest() -> str:
     return f"{digest()}-{hashlib.sha256(b''.join(path.read_bytes() for path in own)).hexdigest()[:8]}"
 
 
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def main() -> int:
     """Play the draws."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.storm", description=__doc__.splitlines()[0])
@@ -523,7 +528,8 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="one draw alone, by its number")
     parser.add_argument("--until", default="", help="end at the first draw that one of these checks finds broken")
     wanted = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
+    # Once, so that worlds are ended: a second one would cut that short.
+    signal.signal(signal.SIGTERM, _end)
     code, last = storm_digest(), set(filter(None, wanted.until.split(",")))
     done = {line["draw"] for line in lines(PLAYED) if line["code"] == code and not line["problems"]}
     draws = [draw(wanted.seed, number) for number in (range(wanted.draws) if wanted.only is None else [wanted.only])]
