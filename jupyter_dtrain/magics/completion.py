@@ -34,8 +34,12 @@ _PATH = re.compile(r"(?<![\w.)\]\"'}])[^\W\d]\w*(?:\.\w*)*$")
 _MANY = ("+", "*")
 """The values of ``nargs`` that allow any number of values."""
 
+WIDTH = 50
+"""Characters of the words about an offer."""
+
 Offers = list[tuple[str, str]]
-"""Each text that completion offers, with its kind."""
+"""Each text that completion offers, with its kind; for options and verbs, with words about it, which front ends show in
+the same place."""
 
 
 class Completions:
@@ -113,7 +117,7 @@ def _verb_offers(typed: str) -> tuple[str, Offers]:
     words = typed.split()
     if not words or (len(words) == 1 and not typed[-1].isspace()):
         word = words[0] if words else ""
-        return word, [(verb.name, "keyword") for verb in verbs() if verb.name.startswith(word)]
+        return word, [(verb.name, _brief(verb.help)) for verb in verbs() if verb.name.startswith(word)]
     for verb in verbs():
         if verb.name == words[0]:
             parser = MagicParser(prog=f"%distributed {verb.name}")
@@ -176,7 +180,7 @@ class _Line:
     def option_offers(self, word: str) -> Offers:
         """Options that begin with ``word`` and are not in the line yet."""
         return [
-            (text, "option")
+            (text, _brief(action.help) or "option")
             for action, _ in self._parser.known
             for text in action.option_strings
             if text.startswith(word) and action.dest not in self.values
@@ -198,6 +202,13 @@ def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
         return _values(line.pending, word)
     fragment, values = (word, []) if line.positional is None else _values(line.positional, word)
     return fragment, values if word else values + line.option_offers("--")
+
+
+def _brief(words: str | None) -> str:
+    """The words of a help text about what is offered."""
+    text = (words or "").replace("%%", "%")
+    text = text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")  # JupyterLab wraps a kind, which is one word as a rule
 
 
 def _values(known: tuple[argparse.Action, Completer | None], word: str) -> tuple[str, Offers]:

@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from jupyter_dtrain.magics.completion import offers
+from jupyter_dtrain.magics.parsing import MagicParser
+
 DEFINE = """%%distributed
 import os, collections
 rank = int(os.environ["RANK"])
@@ -159,3 +162,16 @@ def test_ranks_answer_while_they_work(defined):
     assert "Value:     1" in defined.inspect("busy_name")
     defined.ok("%distributed interrupt")
     defined.ok("from jupyter_dtrain.session import current; current().last_run.wait(15)")
+
+
+def test_options_and_verbs_are_offered_with_words_about_them():
+    """The words are those of -h; front ends show them beside the offer."""
+    parser = MagicParser()
+    parser.add_argument(
+        "--period", help="seconds between two looks at 100 %% of the ranks, and more words than fit here"
+    )
+    _, found = offers(parser, "--p")
+
+    assert found == [
+        ("--period", "seconds between two looks at 100 % of the ranks, …".replace(" ", "\N{NO-BREAK SPACE}"))
+    ]
