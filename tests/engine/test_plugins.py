@@ -106,7 +106,6 @@ NEUTRAL = {
     "number": None,
     "states": [],
     "save_values": [],
-    "load_values": [],
     "misfit": "the framework 'absent', which saved name, is not installed here",
     "reserved": 0,
     "is_out_of_memory": False,
