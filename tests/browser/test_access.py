@@ -88,7 +88,7 @@ def test_the_dialog_is_for_everybody_and_the_tab_key_goes_round_in_it(page):
     """From the ranks to the buttons, in the order of the eye, and back to the ranks."""
     execute(page, "dtrain:start")
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_label("Ranks")).to_be_focused()
+    expect(dialog.get_by_label("Ranks", exact=True)).to_be_focused()
     forward = stops(page, "Tab", 8)
     assert forward.index("Cancel") < forward.index("Start")
     assert "More options" in forward
