@@ -67,7 +67,8 @@ class Sampler:
                     self._emit(self._sample(100 * (spent - before) / (at - since)))
 
     def _spent(self) -> float:
-        with contextlib.suppress(psutil.Error):
+        # An audit hook of the user's may refuse to open the file that says it, by any exception.
+        with contextlib.suppress(Exception):
             times = self._process.cpu_times()
             return float(times.user + times.system)
         return 0.0
