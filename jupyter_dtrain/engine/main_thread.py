@@ -28,7 +28,7 @@ from jupyter_dtrain.core.work import work_beneath
 
 from .libraries import is_library
 from .scripts import is_script
-from .sources import called_in
+from .sources import called_in, prepare
 from .tracebacks import PACKAGE, causes, trace_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class MainThread:
         self._children_at, self._children_used = 0.0, 0.0
         """When child processes were last looked at, and the processor seconds that they had used."""
         self._probe = _PENDING_CALL(self._ran)
+        prepare()
 
     def begin(self) -> None:
         """A cell begins."""

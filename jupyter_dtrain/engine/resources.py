@@ -77,15 +77,20 @@ class Sampler:
                     self._emit(self._sample(100 * spent / (at - since), found))
 
     def _found(self) -> list[psutil.Process]:
-        found = []
-        for pid in workers(self._services, self._known):
-            with contextlib.suppress(psutil.Error):  # it has ended
-                found.append(psutil.Process(pid))
+        found: list[psutil.Process] = []
+        # An audit hook of the user's may refuse to open the files that say it, by any exception.
+        with contextlib.suppress(Exception):
+            for pid in workers(self._services, self._known):
+                with contextlib.suppress(psutil.Error):  # it has ended
+                    found.append(psutil.Process(pid))
         return found
 
     def _spent(self, workers: list[psutil.Process]) -> tuple[float, float]:
         """Processor time of the rank alone; and with its workers, those that have ended included."""
-        times = self._process.cpu_times()
+        try:
+            times = self._process.cpu_times()
+        except Exception:  # noqa: BLE001 — as above
+            return 0.0, 0.0
         own = float(times.user + times.system)
         family = own + times.children_user + times.children_system
         for worker in workers:

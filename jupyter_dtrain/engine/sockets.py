@@ -8,7 +8,8 @@ Some servers listen at all addresses of the host and know no password. :func:`ke
 that reach such a listener from elsewhere, by a filter on the socket, which needs no rights. The filter comes some 0.3
 ms after the library has begun to listen; :func:`end_others` ends connections that were made meanwhile.
 
-All functions read ``/proc/self`` and silently skip anything that has gone in the meantime.
+All functions read ``/proc/self`` and silently skip anything that has gone in the meantime, or is out of reach in a rank
+whose code has called ``os.chroot`` or has an audit hook that refuses files.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _FROM_LOOPBACK = (
 def epolls() -> set[int]:
     """The epoll instances of this process, by file descriptor."""
     found = set()
-    for entry in _DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):
-            if str(entry.readlink()) == "anon_inode:[eventpoll]":
-                found.add(int(entry.name))
+    with contextlib.suppress(OSError):
+        for entry in list(_DESCRIPTORS.iterdir()):
+            with contextlib.suppress(OSError):
+                if str(entry.readlink()) == "anon_inode:[eventpoll]":
+                    found.add(int(entry.name))
     return found
 
 
@@ -59,7 +61,8 @@ def registered(instances: Iterable[int]) -> set[int]:
     """The file descriptors that are registered with epoll ``instances``."""
     found: set[int] = set()
     for instance in instances:
-        with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{instance}") as file:
+        # An audit hook of the user's may refuse to open a file, by any exception.
+        with contextlib.suppress(Exception), open(f"/proc/self/fdinfo/{instance}") as file:
             found.update(int(fd) for fd in _TARGET.findall(file.read()))
     return found
 
@@ -108,12 +111,13 @@ def end_connections(fds: Iterable[int]) -> int:
 def _those(are_meant: Callable[[socket.socket], bool]) -> set[int]:
     """The sockets of this process for which ``are_meant`` is true, by file descriptor."""
     found = set()
-    for entry in _DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):
-            if str(entry.readlink()).startswith("socket:"):
-                with _opened(int(entry.name)) as one:
-                    if are_meant(one):
-                        found.add(int(entry.name))
+    with contextlib.suppress(OSError):
+        for entry in list(_DESCRIPTORS.iterdir()):
+            with contextlib.suppress(OSError):
+                if str(entry.readlink()).startswith("socket:"):
+                    with _opened(int(entry.name)) as one:
+                        if are_meant(one):
+                            found.add(int(entry.name))
     return found
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import inspect
 import linecache
 import threading
@@ -111,6 +112,12 @@ def called_in(place: FrameType | TracebackType) -> ast.Call | None:
     return None
 
 
+def prepare() -> None:
+    """Import what a look needs, while files can be opened: user code may refuse that, or call ``os.chroot``."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("executing.executing")
+
+
 def executing_at(place: FrameType | TracebackType) -> Executing:
     """The operation at ``place``, and its source."""
     return _sources.look(place)
@@ -121,7 +128,8 @@ def calls_on_line(frame: FrameType) -> list[ast.Call]:
 
     For code of libraries: it reads the source of one function, as that of a big module takes a second.
     """
-    return [node for node in _calls(frame.f_code) if node.lineno <= frame.f_lineno <= (node.end_lineno or 0)]
+    at = frame.f_lineno or 0  # it may have none
+    return [node for node in _calls(frame.f_code) if node.lineno <= at <= (node.end_lineno or 0)]
 
 
 @lru_cache(64)

@@ -106,10 +106,14 @@ class _Kept(NamedTuple):
     """When, in ``time.time_ns()``."""
     loops: frozenset[int]
     """Its epoll instances."""
-    registered: int
-    """How many descriptors were registered there at first."""
+    connections: dict[int, int]
+    """The descriptors that were registered there at first, each with its inode."""
     threads: frozenset[int]
     """The system's numbers of the threads that began with it; its workers are among them."""
+
+    def open(self) -> set[int]:
+        """Those of :attr:`connections` that are still open. It needs no file: a rank may have called ``os.chroot``."""
+        return {fd for fd, inode in self.connections.items() if _inode(fd) == inode}
 
 
 class TorchGroups:
@@ -148,7 +152,7 @@ class TorchGroups:
         """
         if self._half_made or self._released:
             return True
-        return any(len(registered(one.loops)) < one.registered for one in self._kept if _lives(one.group))
+        return any(len(one.open()) < len(one.connections) for one in self._kept if _lives(one.group))
 
     @property
     def on_device(self) -> bool:
@@ -251,9 +255,8 @@ class TorchGroups:
             group = next(iter(result), None) if isinstance(result, tuple) else None
             if loops and isinstance(group, dist.ProcessGroup):
                 begun = frozenset(_threads() - running)
-                self._kept.append(
-                    _Kept(group, self._generation, made_at, frozenset(loops), len(registered(loops)), begun)
-                )
+                connections = {fd: inode for fd in registered(loops) if (inode := _inode(fd))}
+                self._kept.append(_Kept(group, self._generation, made_at, frozenset(loops), connections, begun))
             return result
 
         return make
@@ -333,6 +336,9 @@ class TorchGroups:
         self._abort_devices()
         # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
         # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
+        for one in list(self._kept):
+            if _lives(one.group):
+                end_connections(one.open())
         end_connections(registered(self._loops & epolls()))
         if self._half_made and not self._arriving:
             # The main thread may wait for the store, in native code.
@@ -502,9 +508,18 @@ def _lives(group: Any) -> bool:
     return group in c10d._world.pg_map  # noqa: SLF001 — torch has no public list of groups
 
 
+def _inode(fd: int) -> int:
+    """What a descriptor stands for; 0 where it is closed."""
+    with contextlib.suppress(OSError):
+        return os.fstat(fd).st_ino
+    return 0
+
+
 def _threads() -> set[int]:
-    """The threads of this process, by the system's numbers."""
-    return {int(entry.name) for entry in os.scandir("/proc/self/task")}
+    """The threads of this process, by the system's numbers; none where ``/proc`` is out of reach."""
+    with contextlib.suppress(Exception):
+        return {int(entry.name) for entry in os.scandir("/proc/self/task")}
+    return set()
 
 
 def _idle(threads: frozenset[int]) -> set[int]:
@@ -518,11 +533,14 @@ def _idle(threads: frozenset[int]) -> set[int]:
 
 
 def _rests(thread: int) -> str | None:
-    """How often a worker of gloo's has gone to sleep; None while it is awake, empty for any other thread."""
-    with contextlib.suppress(OSError, ValueError):
+    """How often a worker of gloo's has gone to sleep; empty for any other thread, None while it is awake or unknown."""
+    try:
         lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
         found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         if found["Name"] != WORKER:
             return ""
         return found["voluntary_ctxt_switches"] if found["State"].startswith("S") else None
-    return ""  # it has ended
+    except FileNotFoundError:
+        return "" if _threads() else None  # it has ended
+    except Exception:  # noqa: BLE001 — an audit hook of the user's may raise anything
+        return None
