@@ -47,22 +47,6 @@ class Moving(Protocol):
         """The ranks that were lost, and what happened to each, in words."""
 
 
-def endings(run: Moving) -> dict[int, str]:
-    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
-    found = {}
-    for rank, state in run.states.items():
-        if rank in run.lost:
-            found[rank] = run.lost[rank].removeprefix(f"rank {rank} ") or "dead"
-        elif rank in run.errors and state != "interrupted":
-            error = run.errors[rank]
-            found[rank] = "was released" if is_echo(error) else f"has failed: {told_briefly(error)}"
-        elif state == "sent":
-            found[rank] = "has not begun the cell"
-        elif state != "running":
-            found[rank] = "has ended the cell" if state == "ok" else state
-    return found
-
-
 class Asks(Protocol):
     """Finds out where ranks are; see :class:`.Questions`."""
 
