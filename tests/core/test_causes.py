@@ -167,6 +167,28 @@ def test_an_error_that_came_after_the_release_stands_below_the_one_before_it(end
     assert summary(run) == "ValueError: bad shape (rank 2); IndexError: list index out of range (ranks 0-1)"
 
 
+def test_what_came_after_a_death_stands_below_it_and_what_came_before_above(ended_run):
+    """A thread lost its connection to the dead rank, and its cell missed what it was to bring."""
+    missed = Error("IndexError", "list index out of range", [cell(4, "train")])
+    times = {0: 20.004, 1: 20.006, 2: 4.0, 3: 30.0}
+    run = ended_run(4, {0: missed, 2: value_error(), 3: value_error()}, source=SOURCE, lost={1: KILLED}, times=times)
+    heads = [line for line in plain(run).splitlines() if re.match(r"(\w+ on|Rank) ", line)]
+    assert [head.partition(" (")[0] for head in heads] == [
+        "ValueError on ranks 2-3",
+        "Rank 1 was killed",
+        "IndexError on rank 0",
+    ]
+    said = "ValueError: bad shape (ranks 2-3); {}; IndexError: list index out of range (rank 0)"
+    assert summary(run) == said.format(KILLED)
+
+
+def test_an_elastic_cell_that_goes_on_without_a_dead_rank_failed_of_what_came_later(ended_run):
+    """It is made for such ends."""
+    run = ended_run(2, {0: value_error()}, source=SOURCE, lost={1: KILLED}, times={0: 20.0, 1: 5.0})
+    run.elastic = True
+    assert plain(run).startswith("ValueError on rank 0\n")
+
+
 def test_a_rank_that_hears_of_a_release_before_its_own_counts_as_released(ended_run):
     """TensorFlow passes the abort of one rank's collective on to the ranks that wait in it."""
     words = "Collective ops is aborted by: another rank has failed or was interrupted"
