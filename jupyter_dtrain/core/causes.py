@@ -34,6 +34,9 @@ IN_FULL: Final = 4
 IN_BRIEF: Final = 16
 """How many distinct errors get such a line."""
 
+LEFT: Final = "this client has left it"
+"""Why a run is lost to a client that has left its world."""
+
 _NAMED: Final = 3  # causes in a summary
 _CONTEXT: Final = 2  # source lines around a frame's line
 _WIDTH: Final = 200  # characters of a message in a line that holds others too
@@ -306,7 +309,9 @@ def _said(error: Error) -> str:
 
 
 def _after_loss(run: Run) -> str:
-    """The next step where ranks have ended while their world goes on; else empty."""
+    """The next step where ranks have ended, or this client has left them, while their world goes on; else empty."""
+    if any(LEFT in words for words in run.lost.values()):
+        return "The cell goes on while its world does: %distributed attach joins the world again, and shows all of it."
     ended = run.world_end or any("its world" in words or "its steward" in words for words in run.lost.values())
     if not run.lost or ended:
         return ""

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from jupyter_dtrain.core.causes import blocks, summary
+from jupyter_dtrain.core.causes import LEFT, blocks, summary
 from jupyter_dtrain.core.events import Error, Frame
 
 SOURCE = "import torch\n\ndef train(x):\n    y = x @ x\n    return y\n\ntrain(data)\n"
@@ -139,12 +139,14 @@ def test_a_syntax_error_shows_its_caret(ended_run):
         ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed heal replaces"),
         ({0: KILLED, 1: KILLED}, "%distributed restart replaces all ranks."),
         ({1: "rank 1 was lost: its world was stopped"}, ""),
+        ({0: f"rank 0 is lost: {LEFT}", 1: f"rank 1 is lost: {LEFT}"}, "The cell goes on while its world does: "),
     ],
 )
 def test_a_lost_rank_has_a_next_step(ended_run, lost, step):
-    """There is none where the world has ended or was restarted."""
+    """There is none where the world has ended or was restarted; one that this client has left needs no new ranks."""
     said = blocks(ended_run(2, {}, source=SOURCE, lost=lost))[-1]
     assert said.startswith(step) if step else "%distributed" not in said
+    assert ("restart" in said) == (KILLED in lost.values())
 
 
 def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
