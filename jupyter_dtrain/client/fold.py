@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain.core.causes import LEFT
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
@@ -202,7 +203,7 @@ class Fold:
             return
 
         def closing() -> None:
-            self._world_lost("this client has left it")
+            self._world_lost(LEFT)
             self._channel = None
             self._closing = True
 

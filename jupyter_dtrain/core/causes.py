@@ -1,7 +1,8 @@
 """The causes of a run's failure, in words: one message for each distinct cause, with the ranks that share it.
 
-The root comes before its echoes: exceptions that say something of their own first, then lost ranks, then ranks that
-were interrupted, then ranks that waited for another one which had gone, then ranks that are still busy.
+The root comes before its echoes: exceptions that say something of their own first, then lost ranks, then exceptions
+that came when a rank had died or ranks had been released, then ranks that were interrupted, then ranks that waited for
+another one which had gone, then ranks that are still busy.
 Pure functions of a run that has ended; they do not fail on a run that is incomplete.
 """
 
@@ -32,6 +33,9 @@ IN_FULL: Final = 4
 
 IN_BRIEF: Final = 16
 """How many distinct errors get such a line."""
+
+LEFT: Final = "this client has left it"
+"""Why a run is lost to a client that has left its world."""
 
 _NAMED: Final = 3  # causes in a summary
 _CONTEXT: Final = 2  # source lines around a frame's line
@@ -126,6 +130,9 @@ class _Causes:
     """The exceptions of a run by their place in the story."""
 
     roots: list[_Cause]
+    """Those that came before a rank had died or ranks were released."""
+    late: list[_Cause]
+    """Those that came after that: where a thread was freed, its cell may fail of what the thread was to bring."""
     interrupts: list[_Cause]
     echoes: list[_Cause]
 
@@ -135,9 +142,7 @@ def summary(run: Run) -> str:
     if run.not_sent:
         return run.not_sent
     causes = _causes(run)
-    parts = [f"{cause.brief}{_where(cause.ranks, run)}" for cause in causes.roots[:_NAMED]]
-    if len(causes.roots) > _NAMED:
-        parts.append(f"{len(causes.roots) - _NAMED} more errors")
+    parts = _brief_roots(causes.roots, run)
     lost = sorted(run.lost)
     named = 0 if run.world_end else _NAMED
     parts += [_lost(run, rank) for rank in lost[:named]]
@@ -145,6 +150,7 @@ def summary(run: Run) -> str:
         parts.insert(0, run.world_end)
     elif len(lost) > _NAMED:
         parts.append(f"{count_ranks(lost[_NAMED:])} {_are(lost[_NAMED:])} dead, too")
+    parts += _brief_roots(causes.late, run)
     if causes.echoes:
         ranks = sorted(rank for cause in causes.echoes for rank in cause.ranks)
         parts.append(f"{count_ranks(ranks)} stopped because of that")
@@ -159,6 +165,11 @@ def summary(run: Run) -> str:
     if not parts and run.outcome not in ("ok", "running"):
         parts.append("Ranks were lost" if run.outcome == "lost" else "The cell failed")
     return "; ".join(parts)
+
+
+def _brief_roots(roots: Sequence[_Cause], run: Run) -> list[str]:
+    parts = [f"{cause.brief}{_where(cause.ranks, run)}" for cause in roots[:_NAMED]]
+    return [*parts, f"{len(roots) - _NAMED} more errors"] if len(roots) > _NAMED else parts
 
 
 def output_of(run: Run, rank: int) -> str:
@@ -205,6 +216,7 @@ def blocks(run: Run) -> list[str]:
     text: list[list[str]] = [[f"{_RED}{_capital(run.world_end)}.{_OFF}"]] if run.world_end else []
     text += _root_blocks(causes.roots, run)
     text += _lost_blocks(run)
+    text += _root_blocks(causes.late, run)
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
         text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
@@ -212,7 +224,7 @@ def blocks(run: Run) -> list[str]:
         words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
-    text += [[words] for words in (*_cures(causes.roots), _apart(run), _after_loss(run)) if words]
+    text += [[words] for words in (*_cures([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
     if faults := tell_faults(_faults(run), run.ranks):
         text.append(faults)
     if run.busy:
@@ -244,7 +256,8 @@ def _joined(text: Iterable[list[str]]) -> list[str]:
 
 def so_far(run: Run) -> list[str]:
     """The errors of a run that goes on, as :func:`blocks` shows them, and who goes on; empty without an error."""
-    roots = _causes(run).roots
+    causes = _causes(run)
+    roots = [*causes.roots, *causes.late]
     if not roots:
         return []
     text = _root_blocks(roots, run)
@@ -254,7 +267,8 @@ def so_far(run: Run) -> list[str]:
 def so_far_briefly(run: Run, ranks: Collection[int]) -> list[str]:
     """A line for each error of ``ranks`` while the run goes on."""
     found = []
-    for cause in _causes(run).roots[:IN_BRIEF]:
+    causes = _causes(run)
+    for cause in [*causes.roots, *causes.late][:IN_BRIEF]:
         if failed := [rank for rank in cause.ranks if rank in ranks]:
             has = "has" if len(failed) == 1 else "have"
             found.append(f"{count_ranks(failed).capitalize()} {has} failed: {told_briefly(cause.error)}.")
@@ -295,7 +309,9 @@ def _said(error: Error) -> str:
 
 
 def _after_loss(run: Run) -> str:
-    """The next step where ranks have ended while their world goes on; else empty."""
+    """The next step where ranks have ended, or this client has left them, while their world goes on; else empty."""
+    if any(LEFT in words for words in run.lost.values()):
+        return "The cell goes on while its world does: %distributed attach joins the world again, and shows all of it."
     ended = run.world_end or any("its world" in words or "its steward" in words for words in run.lost.values())
     if not run.lost or ended:
         return ""
@@ -320,12 +336,21 @@ def _causes(run: Run) -> _Causes:
     interrupts = [cause for cause in causes if cause.interrupt]
     echoes = [cause for cause in causes if cause.echo and not cause.interrupt]
     roots = [cause for cause in causes if not cause.interrupt and not cause.echo]
-    # A thread that was released may leave its cell to fail of something else. One rank may lose its connection first.
-    roots.sort(key=lambda cause: any(errors[rank].released for rank in cause.ranks))
-    if not roots and not run.lost:
+    after = run.failed_after_a_death
+    late = [
+        cause
+        for cause in roots
+        # One rank may lose its connection before it hears of the release.
+        if any(errors[rank].released for rank in cause.ranks) or after.issuperset(cause.ranks)
+    ]
+    roots = [cause for cause in roots if cause not in late]
+    if run.elastic:
+        # Its cell goes on without dead ranks: what it fails of afterwards is another matter.
+        roots, late = [*roots, *late], []
+    if not roots and not late and not run.lost:
         # Nothing else tells what happened, so these do.
         roots, echoes = echoes, []
-    return _Causes(roots, interrupts, echoes)
+    return _Causes(roots, late, interrupts, echoes)
 
 
 def distinct(errors: Mapping[int, Error], pids: Mapping[int, int]) -> list[tuple[Error, list[int]]]:

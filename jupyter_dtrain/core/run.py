@@ -52,6 +52,12 @@ HEAD = 4 << 20
 POINTS = 1 << 20
 """Points of a rank's metrics that a run keeps in memory."""
 
+TOGETHER = 0.25
+"""Seconds before the end of a rank in which errors of others may be its consequence.
+
+The watch of a rank hears of its end a moment after the ranks that were connected to it.
+"""
+
 ReadSpool = Callable[["Run", int], Iterator[Event]]
 
 
@@ -103,7 +109,11 @@ class _RankPart:
         self.bars: dict[int, Progress] = {}
         self.result: Result | None = None
         self.error: Error | None = None
+        self.failed = 0.0
+        """When the error came."""
         self.finished: Finished | None = None
+        self.ended = 0.0
+        """When the rank ended the cell, or died."""
         self.heard = time.monotonic()
 
     def apply(self, event: Event) -> None:  # noqa: C901, PLR0912 — one case per event
@@ -124,7 +134,7 @@ class _RankPart:
             case Result() as result:
                 self.result = result
             case Error() as error:
-                self.error = error
+                self.error, self.failed = error, event.time
             case Sample() as sample:
                 self.sample = sample
             case Progress() as bar:
@@ -132,7 +142,7 @@ class _RankPart:
             case Dropped():
                 self.whole = False
             case Finished() as finished:
-                self.finished = finished
+                self.finished, self.ended = finished, event.time
 
 
 class Run:
@@ -255,6 +265,21 @@ class Run:
     def errors(self) -> dict[int, Error]:
         """The exceptions that ended the cell, by rank."""
         return {rank: part.error for rank, part in self._parts.items() if part.error is not None}
+
+    @property
+    def failed_after_a_death(self) -> set[int]:
+        """The ranks whose error came when another rank had died, as far as the time of that is known."""
+        parts = self._parts
+        deaths = {
+            rank: part.ended
+            for rank, part in parts.items()
+            if rank in self.lost and part.finished is not None and part.finished.outcome == "lost"
+        }
+        return {
+            rank
+            for rank in self.errors
+            if any(when < parts[rank].failed + TOGETHER for other, when in deaths.items() if other != rank)
+        }
 
     @property
     def metrics(self) -> RunMetrics:

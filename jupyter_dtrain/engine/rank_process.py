@@ -75,6 +75,8 @@ class RankProcess:
         self.ready: Ready | None = None
         self.status: int | None = None
         """Its status from :func:`os.waitpid`, once it has ended."""
+        self._ended = 0.0
+        """When that came."""
         self._spec = spec
         self._report = report
         self._forget = forget
@@ -244,7 +246,7 @@ class RankProcess:
             if self.ready is not None:
                 self._report(Paused(self.number, self._stopped, self.pid))
         else:
-            self.status = status
+            self.status, self._ended = status, time.time()
 
     def end(self) -> None:
         """Report the end of the rank, whose process and children are gone, and give its slot back."""
@@ -284,7 +286,7 @@ class RankProcess:
         left = _shortened(self._holder.rest(descriptor_counts(outputs)))
         unread = "".join(text for _, text in left)
         words = describe(_said(outputs, left))
-        now = time.time()
+        now = self._ended  # others' errors are told apart by it: those of before, and those that the death led to
         bodies: list[Body] = [Output(stream, text) for stream, text in left]
         bodies.append(Finished("lost", now - first.time, words, regroup=True))
         events = [Event(run, last.rank, last.seq + index, now, body) for index, body in enumerate(bodies, 1)]

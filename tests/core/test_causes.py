@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from jupyter_dtrain.core.causes import blocks, summary
+from jupyter_dtrain.core.causes import LEFT, blocks, summary
 from jupyter_dtrain.core.events import Error, Frame
 
 SOURCE = "import torch\n\ndef train(x):\n    y = x @ x\n    return y\n\ntrain(data)\n"
@@ -139,12 +139,14 @@ def test_a_syntax_error_shows_its_caret(ended_run):
         ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed heal replaces"),
         ({0: KILLED, 1: KILLED}, "%distributed restart replaces all ranks."),
         ({1: "rank 1 was lost: its world was stopped"}, ""),
+        ({0: f"rank 0 is lost: {LEFT}", 1: f"rank 1 is lost: {LEFT}"}, "The cell goes on while its world does: "),
     ],
 )
 def test_a_lost_rank_has_a_next_step(ended_run, lost, step):
-    """There is none where the world has ended or was restarted."""
+    """There is none where the world has ended or was restarted; one that this client has left needs no new ranks."""
     said = blocks(ended_run(2, {}, source=SOURCE, lost=lost))[-1]
     assert said.startswith(step) if step else "%distributed" not in said
+    assert ("restart" in said) == (KILLED in lost.values())
 
 
 def test_the_root_comes_before_lost_ranks_and_those_before_echoes(ended_run):
@@ -165,6 +167,28 @@ def test_an_error_that_came_after_the_release_stands_below_the_one_before_it(end
     heads = [line for line in plain(run).splitlines() if " on rank" in line]
     assert heads == ["ValueError on rank 2", "IndexError on ranks 0-1"]
     assert summary(run) == "ValueError: bad shape (rank 2); IndexError: list index out of range (ranks 0-1)"
+
+
+def test_what_came_after_a_death_stands_below_it_and_what_came_before_above(ended_run):
+    """A thread lost its connection to the dead rank, and its cell missed what it was to bring."""
+    missed = Error("IndexError", "list index out of range", [cell(4, "train")])
+    times = {0: 20.004, 1: 20.006, 2: 4.0, 3: 30.0}
+    run = ended_run(4, {0: missed, 2: value_error(), 3: value_error()}, source=SOURCE, lost={1: KILLED}, times=times)
+    heads = [line for line in plain(run).splitlines() if re.match(r"(\w+ on|Rank) ", line)]
+    assert [head.partition(" (")[0] for head in heads] == [
+        "ValueError on ranks 2-3",
+        "Rank 1 was killed",
+        "IndexError on rank 0",
+    ]
+    said = "ValueError: bad shape (ranks 2-3); {}; IndexError: list index out of range (rank 0)"
+    assert summary(run) == said.format(KILLED)
+
+
+def test_an_elastic_cell_that_goes_on_without_a_dead_rank_failed_of_what_came_later(ended_run):
+    """It is made for such ends."""
+    run = ended_run(2, {0: value_error()}, source=SOURCE, lost={1: KILLED}, times={0: 20.0, 1: 5.0})
+    run.elastic = True
+    assert plain(run).startswith("ValueError on rank 0\n")
 
 
 def test_a_rank_that_hears_of_a_release_before_its_own_counts_as_released(ended_run):

@@ -66,8 +66,8 @@ MUTANTS: Final = (
         "consequence-first",
         "the ranks that were released stand above the error that they were released for",
         "core/causes.py",
-        "return _Causes(roots, interrupts, echoes)",
-        "return _Causes([*echoes, *roots], interrupts, [])",
+        "return _Causes(roots, late, interrupts, echoes)",
+        "return _Causes([*echoes, *roots], late, interrupts, [])",
         ("cause",),
     ),
     Mutant(
