@@ -66,8 +66,8 @@ from tests.store.conftest import FakeWorld, drain, points
 
 LONG = int(os.environ.get("DTRAIN_FUZZ_EXAMPLES", "0"))
 """How many examples ``make fuzz`` makes of each kind; 0 in the suite."""
-EXAMPLES = 25
-LONGEST = 20.0
+EXAMPLES = 12
+LONGEST = 60.0
 """Seconds that one example may take, on a busy machine too; it takes milliseconds."""
 KEPT = Path(__file__).parents[1] / "build" / "hypothesis"
 

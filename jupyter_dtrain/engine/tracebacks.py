@@ -199,8 +199,6 @@ def blame_users() -> None:
                 level = _level(sys._getframe(1), stacklevel)  # noqa: SLF001 — documented in spite of its name
         original(message, category, level + 1, source, **options)
 
-    # torch.compile stops at a function in C, which the original is, and would trace this one.
-    warn._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
     warnings.warn = warn
 
 

@@ -95,6 +95,7 @@ def ranks(launch, long_hold):
     session.stop()
 
 
+@pytest.mark.slow
 def test_a_strategy_that_is_made_late_trains_as_one_process_does(ranks):
     """Tensors, variables and iterators from before it go on."""
     trained = alike(cell(ranks, TRAIN + "train(5)"))

@@ -73,7 +73,7 @@ step()
 """
     cell = Notes()
     said = hang(watched, code, cell)
-    place = f"run {cell.run}, line 6: dist.all_reduce(t) (called from run {cell.run}, line 8: step())"
+    place = f"run {cell.run}, line 7: dist.all_reduce(t) (called from run {cell.run}, line 9: step())"
     assert said[:3] == [
         "Ranks 1-2 have not moved for 2 s.",
         "  Rank 0: has ended the cell",

@@ -23,9 +23,10 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_dtrain.engine.imports import require, when_imported
@@ -486,6 +487,9 @@ def hidden(function: _Hook) -> _Hook:
 def _hide(rules: ModuleType) -> None:
     """Make torch.compile skip all frames of this package."""
     rules.add(__name__.partition(".")[0])
+    # It stops at a function in C, which Python's own is, and would trace the one that stands in its place in a rank.
+    if isinstance(warnings.warn, FunctionType):
+        hidden(warnings.warn)
 
 
 def _is_within_step(frame: FrameType) -> bool:
