@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import Settings
-from tests.session.cells import Notes, fail, pids, run, same, texts, values
+from tests.session.cells import REFUSALS, Notes, fail, pids, run, same, texts, values, without_files
 from tests.steward.until import until
 
 PREPARE = """
@@ -127,6 +127,15 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
     cell = fail(waiting, f"if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20)
 
     assert same("error") == cell.outcomes
+    assert same((3, True)) == values(run(waiting, LOOK))
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+def test_a_rank_is_released_that_can_open_no_file(waiting, refused):
+    """Where it waits is found without one."""
+    cell = fail(waiting, without_files(refused, "MPI.COMM_WORLD.Barrier()"), timeout=20)
+
+    assert {0: "Barrier", 2: "Barrier"} == {rank: cell.errors[rank].waited for rank in (0, 2)}
     assert same((3, True)) == values(run(waiting, LOOK))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -15,6 +16,34 @@ from jupyter_dtrain.core.events import Sample
 from tests.steward.until import until
 
 LOAD = 20.0
+_REFUSALS = {
+    "hook": """
+import sys
+if "refusing" not in globals():
+    refusing = []
+    def refuse(event, arguments):
+        if refusing and event == "open":
+            raise RuntimeError("no files here")
+    sys.addaudithook(refuse)
+refusing.append(True)
+allow = refusing.clear
+""",
+    "chroot": """
+import os, tempfile
+root, home = os.open("/", os.O_RDONLY), os.getcwd()
+os.chroot(tempfile.mkdtemp())
+def allow():
+    os.fchdir(root)
+    os.chroot(".")
+    os.chdir(home)
+    os.close(root)
+""",
+}
+"""Code by which a rank can open no files, until ``allow()``."""
+REFUSALS = [
+    "hook",
+    pytest.param("chroot", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may call os.chroot")),
+]
 
 
 class Notes:
@@ -69,6 +98,15 @@ def fail(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
     with pytest.raises(DistributedError) as caught:
         session.run(code, ranks, view=None, **options)
     return caught.value.run
+
+
+def without_files(refused: str, wait: str) -> str:
+    """A cell in which rank 1 fails, and the others ``wait`` and can open no files meanwhile."""
+    return f"""if rank == 1: raise ValueError("a bug")
+{_REFUSALS[refused]}
+try: {wait}
+finally: allow()
+"""
 
 
 def load_soon(session: Session, name: str, **options: Any) -> Any:
