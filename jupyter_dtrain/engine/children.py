@@ -192,7 +192,7 @@ def _now() -> int:
 
 def _newest_process() -> int:
     """The id that Linux gave out last, here; a list of all processes would cost each rank more with each rank."""
-    return int(_read("/proc/loadavg").split()[-1])
+    return int((_read("/proc/loadavg").split() or ["0"])[-1])
 
 
 def _session(leader: int) -> Iterator[Child]:
@@ -201,7 +201,7 @@ def _session(leader: int) -> Iterator[Child]:
     Linux is asked for the session of each process, and reads no file for that: where many processes are busy, to read a
     file of each takes so long that interrupts, which come every half second, would leave the rank no time to answer.
     """
-    for name in (entry.name for entry in os.scandir("/proc")):
+    for name in _processes():
         if not name.isdecimal() or not _is_in(leader, int(name)) or not (stat := _read(f"/proc/{name}/stat")):
             continue
         head, _, tail = stat.rpartition(")")
@@ -218,11 +218,17 @@ def _is_in(session: int, pid: int) -> bool:
         return False  # it has ended
 
 
+def _processes() -> list[str]:
+    with contextlib.suppress(Exception):
+        return [entry.name for entry in os.scandir("/proc")]
+    return []  # user code has called os.chroot, or has an audit hook that refuses
+
+
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""  # it has ended
+    except Exception:  # noqa: BLE001 — it has ended; or an audit hook of the user's refuses, by any exception
+        return ""
 
 
 def _command(pid: int) -> str:
