@@ -32,8 +32,8 @@ noted
     assert points(run, "loss") == curve(noted[0])
     assert [step for step, _ in points(run, "other")] == [0, 0, 1, 1]
     # A flush between two steps, as on a busy machine, takes the value of the first one, too.
-    assert points(run, "lr/opt")[-1] == (1, 0.1)
-    assert points(run, "lr/opt-2")[-1] == (1, 0.2)
+    assert points(run, "lr/opt") in ([(1, 0.1)], [(0, 0.1), (1, 0.1)])
+    assert points(run, "lr/opt-2") in ([(1, 0.2)], [(0, 0.2), (1, 0.2)])
 
 
 def test_a_step_within_a_step_is_one_step(torch_pair):
