@@ -319,6 +319,7 @@ class Agent:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
             return
         exception: BaseException | None = None
+        yielded = self._inventory.yield_values()
         try:
             self._begin(cell)
             self._prepare(cell, parent["buffers"])
@@ -334,6 +335,8 @@ class Agent:
             )
         finally:
             self._over()
+            if yielded:
+                self._inventory.take_values()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:

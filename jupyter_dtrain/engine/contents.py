@@ -37,6 +37,8 @@ class Part(ABC):
 
     name: str
     kind: Kind
+    steady: bool = True
+    """Whether another thread may read its values while a cell runs, which may free their memory meanwhile."""
 
     @abstractmethod
     def facts(self) -> Facts:

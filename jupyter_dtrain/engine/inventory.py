@@ -1,26 +1,28 @@
 """The inventory of a rank's variables: what each holds, its norm and its digest, but never its values.
 
-A rank answers while a cell runs, too, so it runs hardly any user code, and on a thread of its own. The values of a
-variable that the cell changes at that moment are those of no one step.
+A rank answers while a cell runs, too, so it runs hardly any user code, and on a thread of its own. Beside a cell it
+reads no values whose memory the cell may free meanwhile: such variables have neither norm nor digest then.
 
 Under failure: a variable that cannot be read has a type alone. After the time that the question allows, the rank
-answers with what it has: further variables have neither norm nor digest.
+answers with what it has: further variables have neither norm nor digest. A cell that begins waits while one tensor is
+read, but never longer than :data:`PATIENCE`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import time
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.contents import NamedValue
+from jupyter_dtrain.core.contents import Facts, NamedValue
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
 from .background import Background
-from .contents import fingerprint, own_parts, parts_of
+from .contents import Part, fingerprint, own_parts, parts_of
 from .framework import of_ipython
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 200
 """Variables in one answer."""
+PATIENCE: Final = 10.0
+"""The most seconds that a cell which begins waits for the tensor that is being read."""
 
 
 class Inventory:
@@ -41,6 +45,15 @@ class Inventory:
         self._hidden = hidden
         self._plugins = plugins
         self._background = Background("dtrain-inventory")
+        self._values = threading.Lock()
+
+    def yield_values(self) -> bool:
+        """Leave the values to a cell that begins, until :meth:`take_values`; False where a read goes on too long."""
+        return self._values.acquire(timeout=PATIENCE)
+
+    def take_values(self) -> None:
+        """Read values again: the cell has ended."""
+        self._values.release()
 
     def ask(self, question: ReadVariables, answer: Callable[[dict[str, Any]], object]) -> bool:
         """Pass the reply to ``answer``, on another thread; False while an earlier question is at work."""
@@ -67,10 +80,9 @@ class Inventory:
         plainly = kind.__qualname__
         try:
             parts = parts_of(name, value, self._namespace, self._plugins)
-            late = time.monotonic() > deadline
             if len(parts) == 1 and parts[0].name == name:
                 (part,) = parts
-                facts = part.facts() if late else fingerprint(part, norm=True)
+                facts = self._read(part, deadline)
                 form = (facts.shape, facts.dtype, facts.device, facts.placement)
                 return NamedValue(
                     facts.type, *form, 0, facts.size, facts.norm, facts.digest, facts.piece, words=part.words()
@@ -80,8 +92,7 @@ class Inventory:
             squares, size, read, placed = 0.0, 0, True, set[str]()
             devices = dict[str, None]()
             for part in own:
-                read = read and time.monotonic() <= deadline
-                facts = fingerprint(part, norm=True) if read else part.facts()
+                facts = self._read(part, deadline) if read else part.facts()
                 read = read and bool(facts.digest)
                 squares, size = squares + (facts.norm or 0.0) ** 2, size + facts.size
                 placed |= {facts.placement} if facts.placement else set()
@@ -105,3 +116,16 @@ class Inventory:
             )
         except Exception:  # noqa: BLE001 — user code may raise anything, and may change what is read here
             return NamedValue(plainly)
+
+    def _read(self, part: Part, deadline: float) -> Facts:
+        """The facts of a part, with norm and digest where there is time, and where no cell may free the memory."""
+        if time.monotonic() > deadline:
+            return part.facts()
+        if part.steady:
+            return fingerprint(part, norm=True)
+        if not self._values.acquire(blocking=False):
+            return part.facts()
+        try:
+            return fingerprint(part, norm=True)
+        finally:
+            self._values.release()

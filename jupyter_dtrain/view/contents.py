@@ -1,7 +1,7 @@
 """Variables across ranks as tables: what each rank's variables hold, and where a comparison has found a difference.
 
 Ranks with equal values share a row. A variable that is not the same on all ranks has a row for each group, marked with
-≠; a rank that has not answered is named below.
+≠; a rank that has not answered is named below. Values that one of the ranks has not read are not compared.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def inventory_rows(size: int, found: Mapping[int, Mapping[str, NamedValue] | Non
         values = {rank: held.get(name) for rank, held in told.items()}
         groups: dict[object, list[int]] = {}
         pieces: dict[str, str] = {}
+        read = not any(_is_unread(value) for value in values.values())
         for rank, value in values.items():
-            groups.setdefault(_identity(value, pieces), []).append(rank)
+            groups.setdefault(_identity(value, pieces, read=read), []).append(rank)
         for ranks in groups.values():
             on = "all" if len(ranks) == size else format_ranks(ranks)
             shown = _cells({rank: values[rank] for rank in ranks})
@@ -73,14 +74,19 @@ def inventory_words(found: Mapping[int, Mapping[str, NamedValue] | None]) -> str
         return "none yet"
     differ = list(dict.fromkeys(row.name for row in inventory_rows(len(told), found) if row.differs))
     trained = {name for held in told for name, value in held.items() if value.parts and value.type not in _CONTAINERS}
+    unread = {name for held in told for name, value in held.items() if _is_unread(value)}
     models = [name for name in differ if name in trained]
     others = len(differ) - len(models)
     first, more = ", ".join(models[:_NAMED]), len(models[_NAMED:])
     parts = [f"{first}{f' and {more} more' if more else ''} {'differs' if len(models) == 1 else 'differ'}"]
-    if not models:
+    if not models and unread:
+        parts = ["the others are the same"] if not others and len(names) > len(unread) else []
+    elif not models:
         parts = ["models and optimizers are the same"] if trained and others else ["all the same"] if not others else []
     if others:
         parts.append(f"{others}{' more' if models else ''} with a rank's own values")
+    if unread:
+        parts.insert(0, f"{len(unread)} not read")
     return "; ".join(parts)
 
 
@@ -94,6 +100,8 @@ def inventory_table(
     quiet = [rank for rank, held in found.items() if held is None]
     if quiet:
         notes.append(f"{count_ranks(quiet).capitalize()}: no answer.")
+    if any(_is_unread(value) for held in found.values() for value in (held or {}).values()):
+        notes.append("Not read: a running cell may free these values. Ask again when it has ended, or with --timeout.")
     who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
     caption = f"Variables of world {world.name!r} on {who}: {inventory_words(found)}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
@@ -106,13 +114,21 @@ def inventory_table(
     return _with_notes(table(caption, headers, cells), notes)
 
 
-def _identity(value: NamedValue | None, pieces: dict[str, str]) -> object:
+def _is_unread(value: NamedValue | None) -> bool:
+    return value is not None and not value.digest and value.size > 0
+
+
+def _identity(value: NamedValue | None, pieces: dict[str, str], *, read: bool) -> object:
     """The facts that ranks of one row share. Devices differ by number, and pieces of one tensor by place.
 
-    ``pieces``: the digest that the first rank with a piece has of it.
+    ``pieces``: the digest that the first rank with a piece has of it. ``read``: whether all ranks have read it.
     """
     if value is None:
         return None
+    if not read and value.parts:
+        return (value.type, value.parts)  # in the middle of a step, one rank's weights are sharded, another's whole
+    if not read:
+        return (value.type, tuple(value.shape or ()), value.dtype, value.words)
     digest = value.digest
     if value.piece and digest == pieces.setdefault(value.piece, digest):
         digest = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ _SCALE: Final = 1 << 24
 
 class TensorPart(Part):
     """One tensor."""
+
+    steady = False  # FSDP frees the memory of parameters and allocates it anew, at any moment of a step
 
     def __init__(self, name: str, kind: Kind, tensor: Any) -> None:
         self.name, self.kind, self._tensor = name, kind, tensor
@@ -177,7 +180,9 @@ def _of_model(model: Any, namespace: Mapping[str, Any]) -> Iterator[Part]:
     broadcast = broadcast_buffers(model)
     for name, buffer in model.named_buffers():
         yield TensorPart(plain(name), "broadcast buffer" if id(buffer) in broadcast else "buffer", buffer)
-    for name, parameter in model.named_parameters():
+    # A backward pass replaces gradients without Python's lock: a thread that reads one meanwhile may crash the rank.
+    main = threading.current_thread() is threading.main_thread()
+    for name, parameter in model.named_parameters() if main else ():
         if parameter.grad is not None:
             yield TensorPart(f"{plain(name)}.grad", "gradient", parameter.grad)
     for label, optimizer in optimizers_of(torch, names, namespace).items():
