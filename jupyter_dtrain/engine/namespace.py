@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from jupyter_dtrain.core.dotted_paths import is_plainly
 from jupyter_dtrain.wire.agent_messages import Fetched
 from jupyter_dtrain.wire.values import digests
 
@@ -114,7 +115,7 @@ def send_code_along() -> None:
     def reducer_override(self: Any, value: Any) -> Any:
         nonlocal spawned
         spawned = spawned or context.get_spawning_popen() is not None
-        if spawned and isinstance(value, (type, FunctionType)) and _is_of_cell(value):
+        if spawned and is_plainly(value, type, FunctionType) and _is_of_cell(value):
             try:
                 return _receive_code, (value.__qualname__, cloudpickle.dumps(value))
             except Exception as error:
@@ -127,9 +128,12 @@ def send_code_along() -> None:
 def _is_of_cell(value: Any) -> bool:
     """Whether a class or function is what its name means in ``__main__``, of which there is no file."""
     main = sys.modules.get("__main__")
-    if value.__module__ != "__main__" or getattr(main, "__file__", None) is not None:
+    try:
+        if value.__module__ != "__main__" or getattr(main, "__file__", None) is not None:
+            return False
+        return _in_main(value.__qualname__) is value
+    except Exception:  # noqa: BLE001 — a metaclass of anybody's, asked in any pickling of this process
         return False
-    return _in_main(value.__qualname__) is value
 
 
 def _in_main(path: str) -> Any:

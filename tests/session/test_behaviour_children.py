@@ -253,3 +253,21 @@ def test_code_that_cannot_travel_names_the_cure(world):
     assert cell.errors[0].ename == "PicklingError"
     assert cell.errors[0].evalue.startswith("work of this notebook cannot be sent to a process")
     assert "get_context('fork')" in cell.errors[0].evalue
+
+
+def test_a_class_that_hides_its_names_is_pickled_as_python_does(world):
+    """Whatever its metaclass raises: any pickling of a process that has spawned another one asks."""
+    code = """
+import copyreg, multiprocessing, pickle
+from multiprocessing.reduction import ForkingPickler
+class Hidden(type):
+    def __getattribute__(cls, name):
+        if name == "__module__": raise RuntimeError("hidden")
+        return type.__getattribute__(cls, name)
+class Thing(metaclass=Hidden): pass
+copyreg.pickle(Hidden, lambda kind: (str, ("told",)))
+made = multiprocessing.get_context("spawn").Process(target=print)
+made.start(); made.join()
+pickle.loads(ForkingPickler.dumps(Thing))
+"""
+    assert values(run(world, code, 0, timeout=60)) == {0: "told"}
