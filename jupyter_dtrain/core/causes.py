@@ -143,7 +143,7 @@ def summary(run: Run) -> str:
         return run.not_sent
     causes = _causes(run)
     parts = _brief_roots(causes.roots, run)
-    lost = sorted(run.lost)
+    lost = _lost_ranks(run)
     named = 0 if run.world_end else _NAMED
     parts += [_lost(run, rank) for rank in lost[:named]]
     if run.world_end:
@@ -284,7 +284,7 @@ def _lost_blocks(run: Run) -> list[list[str]]:
     """A line for each lost rank; none where the world has ended, which the first line says."""
     if run.world_end:
         return []
-    lost = sorted(run.lost)
+    lost = _lost_ranks(run)
     text = [[f"{_RED}{_capital(_lost(run, rank))}{_OFF}"] for rank in lost[:IN_BRIEF]]
     if others := lost[IN_BRIEF:]:
         text.append([f"{_RED}{count_ranks(others).capitalize()} {_are(others)} dead, too.{_OFF}"])
@@ -348,8 +348,9 @@ def _causes(run: Run) -> _Causes:
         # Its cell goes on without dead ranks: what it fails of afterwards is another matter.
         roots, late = [*roots, *late], []
     if not roots and not late and not run.lost:
-        # Nothing else tells what happened, so these do.
-        roots, echoes = echoes, []
+        # Nothing else tells what happened, so these do; but Stop tells why ranks were released.
+        stopped_too = [cause for cause in echoes if interrupts and any(errors[one].released for one in cause.ranks)]
+        roots, echoes = [cause for cause in echoes if cause not in stopped_too], stopped_too
     return _Causes(roots, late, interrupts, echoes)
 
 
@@ -532,6 +533,11 @@ def _was_interrupted(run: Run) -> bool:
 
 def _interrupted(run: Run) -> str:
     return "Interrupted by its timeout" if run.timed_out else "Interrupted"
+
+
+def _lost_ranks(run: Run) -> list[int]:
+    """Those that have ended by themselves come first: nothing but the world's end is known of the others."""
+    return sorted(run.lost, key=lambda rank: (" is lost: " in run.lost[rank], rank))
 
 
 def _lost(run: Run, rank: int) -> str:

@@ -30,7 +30,7 @@ from . import end_reason
 from .framework import CellEnds, NothingToJoin
 from .interrupts import CellStopped
 from .memory import clear_frames, is_out_of_memory, let_go
-from .tracebacks import missing_name
+from .tracebacks import causes, missing_name
 from .words import PATIENCE, Words, type_name, words_of
 
 if TYPE_CHECKING:
@@ -193,6 +193,7 @@ class CellEnd:
         if not (stopped and self._interrupts.ending):
             try:
                 waited = "" if stopped else words.ask(lambda: self._main_thread.waited_in(exception), lambda _: "")
+                released = released or words.ask(lambda: self._is_released(exception), lambda _: False)
                 error = self._tracebacks.error(exception, words)
                 notes = [*self._newcomers_note(exception), *error.notes]
                 error = msgspec.structs.replace(error, waited=waited, released=released, notes=notes)
@@ -208,6 +209,9 @@ class CellEnd:
         if failed is not None and failed is not exception:
             with self._despite("The memory of an earlier failed cell may still be in use"):
                 self._interrupts.bounded(lambda: clear_frames(failed), MEMORY_PATIENCE)
+
+    def _is_released(self, exception: BaseException) -> bool:
+        return any(self._plugins.is_released(one) for one in causes(exception))
 
     def _newcomers_note(self, exception: BaseException) -> list[str]:
         """Why a new rank lacks a variable, and how it gets one."""

@@ -262,6 +262,13 @@ class Waiting:
         """
         return True
 
+    def is_released(self, _exception: BaseException, /) -> bool:
+        """``is_released(exception)``: whether it tells that a rank which was released, or has died, has ended the call.
+
+        A rank may notice before its own request to release comes.
+        """
+        return False
+
     def fetches(self, _frame: FrameType, /) -> bool:
         """``fetches(frame)``: whether a thread whose innermost frame is ``frame`` fetches data to train on."""
         return False

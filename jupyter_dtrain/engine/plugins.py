@@ -325,6 +325,10 @@ class Plugins:
         """The last collectives of each group."""
         return [one for _, collectives in self._answers("collectives", as_collectives) for one in collectives]
 
+    def is_released(self, exception: BaseException) -> bool:
+        """Whether a framework says with ``exception`` that another rank's release, or its death, has ended the call."""
+        return any(answer for _, answer in self._answers("is_released", bool, exception))
+
     # Recovery.
 
     def needs_regroup(self) -> bool:

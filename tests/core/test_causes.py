@@ -184,6 +184,14 @@ def test_what_came_after_a_death_stands_below_it_and_what_came_before_above(ende
     assert summary(run) == said.format(KILLED)
 
 
+def test_a_rank_that_died_stands_above_those_that_ended_with_their_world(ended_run):
+    """Its death came first."""
+    lost = {0: "rank 0 is lost: its world was stopped", 1: KILLED, 2: "rank 2 is lost: its world was stopped"}
+    run = ended_run(3, {}, source=SOURCE, lost=lost)
+    assert plain(run).startswith("Rank 1 was killed")
+    assert summary(run).startswith(KILLED)
+
+
 def test_an_elastic_cell_that_goes_on_without_a_dead_rank_failed_of_what_came_later(ended_run):
     """It is made for such ends."""
     run = ended_run(2, {0: value_error()}, source=SOURCE, lost={1: KILLED}, times={0: 20.0, 1: 5.0})
@@ -233,6 +241,18 @@ def test_a_keyboard_interrupt_of_the_cells_own_is_the_root(ended_run):
     text = plain(run)
     assert text.startswith("KeyboardInterrupt on rank 0\n")
     assert text.splitlines()[-1] == "Because of that: rank 1 waited in Barrier and was released"
+
+
+def test_a_stop_stands_above_the_ranks_that_it_has_released(ended_run):
+    """They do not tell why; a lost connection may, if nobody was released."""
+    stop, said = Error("KeyboardInterrupt", "", [cell(7)]), "MPI_ERR_REVOKED: Communication Object Revoked"
+    freed = Error("Exception", said, [cell(7)], waited="allreduce", released=True)
+    cut = Error("RuntimeError", "Connection closed by peer", [cell(7)], waited="all_reduce")
+    text = plain(ended_run(3, {0: freed, 1: stop, 2: freed}, source=SOURCE, outcome="interrupted"))
+    assert text.startswith("KeyboardInterrupt on rank 1\n")
+    assert text.splitlines()[-1] == "Because of that: ranks 0,2 waited in allreduce and were released"
+    text = plain(ended_run(2, {0: cut, 1: stop}, source=SOURCE, outcome="interrupted"))
+    assert text.startswith("RuntimeError on rank 0\n")
 
 
 def test_an_error_that_led_to_an_interrupt_is_still_shown(ended_run):

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import Settings
+from jupyter_dtrain.core.causes import summary
 from tests.session.cells import REFUSALS, Notes, fail, pids, run, same, texts, values, without_files
 from tests.steward.until import until
 
@@ -127,6 +128,16 @@ def test_a_rank_raises_while_threads_of_others_wait(waiting, wait):
     cell = fail(waiting, f"if rank == 1: raise ValueError('a bug')\n{wait}\nMPI.COMM_WORLD.Barrier()", timeout=20)
 
     assert same("error") == cell.outcomes
+    assert same((3, True)) == values(run(waiting, LOOK))
+
+
+@pytest.mark.parametrize("wait", ["MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)", "MPI.COMM_WORLD.allreduce(1)"])
+def test_a_rank_that_another_ones_release_reaches_first_counts_as_released(waiting, wait):
+    """What revokes a communicator reaches all of its ranks, perhaps before each has been asked to release."""
+    cell = fail(waiting, f"if rank == 1: MPI.COMM_WORLD.Revoke(); raise ValueError('a bug')\n{wait}", timeout=20)
+
+    assert all(cell.errors[rank].released for rank in (0, 2))
+    assert summary(cell).startswith("ValueError: a bug (rank 1); ranks 0,2 stopped because of that")
     assert same((3, True)) == values(run(waiting, LOOK))
 
 

@@ -91,7 +91,10 @@ class Mpi(Framework):
         return "MPI" if used else ""
 
     def needs_regroup(self) -> bool:
-        """Whether :meth:`recover` has something to replace, or has been cut."""
+        """Whether :meth:`recover` has something to replace, or has been cut. Any rank may have revoked the world."""
+        mpi = _module()
+        if mpi is not None and _can_revoke(mpi) and not self._revoked and mpi.COMM_WORLD.Is_revoked():
+            self._revoked.append(mpi.COMM_WORLD)
         return bool(self._revoked) or self._round is not None
 
     def waits(self, frame: FrameType, call: ast.Call | None) -> str:
@@ -106,6 +109,19 @@ class Mpi(Framework):
         """Without ULFM no wait can be ended; with it, all waits can but some of a window's."""
         mpi = _module()
         return mpi is not None and _can_revoke(mpi) and call not in ENDLESS
+
+    def is_released(self, exception: BaseException) -> bool:
+        """A revoked communicator says so; where a window is being made, Open MPI calls the window invalid instead.
+
+        It does the same where a rank has died.
+        """
+        mpi = _module()
+        if mpi is None or not _can_revoke(mpi) or not issubclass(type(exception), mpi.Exception):
+            return False
+        kind = exception.Get_error_class()  # type: ignore[attr-defined]  # mpi4py's, which has no types here
+        world = mpi.COMM_WORLD
+        gone = kind == mpi.ERR_WIN and (world.Is_revoked() or world.Get_failed().Get_size())
+        return bool(kind == mpi.ERR_REVOKED or gone)
 
     def is_log(self, line: str) -> bool:
         """Open MPI tries UCX for each window, and logs so where there is no UCX before it takes another way.
