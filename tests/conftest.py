@@ -34,6 +34,8 @@ ProcessAt = Callable[..., psutil.Process]
 
 # Programs in the background of a shell ignore SIGINT, and so would every kernel that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Those under nohup ignore SIGHUP, and a process that does so counts as one that its cell has started to stay.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -257,8 +257,13 @@ class StoredRun:
 
     @property
     def outcomes(self) -> dict[int, Outcome]:
-        """How each rank ended, without those that have not."""
-        return {rank: part.outcome for rank, part in self.parts.items() if part.outcome is not None}
+        """How each rank ended, without those that have not. Where the world is over, the others are lost."""
+        told: dict[int, Outcome] = {rank: part.outcome for rank, part in self.parts.items() if part.outcome is not None}
+        silent = [rank for rank in self.ranks if rank not in told]
+        if not silent or not world_is_over(self._world_ended, self._host, *self._steward):
+            return told
+        told.update((rank, "lost") for rank in silent)
+        return dict(sorted(told.items()))
 
     @property
     def metrics(self) -> RunMetrics:

@@ -183,7 +183,8 @@ def test_an_error_inside_a_magic_has_the_line_of_the_cell(world, magic):
 def test_a_warning_and_a_function_of_a_magic_have_the_line_of_the_cell(world):
     """The function may be called by a later cell."""
     code = "%%time\nimport warnings\ndef late():\n    1 / 0\nwarnings.warn('said')"
-    assert all(">:5: UserWarning: said\n  warnings.warn('said')" in text for text in texts(run(world, code)).values())
+    said = texts(run(world, code))
+    assert all(">:5: UserWarning: said\n  warnings.warn('said')" in text for text in said.values()), said
     first, last = fail(world, "x = 1\nlate()").errors[0].frames
 
     assert (2, "late()", 4, "1 / 0") == (first.line, first.source, last.line, last.source)

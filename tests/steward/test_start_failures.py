@@ -359,7 +359,7 @@ def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> No
         until(lambda: [line for line in processes_of(mark) if sign in line])
     finally:
         script_process.send_signal(signal.SIGINT)
-        _, said = script_process.communicate(timeout=30)
+        _, said = script_process.communicate(timeout=120)
 
     assert said.splitlines()[-1] == "KeyboardInterrupt"
     assert wait_until_gone(mark, patience=3) == []
