@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zmq.utils.garbage  # noqa: F401 — pyzmq would import it for the first long message, too late after os.chroot
 
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.processors import thread_variables

@@ -171,14 +171,15 @@ class CellEnd:
             self._children.leave()
             return
         ended, left = self._children.end()
-        if ended:
-            self._plugins.children_ended(ended)
+        self._plugins.children_ended(ended)
         if left:
             names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
             self._recorder.write(
                 "stderr",
                 f"[jupyter-dtrain] These processes are still running: {names}. %distributed restart ends them.\n",
             )
+        with self._despite("A pool of processes may still be busy with tasks of this cell"):
+            self._children.interrupt_pools()
 
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):

@@ -2,7 +2,8 @@
 
 An interrupt reaches them as it reaches the children of a program in a terminal: SIGINT, once, while the cell runs. When
 an interrupted cell has ended, those that are left are ended: SIGINT, then SIGTERM, then SIGKILL. A cell that ends in
-any other way leaves its processes alone, and so do all cells that come later.
+any other way leaves its processes alone, and so do all cells that come later. Workers of pools that earlier cells have
+made get SIGINT, too, if they are still busy with tasks of the interrupted cell: the next cell's would wait for these.
 
 A cell's processes are those of the rank's Linux session that began while its code ran: also orphans, and those that a
 thread of the cell started. These stay until the rank ends:
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import signal
 import sys
@@ -33,7 +35,11 @@ ENDING: Final = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 1
 """The signals that end a process, and the seconds that it then has. A process gets no signal that it ignores."""
 LOOK: Final = 0.02
 POOL_PATIENCE: Final = 0.5
-"""Seconds in which a multiprocessing pool ends its workers itself."""
+"""Seconds in which a multiprocessing pool ends its workers itself, or is done with the tasks of a cell."""
+EXECUTOR_PATIENCE: Final = 2.0
+"""Seconds in which an executor's workers must come to their next tasks, to be interrupted there."""
+TAKEN: Final = 0.1
+"""Seconds in which a worker has taken the next task, or waits for one."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVICES = re.compile(r"from [\w.]+\.(resource_tracker|forkserver) import main")
@@ -70,8 +76,8 @@ class Children:
         self._runs = False
         self._told: dict[tuple[int, int], int] = {}
         """How many of the signals of :data:`ENDING` a process of this cell has had."""
-        self._pools: set[Any] = set()
-        """The multiprocessing pools that earlier cells have made."""
+        self._pools: dict[Any, set[int]] = {}
+        """The pools that earlier cells have made, each with the tasks that it had when the cell began."""
 
     def begin(self) -> None:
         """A cell's code is about to run."""
@@ -79,7 +85,7 @@ class Children:
             self._began, self._runs = _now(), True
             self._newest = _newest_process()
             self._told.clear()
-            self._pools = set(_pools())
+            self._pools = {pool: _tasks(pool) for pool in (*_pools(), *_executors())}
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt the processes of the running cell; ``force``: send the next signal that ends a process."""
@@ -117,6 +123,15 @@ class Children:
                     break
                 time.sleep(LOOK)
         return found - {child.pid for child in left}, left
+
+    def interrupt_pools(self) -> None:
+        """Interrupt the workers of earlier cells that are still busy with tasks of this cell, which was interrupted."""
+        pools, self._pools = self._pools, {}
+        deadline = time.monotonic() + POOL_PATIENCE
+        while (busy := [pool for pool in pools if _tasks(pool) - pools[pool]]) and time.monotonic() < deadline:
+            time.sleep(LOOK)
+        for pool in busy:
+            (_interrupt_pool if hasattr(pool, "_cache") else _interrupt_executor)(pool, pools[pool])
 
     def _tell(self, child: Child) -> None:
         """Send the next signal that the process does not ignore."""
@@ -274,3 +289,56 @@ def _end_pools(pools: list[Any]) -> None:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _executors() -> list[Any]:
+    """The executors of this process that run their tasks in processes."""
+    # Python keeps no public list of them, but one of the threads that serve them.
+    threads = list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ()))
+    return [one for thread in threads if (one := getattr(thread, "executor_reference", lambda: None)()) is not None]
+
+
+def _tasks(pool: Any) -> set[int]:
+    """The numbers of the tasks that ``pool`` has not done."""
+    return set(pool._cache if hasattr(pool, "_cache") else pool._pending_work_items or ())  # noqa: SLF001 — no public way
+
+
+def _interrupt_pool(pool: Any, earlier: set[int]) -> None:
+    """The pool replaces workers that end so. Tasks that wait are dropped, unless some are of ``earlier`` ones."""
+    workers = [getattr(worker, "pid", None) for worker in list(pool._pool)]  # noqa: SLF001
+    if None in workers:
+        return  # its workers are threads
+    tasks, reader, until = pool._taskqueue, pool._inqueue._reader, time.monotonic() + POOL_PATIENCE  # noqa: SLF001
+    while not _tasks(pool) & earlier and time.monotonic() < until and (not tasks.empty() or reader.poll(TAKEN)):
+        with contextlib.suppress(queue.Empty):
+            tasks.get_nowait()
+        if pool._inqueue._rlock.acquire(timeout=TAKEN):  # noqa: SLF001
+            if reader.poll():
+                reader.recv_bytes()
+            pool._inqueue._rlock.release()  # noqa: SLF001
+    _interrupt(workers)
+    for job in _tasks(pool) - earlier:
+        pool._cache.pop(job, None)  # noqa: SLF001 — it is never done, and close() would wait for it
+
+
+def _interrupt_executor(executor: Any, earlier: set[int]) -> None:
+    """Have tasks raise KeyboardInterrupt while each worker has one: an idle one would end, and the executor with it."""
+    items, until = executor._pending_work_items, time.monotonic() + EXECUTOR_PATIENCE  # noqa: SLF001
+    for number, item in list(items.items()):
+        if number not in earlier:
+            item.future.cancel()
+    while time.monotonic() < until:
+        workers = list(executor._processes or ())  # noqa: SLF001
+        begun = [number for number, item in list(items.items()) if item.future.running()][: len(workers)]
+        if not workers or len(begun) < len(workers) or earlier.issuperset(begun):
+            return
+        _interrupt(workers)
+        while not items.keys().isdisjoint(begun) and time.monotonic() < until:
+            time.sleep(LOOK)
+        time.sleep(TAKEN)
+
+
+def _interrupt(pids: list[Any]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGINT)

@@ -136,7 +136,7 @@ class Cells:
     def children_ended(self, _pids: set[int], /) -> None:
         """``children_ended(pids)``: let go of objects that need these processes.
 
-        The cell that has just been interrupted had started them, and the rank has ended them.
+        The cell that has just been interrupted had started them, and the rank has ended them. It may have had none.
         """
 
     def steps(self) -> dict[str, int]:

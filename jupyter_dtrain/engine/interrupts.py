@@ -115,7 +115,10 @@ class Shield:
 
 
 class LeftBehind:
-    """The signal handlers, trace and profile functions that cells leave behind: they go on, and raise only in cells."""
+    """The signal handlers, trace and profile functions that cells leave behind: they go on, and raise only in cells.
+
+    So does what a cell has put in the place of the event loop's own making of tasks.
+    """
 
     def __init__(
         self, runs_cell: Callable[[FrameType | None], bool], raised: Callable[[str, BaseException], None]
@@ -128,6 +131,8 @@ class LeftBehind:
         """By signal, the handler that a cell has set, and the one that stands in its place."""
         self._trace: Any = None
         self._profile: Any = None
+        self._factory: Any = None
+        """What makes the loop's tasks while user code runs, or, while it runs, at other times."""
 
     def begin(self) -> None:
         """The handlers that are set now are the engine's own."""
@@ -141,6 +146,7 @@ class LeftBehind:
                 signal.signal(number, handler)
         self._set_aside.clear()
         trace, profile, self._trace, self._profile = self._trace, self._profile, None, None
+        self._exchange_factory()
         try:
             # Python drops one that raises, which it may do from here on.
             if profile is not None:
@@ -149,6 +155,7 @@ class LeftBehind:
                 sys.settrace(trace)
             yield
         finally:
+            self._exchange_factory()
             # Those of debuggers and profilers in C cannot be set again from here.
             profile, trace = sys.getprofile(), sys.gettrace()
             if isinstance(profile, (FunctionType, MethodType)):
@@ -162,6 +169,13 @@ class LeftBehind:
                 if handler is not own and callable(handler):
                     self._set_aside[number] = handler, self._guarded(handler)
                     signal.signal(number, self._set_aside[number][1])
+
+    def _exchange_factory(self) -> None:
+        """Have the loop make tasks as the user wants, or again as the engine does, whose requests are tasks, too."""
+        with contextlib.suppress(RuntimeError):  # there is no loop
+            loop = asyncio.get_running_loop()
+            factory, self._factory = self._factory, loop.get_task_factory()
+            loop.set_task_factory(factory)
 
     def _guarded(self, handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
         def guarded(number: int, frame: FrameType | None) -> None:

@@ -5,6 +5,7 @@ Tracebacks, names of losses, scripts and waits need it. Any thread may ask. Noth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 from functools import lru_cache
@@ -24,7 +25,9 @@ def add_library(folder: str) -> None:
 @lru_cache(8192)
 def is_library(file: str) -> bool:
     """Whether the code of ``file`` is a library's, by its real path."""
-    real = os.path.realpath(file)
+    real = file
+    with contextlib.suppress(OSError):  # the working folder is gone, say, or os.chroot has put it out of reach
+        real = os.path.realpath(file)
     return real.startswith(_folders()) or not _INSTALLED.isdisjoint(Path(real).parts)
 
 

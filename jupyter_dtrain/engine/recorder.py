@@ -172,7 +172,7 @@ class Recorder:
         with self._lock:
             self._write_log(f"[jupyter-dtrain] rank {self.rank} is rank {rank} from here on\n")
             before, self.rank = self.rank, rank
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 log = _open_log(self._log_file.with_name(f"rank-{rank}.log"))
                 self._log.close()
                 self._log = log

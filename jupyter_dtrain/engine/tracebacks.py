@@ -167,7 +167,9 @@ class Tracebacks:
     def _frame(self, code: CodeType, place: str, line: int) -> Frame:
         name = self._cell_name(place)
         own = name is not None or self._is_own(place)
-        source = linecache.getline(place, line).strip()
+        source = ""
+        with contextlib.suppress(Exception):  # an audit hook of the user's may refuse the file
+            source = linecache.getline(place, line).strip()
         if name is not None and (not source or source.startswith("get_ipython().")):
             source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)

@@ -142,12 +142,15 @@ def test_a_rank_that_another_ones_release_reaches_first_counts_as_released(waiti
 
 
 @pytest.mark.parametrize("refused", REFUSALS)
-def test_a_rank_is_released_that_can_open_no_file(waiting, refused):
-    """Where it waits is found without one."""
-    cell = fail(waiting, without_files(refused, "MPI.COMM_WORLD.Barrier()"), timeout=20)
+def test_ranks_that_can_open_no_files_are_released_and_run_more_cells(waiting, refused):
+    """Where they wait is found without files, and nothing on the way of a long text needs one."""
+    with without_files(waiting, refused, [0, 2]):
+        cell = fail(waiting, "if rank == 1: raise ValueError('a bug')\nMPI.COMM_WORLD.Barrier()", timeout=20)
+        after = run(waiting, f"print('long ' * 50_000)\n{LOOK}", timeout=20)
 
     assert {0: "Barrier", 2: "Barrier"} == {rank: cell.errors[rank].waited for rank in (0, 2)}
-    assert same((3, True)) == values(run(waiting, LOOK))
+    assert same((3, True)) == values(after)
+    assert all("long " * 50_000 in text for text in texts(after).values())
 
 
 @pytest.mark.parametrize("end", ["", "if rank == 1: raise ValueError('a bug')\n"], ids=["ends", "fails"])

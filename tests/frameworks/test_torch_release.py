@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.frameworks.torch_cells import SET_UP_DDP
-from tests.session.cells import begin, fail, pids, run, same, texts, values
+from tests.session.cells import REFUSALS, begin, fail, pids, run, same, texts, values, without_files
 
 TRAIN = (
     SET_UP_DDP
@@ -85,6 +85,17 @@ dist.barrier()
     assert "ValueError" == cell.errors[1].ename
     assert same("error") == cell.outcomes
     assert same(3.0) == values(run(training, ADD))
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+def test_ranks_that_can_open_no_files_are_released_and_run_more_cells(training, refused):
+    """Neither the connections nor the new group need a file."""
+    with without_files(training, refused, [0, 2]):
+        cell = fail(training, "if rank == 1: raise ValueError('a bug')\ndist.all_reduce(torch.ones(1))", timeout=20)
+        after = run(training, ADD, timeout=20)
+
+    assert {0: "all_reduce", 2: "all_reduce"} == {rank: cell.errors[rank].waited for rank in (0, 2)}
+    assert same(3.0) == values(after)
 
 
 SLOWLY = """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -100,13 +102,14 @@ def fail(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:
     return caught.value.run
 
 
-def without_files(refused: str, wait: str) -> str:
-    """A cell in which rank 1 fails, and the others ``wait`` and can open no files meanwhile."""
-    return f"""if rank == 1: raise ValueError("a bug")
-{_REFUSALS[refused]}
-try: {wait}
-finally: allow()
-"""
+@contextlib.contextmanager
+def without_files(session: Session, refused: str, ranks: list[int]) -> Iterator[None]:
+    """The ``ranks`` can open no files inside, in no cell."""
+    run(session, _REFUSALS[refused], ranks)
+    try:
+        yield
+    finally:
+        run(session, "allow()", ranks)
 
 
 def load_soon(session: Session, name: str, **options: Any) -> Any:

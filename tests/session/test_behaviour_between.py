@@ -84,6 +84,18 @@ def test_a_trace_function_that_raises_harms_at_most_the_cell_that_it_traces(worl
     assert before == pids(world)
 
 
+def test_a_task_factory_that_raises_harms_only_the_tasks_of_cells(world):
+    """The rank's own requests are tasks of the same loop."""
+    run(world, "import asyncio\nloop = asyncio.get_event_loop()\ndef late(*_, **__): raise OSError")
+    run(world, "loop.set_task_factory(late)")
+    cell = fail(world, "await asyncio.create_task(asyncio.sleep(0))", timeout=20)
+
+    assert same("OSError") == {rank: error.ename for rank, error in cell.errors.items()}
+    assert same(True) == values(run(world, "loop.get_task_factory() is late"))
+    run(world, "loop.set_task_factory(None)")
+    assert same(2) == values(run(world, "1 + 1"))
+
+
 def test_a_handler_that_raises_while_the_cell_waits_in_an_await_ends_that_cell(world):
     """Its exception comes out of the await, as it would come out of a call."""
     code = """

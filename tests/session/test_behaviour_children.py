@@ -8,7 +8,7 @@ import contextlib
 import psutil
 import pytest
 
-from tests.session.cells import begin, fail, run, texts, values
+from tests.session.cells import begin, fail, run, shown, texts, values
 from tests.steward.until import runs, until
 
 FIRST = [0]
@@ -194,6 +194,57 @@ def test_persistent_workers_outlive_a_stop_or_are_made_again(world, lives):
     assert (again, anew) == (8, 8)
     # Files that workers leave there go with the world, also when the workers are killed.
     assert folder.startswith(world.request.scratch)
+
+
+POOLS = {
+    "pool": """
+pool = multiprocessing.get_context("fork").Pool(1)
+use = lambda: pool.map(work, range(3), chunksize=1)
+workers = lambda: [worker.pid for worker in pool._pool]
+""",
+    "executor": """
+pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+use = lambda: list(pool.map(work, range(3)))
+workers = lambda: list(pool._processes)
+""",
+    "loader": """
+from torch.utils.data import DataLoader
+class Data(list):
+    __getitem__ = lambda self, index: work(index)
+pool = DataLoader(
+    Data(range(3)), batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+)
+use = lambda: [int(one) for one in pool]
+workers = lambda: [worker.pid for worker in pool._iterator._workers]
+""",
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_busy_workers_of_an_earlier_cell_do_not_hold_up_what_comes_after_a_stop(world, meeting, kind):
+    """Idle ones stay."""
+    if kind == "loader":
+        pytest.importorskip("torch", reason="torch, whose loader keeps workers, is not installed")
+    work = f"""
+import concurrent.futures, multiprocessing, os, time
+stuck = {str(meeting / "stuck")!r}
+def work(number):
+    if os.path.exists(stuck):
+        print("stuck", flush=True)
+        time.sleep(1000)
+    return number
+"""
+    assert value(world, f"{work}{POOLS[kind]}\nuse()") == [0, 1, 2]
+    first = value(world, "workers()")
+    stop(world, begin(world, SLEEP, FIRST))
+    assert value(world, "use(), workers()") == ([0, 1, 2], first)
+    cell = begin(world, "open(stuck, 'w').close()\nuse()", FIRST)
+    until(lambda: "stuck" in cell.text(0))
+    stop(world, cell)
+    after = run(world, "os.remove(stuck)\nuse()", FIRST, timeout=20)
+    run(world, "del pool, use, workers", FIRST)
+
+    assert shown(after) == {0: "[0, 1, 2]"}
 
 
 FAST = """

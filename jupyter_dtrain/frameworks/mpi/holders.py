@@ -31,7 +31,8 @@ def c_libraries() -> list[str]:
 
 
 def _loaded() -> set[str]:
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+    # An audit hook of the user's may refuse files, by any exception.
+    with contextlib.suppress(Exception), open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         return {line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line and "/" in line}
     return set()
 
@@ -52,7 +53,7 @@ def _package(path: str) -> str:
 @cache
 def _takes_world(path: str) -> bool:
     with (
-        contextlib.suppress(OSError, ValueError, struct.error),
+        contextlib.suppress(Exception),
         open(path, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):

@@ -76,6 +76,7 @@ class Collectives:
         self._serving: Any = None
         """The definition that this rank's server was started with; None without a server."""
         self._run = 0
+        self._installed = False
         self._made = 0
         """Number of strategies made in this cell."""
         self._counted = 0
@@ -242,6 +243,7 @@ class Collectives:
 
     def begin_cell(self, run: int) -> None:
         """Count strategies from 0 in every cell, so that ranks which ran different cells count alike again."""
+        self._is_installed()
         self._run, self._made = run, 0
         self._counted = self._count()
 
@@ -261,7 +263,7 @@ class Collectives:
 
         Raises :class:`TimeoutError` when a rank does not come.
         """
-        exists = importlib.util.find_spec("tensorflow") is not None
+        exists = self._is_installed()
         if self._serving is not None:
             # A server that is replaced under a collective crashes. An interrupt leaves one in a thread of a strategy.
             if not self.released:
@@ -284,6 +286,12 @@ class Collectives:
         if exists:
             # Without this meeting a rank could reach another one's old server.
             meet()
+
+    def _is_installed(self) -> bool:
+        """Whether TensorFlow is installed, or was: all ranks must say the same, also one that has called os.chroot."""
+        with contextlib.suppress(Exception):
+            self._installed = self._installed or importlib.util.find_spec("tensorflow") is not None
+        return self._installed
 
     def _count(self) -> int:
         """How many collectives the strategies have begun."""

@@ -7,6 +7,7 @@
 * ``persistent_workers=True`` keeps workers from one epoch to the next. When an interrupt ends the beginning of an
   epoch, the loader starts new workers at its next use, since the old ones may still answer to that beginning. The same
   is true where the rank has ended the workers, because the interrupted cell had started them; plain torch would raise.
+  And it is where old workers are still busy with an interrupted epoch: plain torch would wait for them.
 
 Under failure: a loader that cannot be changed stays as it is. A batch that does not come whole, such as that of a
 worker which was killed, holds an interrupt up for :data:`~jupyter_dtrain.engine.interrupts.BRIEF` seconds. Batches that
@@ -15,10 +16,12 @@ a thread pins (``pin_memory=True``, with a GPU) come whole to that thread in any
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import select
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -33,14 +36,23 @@ DEEP = 64
 POLL = 5.0
 """Seconds for which torch waits for a batch before it looks whether its workers live."""
 
+PATIENCE = 1.0
+"""Seconds in which old workers must be done with an interrupted epoch."""
+
+_EPOCH = "_dtrain_stops"
+"""The attribute of an iterator with the number of stops before its epoch began."""
+_stops: list[None] = []
+"""One for each cell of this rank that was interrupted."""
+
 
 def hook_loaders(shield: Shield, module: Any) -> None:
     """Patch ``torch.utils.data.dataloader``, which user code has just imported. ``shield`` delays interrupts."""
     kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 — every loader with workers returns one
-    require(kind, "_next_data", "_try_get_data", "_reset")
+    require(kind, "_next_data", "_try_get_data", "_reset", "_shutdown_workers")
     kind._next_data = _whole(shield, kind._next_data)  # noqa: SLF001
     kind._try_get_data = _awaited(shield, kind._try_get_data)  # noqa: SLF001
     kind._reset = _begun_or_dropped(kind._reset)  # noqa: SLF001
+    module.DataLoader.__iter__ = _with_free_workers(module.DataLoader.__iter__)
 
 
 def _whole(shield: Shield, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -86,6 +98,51 @@ def _begun_or_dropped(original: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return _reset
+
+
+def _with_free_workers(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Begin an epoch, with new workers if the old ones do not come free from one that Stop has ended."""
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
+        old = vars(self).get("_iterator")
+        if old is not None and vars(old).get(_EPOCH, len(_stops)) < len(_stops):
+            with contextlib.suppress(Exception):  # torch's own parts, which may change
+                if _is_busy(old):
+                    try:
+                        _end_workers(old)
+                    finally:
+                        self._iterator = None  # as its constructor sets it
+        iterator = original(self)
+        with contextlib.suppress(Exception):
+            setattr(iterator, _EPOCH, len(_stops))
+        return iterator
+
+    return __iter__
+
+
+def _is_busy(iterator: Any) -> bool:
+    """Whether workers still owe batches of the last epoch, and go on doing so."""
+    owed = sum(len(task) == 1 for task in iterator._task_info.values())  # noqa: SLF001 — torch has no public way
+    deadline = time.monotonic() + PATIENCE
+    while owed and (left := deadline - time.monotonic()) > 0:
+        came, _ = iterator._try_get_data(left)  # noqa: SLF001
+        owed -= came
+    return owed > 0
+
+
+def _end_workers(iterator: Any) -> None:
+    if iterator._worker_pids_set:  # noqa: SLF001 — else torch would raise because workers were killed
+        sys.modules["torch.utils.data._utils.signal_handling"]._remove_worker_pids(id(iterator))  # noqa: SLF001
+        iterator._worker_pids_set = False  # noqa: SLF001
+    for worker in iterator._workers:  # noqa: SLF001
+        worker.kill()
+    iterator._shutdown_workers()  # noqa: SLF001
+
+
+def note_stop() -> None:
+    """A cell was interrupted: its loaders do not wait for long for what their workers do."""
+    _stops.append(None)
 
 
 def is_fetching(frame: FrameType | None) -> bool:

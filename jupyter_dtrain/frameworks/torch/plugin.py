@@ -28,7 +28,7 @@ from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import TorchGroups
-from .loaders import drop_workers, hook_loaders, is_fetching
+from .loaders import drop_workers, hook_loaders, is_fetching, note_stop
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
@@ -136,8 +136,10 @@ class Torch(Framework):
         self._groups.let_go()
 
     def children_ended(self, pids: set[int]) -> None:
-        """Data loaders whose persistent workers were ended start new ones."""
-        drop_workers(pids)
+        """Data loaders whose persistent workers were ended, or do not come free, start new ones."""
+        note_stop()
+        if pids:
+            drop_workers(pids)
 
     def describe(self) -> Facts:
         """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""
