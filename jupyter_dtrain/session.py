@@ -263,16 +263,18 @@ class Session(SessionFacts, Variables, Snapshots):
         arguments: Sequence[str] = (),
         ranks: Ranks = None,
         *,
+        module: bool = False,
         fresh: bool = False,
         **options: Any,
     ) -> Run:
         """Run a torchrun-style script with ``arguments``, as ``__main__`` of each rank.
 
-        ``fresh``: in a namespace of its own, which is dropped afterwards. ``options``, and what is raised: as for
-        :meth:`run`; :class:`BadRequest` also for a script that is not there.
+        ``module``: ``script`` is the name of a module, as for ``python -m``. ``fresh``: in a namespace of its own,
+        which is dropped afterwards. ``options``, and what is raised: as for :meth:`run`; :class:`BadRequest` also for a
+        script that is not there.
         """
         options.setdefault("name", script_name(script, arguments))
-        return self.run(script_cell(script, arguments, fresh=fresh), ranks, **options)
+        return self.run(script_cell(script, arguments, module=module, fresh=fresh), ranks, **options)
 
     def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: no exception will show them."""

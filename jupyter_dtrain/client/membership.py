@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld, Refused, WorldLost, package_gone
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.wire.messages import check_protocol
@@ -84,6 +84,8 @@ class Membership:
     def restart(self, progress: Callable[[str], None]) -> None:
         """As :meth:`.Session.restart`."""
         self._link.check_drives()
+        if gone := package_gone():
+            raise BadRequest(f"World {self._request.name!r} cannot be restarted: {gone}")
         # First: the ranks, which are about to end, would report that themselves.
         self._fold.world_lost("its world was restarted")
         try:

@@ -17,12 +17,20 @@ def script_name(script: str | os.PathLike[str], arguments: Sequence[Any] = ()) -
     return words if len(words) <= WIDTH else f"{words[: WIDTH - 1]}…"
 
 
-def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, fresh: bool = False) -> str:
+def script_cell(
+    script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, module: bool = False, fresh: bool = False
+) -> str:
     """The cell that runs ``script`` with ``arguments``, as text, on ranks of this machine.
 
-    ``fresh``: in a namespace of its own, which is dropped afterwards. Raises :class:`BadRequest` for a script that is
-    not there, cannot be read, or is no Python.
+    ``module``: ``script`` is the name of a module; the ranks look for it. ``fresh``: in a namespace of its own, which
+    is dropped afterwards. Raises :class:`BadRequest` for a script that is not there, cannot be read, or is no Python,
+    and for what cannot be the name of a module.
     """
+    if module:
+        name = os.fspath(script)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise BadRequest(f"{name!r} cannot be the name of a module, such as package.train; a file needs no -m.")
+        return _call(name, arguments, module=True, fresh=fresh)
     path = Path(script).expanduser().absolute()
     try:
         source = path.read_bytes()
@@ -34,6 +42,10 @@ def script_cell(script: str | os.PathLike[str], arguments: Sequence[Any] = (), *
         raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. No rank ran it.") from None
     except ValueError as error:
         raise BadRequest(f"{path.name} is not Python: {error}.") from None
-    words = [str(path), *map(str, arguments)]
-    call = ", ".join([*map(repr, words), *(["fresh=True"] if fresh else [])])
+    return _call(str(path), arguments, fresh=fresh)
+
+
+def _call(script: str, arguments: Sequence[Any], **options: bool) -> str:
+    given = [f"{name}=True" for name, value in options.items() if value]
+    call = ", ".join([*map(repr, [script, *map(str, arguments)]), *given])
     return f"import jupyter_dtrain\njupyter_dtrain.run_script({call})"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
 from .device_faults import fault_in, tell_faults
-from .errors import DtrainError
+from .errors import DtrainError, package_gone
 from .events import LOCAL
 from .world import count_ranks, format_ranks
 
@@ -292,9 +292,10 @@ def _lost_blocks(run: Run) -> list[list[str]]:
 
 
 def _cures(roots: Sequence[_Cause]) -> list[str]:
-    """The sentences of frameworks on what helps against these errors, each once."""
+    """The sentences on what helps against these errors, each once: those of frameworks, and our own."""
     said = "\n".join(cause.error.evalue for cause in roots)
-    return [cure for words, cure in cures().items() if words in said]
+    gone = package_gone() if "No module named 'jupyter_dtrain" in said else ""
+    return [*filter(None, [gone]), *(cure for words, cure in cures().items() if words in said)]
 
 
 def _faults(run: Run) -> dict[int, str]:

@@ -5,7 +5,21 @@ Every error that a user can meet is one of these classes; each message names the
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import indent
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def package_gone() -> str:
+    """Why parts of this package cannot be loaded, with the cure; empty while its files are where they were."""
+    if Path(__file__).exists():
+        return ""
+    return (
+        f"{_PACKAGE.name} is not in {_PACKAGE.parent} any more: it was uninstalled or moved, and parts of it that were "
+        "not in use by then cannot be loaded. Install it there again, then repeat this. The ranks keep their variables "
+        "meanwhile and run cells, and %distributed stop ends them."
+    )
 
 
 class DtrainError(Exception):

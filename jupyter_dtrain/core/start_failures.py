@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from .errors import package_gone
 from .exits import describe_signal
 
 MOST_LINES: Final = 12
@@ -61,10 +62,7 @@ def rank_ended(words: str, said: str) -> StartFailure:
     reason = f"{words[:1].upper()}{words[1:]} while the world was starting"
     if not error:
         return StartFailure(f"{reason}.", MEND if log else AGAIN, log)
-    cure = MEND
-    if _MODULES.match(error):
-        cure = f"Repair that module in the environment of the ranks ({sys.prefix}), or mend PYTHONPATH."
-    return StartFailure(f"{reason}: {error.rstrip('.')}.", cure, log)
+    return StartFailure(f"{reason}: {error.rstrip('.')}.", _mend(error), log)
 
 
 def process_ended(what: str, code: int, log: str) -> StartFailure:
@@ -73,7 +71,15 @@ def process_ended(what: str, code: int, log: str) -> StartFailure:
     error = _last_error(log)
     why = f": {error.rstrip('.')}" if error else ""
     end = f"ended with exit code {code}" if code >= 0 else f"was killed ({describe_signal(-code)})"
-    return StartFailure(f"{what} {end} while the world was starting{why}.", MEND if lines else AGAIN, lines)
+    cure = _mend(error) if lines else AGAIN
+    return StartFailure(f"{what} {end} while the world was starting{why}.", cure, lines)
+
+
+def _mend(error: str) -> str:
+    """The cure of an error that a process has raised."""
+    if not _MODULES.match(error):
+        return MEND
+    return package_gone() or f"Repair that module in the environment of the ranks ({sys.prefix}), or mend PYTHONPATH."
 
 
 def _last_error(log: str) -> str:

@@ -41,7 +41,9 @@ _BROKEN: Final = (10, 12, 20, 30, 35)
 """Exit codes of rsync whose reason is the connection's; 20: its other end was told to stop."""
 _OTHERS: Final = 128
 """Higher codes are its connection's: 255 where ssh or a gate failed, else a signal that killed the program there."""
-INSTALL: Final = "Install it there (Debian: apt install rsync)."
+_UNANSWERED: Final = "(0 bytes received so far)"
+"""The words of rsync where its other end has ended without an answer, and its connection stood."""
+INSTALL: Final = "Install it, so that `rsync --version` works there (Debian: apt install rsync)."
 
 _OPTIONS: Final = (
     "--recursive",
@@ -58,6 +60,11 @@ _OPTIONS: Final = (
     f"--timeout={SILENCE}",
 )
 _CAUSES: Final = (
+    (
+        r"is your shell clean|protocol version mismatch|protocol incompatibility",
+        "{host} prints other text before the answer of rsync, or its rsync is too old: {said}",
+        "No start file of the shell there, nor a program in front of rsync, may print in a shell without a terminal.",
+    ),
     (
         r"No space left on device|[Qq]uota exceeded",
         "The disk of {host} is full: {said}",
@@ -142,8 +149,7 @@ def reason(said: str, host: str) -> tuple[str, str]:
     for pattern, why, cure in _CAUSES:
         if line := next((line for line in lines if re.search(pattern, line)), ""):
             return why.format(host=host, said=line), cure
-    first = next((line for line in lines if line.startswith("rsync")), lines[0] if lines else "it said nothing.")
-    return f"rsync failed: {first}", "Mend that, then sync again."
+    return f"rsync failed: {_first(said)}", "Mend that, then sync again."
 
 
 def _read(
@@ -187,7 +193,7 @@ def _leave(process: subprocess.Popen[str], farewell: float) -> None:
 
 def _why(answer: Answer, host: str, way: Way) -> Unreached:
     if answer.code in NOT_RUN:
-        return Unreached("no program", f"rsync cannot be run on {host}.", INSTALL, answer.errors)
+        return Unreached("no program", f"{host} cannot run rsync: {_first(answer.errors)}", INSTALL, answer.errors)
     why, cure = reason(answer.errors, host)
     if answer.code == _NOT_WRITTEN and not answer.errors.strip():
         # rsync kills its ssh as soon as it knows this code, often before the words arrive.
@@ -195,9 +201,16 @@ def _why(answer: Answer, host: str, way: Way) -> Unreached:
     if (answer.code in _BROKEN or answer.code > _OTHERS) and why.startswith("rsync failed"):
         if found := way.broken(host, answer):
             return found
-        why = f"The connection to {host} broke: {why.removeprefix('rsync failed: ')}"
+        what = f"rsync on {host} ended" if _UNANSWERED in answer.errors else f"The connection to {host} broke"
+        why = f"{what}: {why.removeprefix('rsync failed: ')}"
         cure = f"{way.check(host)}, then sync again."
     return Unreached("failed", why, cure, answer.errors)
+
+
+def _first(said: str) -> str:
+    """The first line that is rsync's, or else the first one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("rsync")), lines[0] if lines else "it said nothing.")
 
 
 def _quote(words: Sequence[str]) -> str:

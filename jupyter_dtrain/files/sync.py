@@ -9,7 +9,6 @@ Under failure: see :mod:`jupyter_dtrain.files`. A request that makes no sense ra
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from jupyter_dtrain.view.tables import table
 from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 from jupyter_dtrain.wire.steward_messages import Lent
 
+from .receiver import fault_of_rsync
 from .rsync import INSTALL, Copied, copy, reason
 from .ways import OverSrun, OverSsh, Way
 
@@ -116,7 +116,7 @@ class _Place(msgspec.Struct, frozen=True):
     """The answer of a host: see :mod:`.receiver`."""
 
     folder: str
-    rsync: bool
+    no_rsync: str = ""
     lacked: bool = False
     shared: bool = False
     failure: str = ""
@@ -165,8 +165,11 @@ def sync_by(
     base = cwd or os.getcwd()  # noqa: PTH109 — text, as the host needs it
     folder = str(source.parent) if to is None else os.fspath(to)
     target = os.path.join(folder if folder[:1] == "~" else os.path.join(base, folder), source.name)  # noqa: PTH118
-    if shutil.which("rsync") is None:
-        raise SyncFailed("This machine has no rsync, which copies the files: install it (Debian: apt install rsync).")
+    if fault := fault_of_rsync():
+        raise SyncFailed(
+            f"This machine {fault}. rsync copies the files: install it, so that `rsync --version` works here "
+            "(Debian: apt install rsync)."
+        )
     with shared_file(source if is_folder else source.parent) as shared:
         asked = {"target": target, "is_folder": is_folder, "cwd": cwd, "shared": shared}
         program = Program("receiver", ASKING + MARGIN, room=Path(__file__).parent, **asked)
@@ -183,8 +186,8 @@ def sync_by(
             return HostCopy(host, reason=place.reason, cure=place.cure)
         if place.shared:
             return HostCopy(host, shared=True)
-        if not place.rsync:
-            return HostCopy(host, reason=f"{host} has no rsync.", cure=INSTALL)
+        if place.no_rsync:
+            return HostCopy(host, reason=f"{host} {place.no_rsync}.", cure=INSTALL)
         if place.failure:
             why, cure = reason(place.failure, host)
             return HostCopy(host, reason=why, cure=cure)

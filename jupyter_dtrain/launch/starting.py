@@ -24,7 +24,7 @@ from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.declarations import load
-from jupyter_dtrain.core.errors import BadRequest, StartFailed
+from jupyter_dtrain.core.errors import BadRequest, StartFailed, package_gone
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.snapshots import split_every
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
@@ -366,7 +366,9 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
                 raise
             log.seek(0)  # the log itself has gone with the world's folder
             words = relevant(log.read().decode(errors="replace"))
-            raise StartFailed("The world's steward did not start.", MEND if words else AGAIN, words) from error
+            raise StartFailed(
+                "The world's steward did not start.", package_gone() or (MEND if words else AGAIN), words
+            ) from error
 
 
 def _end_steward(group: int, patience: float = 15.0) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from IPython.core.magic import Magics, magics_class
+
+from jupyter_dtrain.core.errors import Refused, package_gone
 
 from .cells import cell_parser, rank_parser, run_cell
 from .parsing import HelpShown, MagicParser
@@ -23,7 +26,7 @@ class CellMagics(Magics):
 
     def distributed(self, line: str, cell: str | None = None) -> None:
         """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h lists the options."""
-        with contextlib.suppress(HelpShown):
+        with _for_people():
             if cell is None:
                 args = verb_parser().parse_line(line or "status")
                 args.run(args)
@@ -32,13 +35,26 @@ class CellMagics(Magics):
 
     def rank(self, line: str, cell: str) -> None:
         """``%%rank RANKS`` runs a cell on some ranks."""
-        with contextlib.suppress(HelpShown):
+        with _for_people():
             run_cell(rank_parser().parse_line(line), cell, self._namespace)
 
     def speedup(self, line: str, cell: str) -> None:
         """``%%speedup 1 2 4`` measures how a cell scales with the number of ranks. -h lists the options."""
-        with contextlib.suppress(HelpShown):
+        with _for_people():
             measure(speedup_parser().parse_line(line), cell, self._namespace)
+
+
+@contextlib.contextmanager
+def _for_people() -> Iterator[None]:
+    """Help that was shown is no error, and this package's own absence is one with a cure."""
+    try:
+        yield
+    except HelpShown:
+        pass
+    except ModuleNotFoundError:
+        if gone := package_gone():
+            raise Refused(gone) from None
+        raise
 
 
 def verb_parser() -> MagicParser:

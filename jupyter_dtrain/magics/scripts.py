@@ -23,7 +23,12 @@ def exec_arguments(parser: MagicParser) -> None:
         action="store_true",
         help="run in a fresh namespace and discard it (default: the script's names stay on the ranks)",
     )
-    parser.add_argument("script", metavar="SCRIPT", help="Python file to run", completer=scripts)
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="run a module instead, such as package.train, as python -m does"
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="Python file to run, or with -m the name of a module", completer=scripts
+    )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: the rest of the line"
     )
@@ -37,4 +42,4 @@ def exec_script(args: Parsed) -> None:
     # The parser put a space before numbers below 0, so that argparse did not take them for options.
     arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
     args.run_name = args.run_name or script_name(args.script, arguments)
-    run_cell(args, script_cell(args.script, arguments, fresh=args.fresh), shell.user_ns)
+    run_cell(args, script_cell(args.script, arguments, module=args.module, fresh=args.fresh), shell.user_ns)

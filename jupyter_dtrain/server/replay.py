@@ -4,7 +4,8 @@ A page that was reloaded has lost what the kernel sent before, and JupyterLab gi
 sends. The spools have all of it, so a :class:`Replay` reads them and paints the cell as the kernel did, with the same
 view: equal lines of several ranks once, figures in their places, the panel above. It needs no kernel.
 
-It lacks the few lines that the kernel itself adds while the cell runs, such as "Interrupted by …".
+It lacks the few lines that the kernel itself adds while the cell runs, such as "Interrupted by …", and updates of
+displays of earlier cells: those are outputs of other cells.
 
 Under failure: the next reading tries an unreadable spool again. The memory of a replay is bounded as that of a cell's
 view is, and :class:`Replays` keeps few of them.
@@ -88,6 +89,8 @@ class Replay:
         self._more: set[int] = set()
         """Ranks whose spools have more than was read."""
         self._next = dict.fromkeys(self._ranks, 0)
+        self._displayed: set[tuple[int, str | None]] = set()
+        """The ids that each rank has displayed in this run."""
         self._now = begun.time
         """The time of the newest event that the view got; the view's clock never goes back."""
         self._run = Run(number, begun.body.source, self._ranks, size, lambda *_: iter(()), world)
@@ -166,7 +169,8 @@ class Replay:
             first, self._next[batch.rank] = self._next[batch.rank], batch.last + 1
             whole = msgspec.structs.replace(batch, first=first)
             self._now = max(self._now, batch.events[0].time)
-            self._view.feed(whole, self._now)
+            shown = [event for event in batch.events if self._is_here(event)]
+            self._view.feed(msgspec.structs.replace(whole, events=shown), self._now)
             for event in batch.events:
                 self._state.take(event)
             kept = [event for event in batch.events if not isinstance(event.body, _UNSEEN)]
@@ -175,6 +179,15 @@ class Replay:
                 self._more.discard(batch.rank)
                 self._view.idle(batch.rank, self._now)
         return fed
+
+    def _is_here(self, event: Event) -> bool:
+        """Whether ``event`` shows in the cell of this run: an update may be of a display of an earlier cell."""
+        body = event.body
+        if not isinstance(body, Display) or body.display_id is None:
+            return True
+        if not body.update:
+            self._displayed.add((event.rank, body.display_id))
+        return (event.rank, body.display_id) in self._displayed
 
     def _due(self, rank: int, horizon: float) -> Iterator[Event]:
         waiting = self._waiting[rank]

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.errors import Refused, package_gone
 from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.world import Rank, count_ranks
 from jupyter_dtrain.wire.agent_messages import SendSignal
@@ -202,7 +202,7 @@ class Healing:
         return self._heal is not None and self._heal.phase == "going on"
 
     def _obstacle(self, size: int, leaving: Collection[int] = ()) -> str:
-        return obstacle(self._state, self._owner.seats, size, leaving)
+        return package_gone().rstrip(".") or obstacle(self._state, self._owner.seats, size, leaving)
 
     def _cure(self) -> str:
         return cure(self._state, self._size)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.errors import Refused, package_gone
 from jupyter_dtrain.wire.messages import PROTOCOL, Done, refused, replied
 from jupyter_dtrain.wire.steward_messages import (
     ASKED_FOR,
@@ -146,6 +146,8 @@ class Requests:
         return Advanced(self._state.advance(advance.run))
 
     def _restart(self, restart: Restart) -> RestartBegun:
+        if gone := package_gone():
+            raise Refused(gone)
         incarnation = self._state.begin_restart(Restarter(restart.client, restart.by))
         self._owner.restart(restart.client, restart.by)
         return RestartBegun(incarnation)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jupyter_dtrain.engine.interrupts import CellStopped, Interrupts, Overdue, Shield
+from jupyter_dtrain.engine.interrupts import STOP_SIGNAL, CellStopped, Interrupts, Overdue, Shield
 
 
 @pytest.fixture
@@ -17,14 +17,21 @@ def shield():
     return Shield()
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    """Each test leaves the handlers of signals as before: sessions in this process look for Python's own one."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, STOP_SIGNAL)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def interrupts(shield):
-    """The rank's handler in this process; as before at the end of the test. This file counts as a cell."""
-    before = signal.getsignal(signal.SIGINT)
+    """The rank's handler in this process. This file counts as a cell."""
     made = Interrupts(lambda file: file == __file__, shield)
     made.install()
-    yield made
-    signal.signal(signal.SIGINT, before)
+    return made
 
 
 @pytest.fixture
@@ -38,9 +45,8 @@ def engine():
             signal.raise_signal(signal.SIGTERM)
             done.append("told to end")
 
-    before = signal.signal(signal.SIGTERM, handle)
-    yield done
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, handle)
+    return done
 
 
 def wait_for_ever() -> None:

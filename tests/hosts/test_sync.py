@@ -198,8 +198,8 @@ def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network
     assert gpu1.run(["ls", "/tmp/taken/model.py"]).stdout == "inside\n"
     assert "gpu2 does not answer" in away.hosts[1].reason or "No network leads to gpu2" in away.hosts[1].reason
     assert away.hosts[0].reason == ""
-    assert outcomes(lacking)[1] == ("gpu2", 0, "gpu2 has no rsync. Install it there (Debian: apt install rsync).")
-    with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 has no rsync"):
+    assert lacking.hosts[1].reason == f"gpu2 cannot run its rsync, {shutil.which('rsync')}: Permission denied."
+    with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 cannot run its rsync"):
         lacking.check()
     until(lambda: not programs(gpu1) and not programs(gpu2))
 
@@ -223,9 +223,45 @@ def test_a_user_without_the_right_to_write_is_told(network: Network, folder: Pat
 
 
 def test_a_machine_without_rsync_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose rsync is no program that runs."""
     monkeypatch.setenv("PATH", str(folder))
     with pytest.raises(SyncFailed, match=r"This machine has no rsync.*install it"):
         sync(".", ["gpu1"])
+    (folder / "rsync").write_text("#!/no/such/interpreter\n")
+    (folder / "rsync").chmod(0o755)
+    with pytest.raises(SyncFailed, match=r"This machine cannot run its rsync, .*interpreter is missing.*install it"):
+        sync(".", ["gpu1"])
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("#!/no/such/interpreter\n", "cannot run its rsync, {path}: its interpreter is missing"),
+        ("no program\n\0", "cannot run its rsync, {path}: Exec format error"),
+        ("#!/bin/sh\nexit 7\n", "cannot run its rsync, {path}: `rsync --version` ends with exit code 7, and prints"),
+        ("#!/bin/sh\nexec no-such-program\n", "cannot run its rsync, {path}: it answers `rsync --version` with "),
+        ("#!/bin/sh\necho Welcome\n", "cannot run its rsync, {path}: it answers `rsync --version` with 'Welcome'"),
+        ("#!/bin/sh\necho Welcome to gpu2 and its rsync\ncat > /dev/null\n", "prints other text before the answer of"),
+        ("#!/bin/sh\n[ $1 = --version ] && echo rsync\n", "rsync on gpu2 ended: "),
+    ],
+)
+def test_a_host_whose_rsync_does_not_run_is_named_with_what_failed_there(
+    network: Network, folder: Path, program: str, words: str
+) -> None:
+    """The host that works gets its file, and nothing is said of a connection."""
+    path = shutil.which("rsync") or ""
+    network["gpu2"].replace(path, program)
+    try:
+        well, broken = copy(network, folder).hosts
+    finally:
+        # Programs that a shell there has started may still end.
+        network["gpu2"].run(["umount", "--lazy", path])
+
+    assert well.reason == ""
+    assert "gpu2" in broken.reason
+    assert words.format(path=path) in broken.reason
+    assert "connection to" not in broken.reason
+    assert broken.cure
 
 
 @pytest.mark.parametrize("path", ["", "/", "~", "/no/such/file", "/dev/null", "a\0b"])
@@ -365,6 +401,7 @@ def test_a_full_disk_is_named_each_time(network: Network, folder: Path) -> None:
         ('rsync: [receiver] mkstemp "/a" failed: Permission denied (13)', "This user may not write there"),
         ('rsync: [receiver] write failed on "/a": Disk quota exceeded (122)', "The disk of gpu1 is full"),
         ("rsync: --info=x: unknown option", "rsync failed: rsync: --info=x: unknown option"),
+        ("protocol version mismatch -- is your shell clean?", "gpu1 prints other text before the answer of rsync"),
         ("srun: a warning\nrsync: connection lost", "rsync failed: rsync: connection lost"),
         ("", "rsync failed: it said nothing"),
     ],

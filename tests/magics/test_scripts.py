@@ -18,6 +18,19 @@ def test_a_script_is_run_with_its_arguments_and_looked_at(ranks, tmp_path):
     assert "nowhere.py cannot be read: No such file or directory" in missing.said
 
 
+def test_a_module_is_run_with_its_arguments(ranks):
+    """As ``python -m`` does, and a name that is none is refused."""
+    cell = ranks.ok("%distributed exec -r 0 -m json.tool -h")
+    missing = ranks.run("%distributed exec -m package.of_nobody --epochs 3")
+    refused = ranks.run("%distributed exec -m train/now.py")
+
+    assert cell.out.startswith("[0] usage: python -m json.tool [-h]")
+    assert "No module named package.of_nobody" in missing.said
+    assert "jupyter_dtrain" not in missing.said
+    assert refused.ename == "BadRequest"
+    assert "a file needs no -m" in refused.said
+
+
 def test_scripts_are_offered(ranks, tmp_path):
     """Python files and folders."""
     (tmp_path / "train.py").touch()

@@ -100,6 +100,20 @@ def test_a_later_answer_has_only_what_is_new(world):
     assert text_of(world.ask(second)) == "[0] one\n[0] two\n"
 
 
+def test_an_update_of_a_display_of_an_earlier_cell_is_no_output_of_this_one(world):
+    """What the same rank displays in this cell under that id is updated as ever."""
+    world.say(0, 1.0, Display({"text/plain": "earlier"}, {}, "e", update=True), Output("stdout", "one\n"))
+    world.say(1, 1.5, Display({"text/plain": "own"}, {}, "e"))
+    first = world.ask()
+    world.say(1, 2.0, Display({"text/plain": "own 2"}, {}, "e", update=True))
+    second = world.ask(first)
+
+    assert text_of(first) == "[0] one\n"
+    assert "earlier" not in str(first.outputs)
+    assert "own" in str(first.outputs)
+    assert "own 2" in str(second.outputs)
+
+
 def test_the_panel_is_above_and_ends_as_the_bundle_of_the_run(world):
     """While the run goes on it is the document, by which a page finds the run on the stream; bars are in the panel."""
     world.say(0, 1.0, Output("stdout", "begun\n"), loss(3.0, 2.0), Progress(0, "train", 1, 2, 1.0, "train 50 %"))

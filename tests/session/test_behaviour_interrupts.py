@@ -99,7 +99,7 @@ def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
     """The notebook's stop button sends SIGINT in the middle of run()."""
 
     def press() -> None:
-        until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
+        until(lambda: (one := world.last_run) and one.source == code and all(t.bytes for t in one.totals.values()))
         os.kill(os.getpid(), signal.SIGINT)
 
     code = "print('begun', flush=True)\nimport time\ntime.sleep(1000)"

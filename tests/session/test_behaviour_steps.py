@@ -150,7 +150,7 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
     """The second goes on to the exception, the third ends the waiting."""
 
     def press() -> None:
-        until(lambda: world.last_run.source == code and all(t.bytes for t in world.last_run.totals.values()))
+        until(lambda: (one := world.last_run) and one.source == code and all(t.bytes for t in one.totals.values()))
         (entry,) = world._fold._runs.open
         taken = [lambda: entry.ending, lambda: entry.ending._hurried, lambda: entry.run.done]
         for is_taken in taken[:presses]:  # two signals at once would be one press

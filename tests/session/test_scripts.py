@@ -118,6 +118,52 @@ def test_an_exception_in_a_script_is_shown_at_its_line(world, script):
     assert value(world, "stage") == [1] * 3
 
 
+def test_a_module_is_run_as_python_m_runs_it(world, tmp_path):
+    """A module of a package, then a package; both in the folder of work, with relative imports."""
+    package = tmp_path / "plan"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "beside.py").write_text("where = __name__")
+    look = (
+        "import json, os, sys\nfrom . import beside\n"
+        "seen = [__name__, sys.argv, __file__, __package__, __spec__.name, sys.path[0], beside.where, __doc__]\n"
+        "seen.append(sys.modules['__main__'].seen is seen)\n"
+    )
+    (package / "train.py").write_text(look + "print(json.dumps(seen))")
+    (package / "__main__.py").write_text(look + "print(json.dumps(seen))")
+    before = value(
+        world, "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals(), '__spec__' in globals())"
+    )
+    value(world, f"import os\nhere = os.getcwd()\nos.chdir({str(tmp_path)!r})\n1")
+    try:
+        for name in ("plan.train", "plan"):
+            command = [sys.executable, "-m", name, "--lr", "-1"]
+            done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=PATIENCE)
+            play(world, name, "--lr", "-1", module=True)
+            assert value(world, "seen") == [json.loads(done.stdout)] * 3
+        (package / "train.py").write_text("changed = 1\n1 / 0\n")
+        with pytest.raises(DistributedError, match="ZeroDivisionError") as raised:
+            play(world, "plan.train", module=True)
+        for name, words in (("plan.none", "plan.none"), ("no.where", "no.where"), ("nowhere", "nowhere")):
+            with pytest.raises(DistributedError, match=f"ModuleNotFoundError: No module named {words}") as missing:
+                play(world, name, module=True)
+            assert not [frame for frame in missing.value.run.errors[0].frames if not frame.cell]
+        (package / "__main__.py").unlink()
+        with pytest.raises(DistributedError, match="'plan' is a package and cannot be directly executed"):
+            play(world, "plan", module=True)
+        with pytest.raises(BadRequest, match=r"'plan/train.py' cannot be the name of a module"):
+            play(world, "plan/train.py", module=True)
+    finally:
+        value(world, "os.chdir(here)\n1")
+
+    frames = [(frame.file, frame.line) for frame in raised.value.run.errors[0].frames if frame.cell]
+    assert frames[-1] == (str(package / "train.py"), 2)
+    assert not [frame for frame in raised.value.run.errors[0].frames if not frame.cell]
+    after = "import sys\n(sys.argv, sys.path, __name__, '__file__' in globals(), '__spec__' in globals())"
+    assert value(world, after) == before
+    assert value(world, "changed") == [1] * 3
+
+
 def test_losses_of_a_script_have_their_names(world, script):
     pytest.importorskip("torch")
     path = script(
