@@ -384,7 +384,7 @@ def test_which_world(launch, left) -> None:
     with pytest.raises(NoWorld, match="No world of yours is named 'nowhere'"):
         Session.attach("nowhere")
     one = launch(n=1, name="one")
-    with pytest.raises(BadRequest, match="Several worlds are running: name one of .*left, one"):
+    with pytest.raises(BadRequest, match=r"Several worlds are running: name one of .*left, one"):
         Session.attach()
     with Session.attach("one") as joined:
         assert joined.name == "one"
