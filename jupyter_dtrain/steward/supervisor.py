@@ -437,6 +437,9 @@ class Supervisor:
             gone = rank.state != "dead" and not is_running(rank.pid)
             if gone and now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
                 self._ended_unseen(rank.rank, "its watch does not report")
+        # A rank may die after a cell was sent to it and before it begins: its watch then knows of no run.
+        for run in self._runs.missing(self._state.dead) if self._state.dead else ():
+            self._actions.failed(run)
 
     def _ended_unseen(self, rank: int, why: str) -> None:
         for open_run in self._open_runs():

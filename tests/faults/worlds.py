@@ -19,6 +19,8 @@ from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.steward.until import until
 
 HANG = 3.0
+LONGEST = 60.0
+"""Seconds after which a cell that prepares ranks hangs."""
 """Seconds after which the worlds here report that no rank moves."""
 SETTINGS = Settings(hang_notice=HANG)
 QUICK = Settings(hang_notice=HANG, interrupt_raise=2.0, interrupt_timeout=3.5)
@@ -44,12 +46,12 @@ class World:
         self.shared = loose_segments()
         with environment(DTRAIN_TEST_MARK=self.mark):
             self.session = Session.start(size, name=self.mark, settings=settings, **options)
-        self.session.run(cells.PREPARE, view=None)
+        self.session.run(cells.PREPARE, view=None, timeout=LONGEST)
 
     def restart(self) -> None:
         """Fresh ranks."""
         self.session.restart()
-        self.session.run(cells.PREPARE, view=None)
+        self.session.run(cells.PREPARE, view=None, timeout=LONGEST)
 
     def end(self) -> list[str]:
         self.session.leave()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.frameworks.torch_cells import SET_UP_DDP
 from tests.session.cells import REFUSALS, begin, fail, pids, run, same, texts, values, without_files
+from tests.steward.until import PATIENCE, until
 
 TRAIN = (
     SET_UP_DDP
@@ -274,3 +278,21 @@ def test_a_collective_that_only_one_rank_has_begun_does_not_meet_the_next_cells(
     assert same([6.0] * 4) == values(
         run(training, "t = torch.ones(4) * (rank + 1)\ndist.all_reduce(t)\nt.tolist()", timeout=20)
     )
+
+
+@pytest.mark.here("a signal reaches its process")
+def test_ranks_that_wait_for_one_that_dies_before_it_begins_are_released(launch):
+    """The cell has been sent to it, so the others wait; its own record knows of no run that it has died in."""
+    session = launch(n=2)
+    run(session, "import torch.distributed as dist")
+    pid = session.world.ranks[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    cell = session.run("dist.init_process_group()", wait=False, view=None)
+    until(lambda: cell.pids)
+    os.kill(pid, signal.SIGKILL)
+    ended = cell.wait(3 * PATIENCE)
+    session.stop()
+
+    assert ended
+    assert cell.errors[0].waited == "init_process_group"
+    assert cell.lost[1].startswith("rank 1 was killed (SIGKILL)")
