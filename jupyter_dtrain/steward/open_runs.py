@@ -68,9 +68,7 @@ class OpenRuns:
 
     def missing(self, dead: Collection[int]) -> list[int]:
         """The runs that go on and that one of the ``dead`` ranks will never begin: others may wait for it."""
-        return [
-            run.run for run in self.look(dead) if set(dead) & (set(run.ranks) - set(self._spools.ranks(run.run)))
-        ]
+        return [run.run for run in self.look(dead) if set(dead) & (set(run.ranks) - set(self._spools.ranks(run.run)))]
 
     def newest(self) -> OpenRun | None:
         """The newest run that these ranks have begun, though it may have ended; None before the first."""

@@ -19,9 +19,9 @@ from tests.processes import loose_segments, wait_for_segments, wait_until_gone
 from tests.steward.until import until
 
 HANG = 3.0
+"""Seconds after which the worlds here report that no rank moves."""
 LONGEST = 60.0
 """Seconds after which a cell that prepares ranks hangs."""
-"""Seconds after which the worlds here report that no rank moves."""
 SETTINGS = Settings(hang_notice=HANG)
 QUICK = Settings(hang_notice=HANG, interrupt_raise=2.0, interrupt_timeout=3.5)
 """The same steps, sooner."""
