@@ -21,6 +21,7 @@ import msgspec
 
 from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
 
 from . import elastic, pieces
@@ -368,6 +369,9 @@ class StoreWriter:
                         "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
                         (started.source[:MAX_SOURCE], to_json(started.ranks), event.time, started.name, run.row),
                     )
+                elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
+                    run.ranks = members(started)
+                    db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (to_json(run.ranks), run.row))
             case Error() as error:
                 self._write_part(db, run, rank)
                 db.execute(

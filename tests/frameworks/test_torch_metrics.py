@@ -12,7 +12,7 @@ from tests.frameworks.torch_curves import LOOP, PATIENCE, START, curve, losses, 
 
 
 def test_a_plain_loop_shows_its_losses_on_every_rank(torch_pair):
-    run, noted = train(torch_pair, LOOP, None)
+    run, noted = train(torch_pair, f"torch.manual_seed(rank)\n{LOOP}", None)
 
     assert noted[0] != noted[1]
     assert {rank: points(run, "loss", rank) for rank in (0, 1)} == {rank: curve(noted[rank]) for rank in (0, 1)}

@@ -18,6 +18,7 @@ import pytest
 from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Body, Event, Finished, Metrics, Started
 from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import SpoolFolder
@@ -104,6 +105,7 @@ class FakeWorld:
                 ranks=chosen if lowest else [],
                 elastic=elastic,
                 joins=joins,
+                together=format_ranks(chosen),
             )
             self.say(run, rank, started, **at)
 

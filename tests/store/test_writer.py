@@ -112,6 +112,18 @@ def test_a_rank_that_died_without_a_word_is_lost(store, db, fake):
     assert [run.parts[1].words for run in store.runs()] == ["rank 1 was killed (SIGKILL)"] * 2
 
 
+def test_a_lowest_rank_that_died_before_it_began_counts_as_one_of_the_run(store, db, fake):
+    """The others name it as they begin."""
+    fake.begin(1, ranks=[0, 1])
+    spool_path(fake.folder, 1, 0).unlink()
+    fake.finish(1, [1])
+    fake.writer.rank_died(0, "rank 0 was killed (SIGKILL)")
+    drain(fake.writer, db)
+    (run,) = store.runs()
+
+    assert (run.ranks, run.outcome, run.outcomes) == ([0, 1], "lost", {0: "lost", 1: "ok"})
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(store, db, fake, restarted):
     """The join ends later, or earlier; what the file says is enough, also for the next steward."""
