@@ -192,11 +192,13 @@ def test_tqdm_of_any_flavour_is_progress(world, flavour):
     pytest.importorskip("tqdm")
     cell = run(
         world,
-        "import warnings; warnings.simplefilter('ignore')\n"
-        f"from {flavour} import tqdm, trange\n"
-        "for epoch in tqdm(range(2), desc='epoch'):\n"
-        "    for step in trange(5, leave=False): pass\n"
-        "    tqdm.write(f'epoch {epoch}')",
+        "import warnings\n"
+        "with warnings.catch_warnings():\n"
+        "    warnings.simplefilter('ignore')\n"
+        f"    from {flavour} import tqdm, trange\n"
+        "    for epoch in tqdm(range(2), desc='epoch'):\n"
+        "        for step in trange(5, leave=False): pass\n"
+        "        tqdm.write(f'epoch {epoch}')",
     )
     first = cell.progress[0][0]
 
