@@ -101,7 +101,10 @@ def inventory_table(
     if quiet:
         notes.append(f"{count_ranks(quiet).capitalize()}: no answer.")
     if any(_is_unread(value) for held in found.values() for value in (held or {}).values()):
-        notes.append("Not read: a running cell may free these values. Ask again when it has ended, or with --timeout.")
+        notes.append(
+            "Not read: a running cell may free these values, or the time was over. Ask again when the cell has ended; "
+            "--timeout gives more time."
+        )
     who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
     caption = f"Variables of world {world.name!r} on {who}: {inventory_words(found)}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
