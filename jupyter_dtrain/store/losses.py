@@ -105,10 +105,14 @@ def register(db: sqlite3.Connection) -> None:
 
 
 def _main(losses: list[Loss]) -> list[Loss]:
-    """Without what was observed beside a loss of the same name that the cell logged itself."""
+    """Without what was observed beside a loss of the same name that the cell logged itself; ``loss`` itself first.
+
+    The others come as they were stored, and on a busy machine a validation's may be stored before the training's.
+    """
     names = {loss.name for loss in losses}
-    return [
+    found = [
         loss
         for loss in losses
         if loss.name.removesuffix(" (backward)") == loss.name or loss.name.removesuffix(" (backward)") not in names
-    ][:MOST]
+    ]
+    return sorted(found, key=lambda loss: loss.name != "loss")[:MOST]
