@@ -312,10 +312,13 @@ def _interrupt_pool(pool: Any, earlier: set[int]) -> None:
     while not _tasks(pool) & earlier and time.monotonic() < until and (not tasks.empty() or reader.poll(TAKEN)):
         with contextlib.suppress(queue.Empty):
             tasks.get_nowait()
-        if pool._inqueue._rlock.acquire(timeout=TAKEN):  # noqa: SLF001
-            if reader.poll():
-                reader.recv_bytes()
-            pool._inqueue._rlock.release()  # noqa: SLF001
+        lock = pool._inqueue._rlock  # noqa: SLF001
+        if lock.acquire(timeout=TAKEN):
+            try:
+                if reader.poll():
+                    reader.recv_bytes()
+            finally:
+                lock.release()
     _interrupt(workers)
     for job in _tasks(pool) - earlier:
         pool._cache.pop(job, None)  # noqa: SLF001 — it is never done, and close() would wait for it
