@@ -115,6 +115,40 @@ noted
     assert "grad_norm" not in without.metrics
 
 
+def test_a_step_that_a_cuda_graph_captures_is_no_step(torch_pair, snapshot_folder):
+    """Nothing has happened yet, and a look would break the capture. Here torch alone says that it captures."""
+    code = """
+torch.manual_seed(0)
+model, optimizer = make()
+scaler, noted = torch.amp.GradScaler("cpu", init_scale=1.0), []
+own = torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing
+def step(captures):
+    torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing = [lambda: True] * 2 if captures else own
+    scaler.step(optimizer)
+    torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing = own
+    scaler.update()
+for index in range(4):
+    optimizer.zero_grad()
+    loss = lose(model)
+    scaler.scale(loss).backward()
+    step(False)
+    noted.append(loss.item())
+    step(True)
+noted
+"""
+    torch_pair.save("stepped", ["model"], every=1)
+    try:
+        run, noted = train(torch_pair, code, None, grad_norm=True, check="model", check_every=1)
+    finally:
+        torch_pair.stop_saving()
+
+    assert points(run, "loss") == curve(noted[0])
+    assert len(points(run, "grad_norm")) == len(noted[0])
+    assert run.checked == len(noted[0])
+    (saved,) = [one.step for one in torch_pair.snapshots if one.name == "stepped"]
+    assert saved <= len(noted[0])
+
+
 def test_learning_rates_are_those_that_steps_were_made_with(torch_pair, tmp_path):
     """There is one per group; it may be a tensor or a number."""
     code = """

@@ -24,11 +24,16 @@ def train(single):
     return train
 
 
-def test_a_loop_is_never_made_to_wait_for_its_device(train):
+@pytest.mark.parametrize(
+    "optimizer", ["SGD(weights, lr=0.1)", "Adam(weights, lr=torch.tensor(0.1).cuda(), fused=True)"]
+)
+def test_a_loop_is_never_made_to_wait_for_its_device(train, optimizer):
     """torch raises at each wait meanwhile, on every thread; the metrics are flushed in that time, with norms."""
-    code = """
+    code = f"""
 import jupyter_dtrain
-model, optimizer = make()
+model, _ = make()
+weights = list(model.parameters())
+optimizer = torch.optim.{optimizer}
 data = batches(1)[0]
 losses, norms = [], []
 torch.cuda.set_sync_debug_mode("error")
@@ -53,6 +58,7 @@ finally:
     assert len(losses) > 20
     assert points(cell, "loss") == curve(losses)
     assert points(cell, "logged") == curve(losses)
+    assert {round(value, 6) for _, value in points(cell, "lr")} == {0.1}
     assert points(cell, "grad_norm") == [(step, pytest.approx(norm, rel=1e-4)) for step, norm in enumerate(norms)]
 
 
@@ -168,6 +174,59 @@ plain, [one.item() for one in replayed]
     assert [value for _, value in points(cell, "replayed")] == pytest.approx(replayed)
     assert replayed == pytest.approx(plain, rel=1e-3)
     assert "static_loss" not in cell.metrics
+
+
+def test_a_step_that_a_graph_captures_is_no_step(pair, snapshot_folder):
+    """It is neither counted nor measured, checked or saved; what runs in a replay is the user's code alone."""
+    code = """
+data = batches(10)
+def build():
+    model, _ = make()
+    return model, torch.optim.Adam(
+        model.parameters(), lr=torch.tensor(0.01, device=device), fused=True, capturable=True
+    )
+def captured(model, optimizer, batch):
+    loss = model(batch).square().mean()
+    loss.backward()
+    time.sleep(1.2)  # losses are read meanwhile
+    optimizer.step()
+def whole():
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        warm = train(model, optimizer, data[:1] * 3)
+    torch.cuda.current_stream().wait_stream(side)
+    static, graph = data[0].clone(), torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        captured(model, optimizer, static)
+    for batch in data:
+        static.copy_(batch)
+        graph.replay()
+    torch.cuda.synchronize()
+    return warm, weights(model)
+torch.manual_seed(100)
+data = [torch.randn(16, 64, device=device) for _ in range(10)]
+model, optimizer = build()
+train(model, optimizer, data[:1] * 3 + data)
+plain = weights(model)
+model, optimizer = build()
+plain
+"""
+    plain = values(run(pair, code, timeout=PATIENCE))
+    pair.save("captured", ["model"], every=1)
+    try:
+        cell = run(pair, "whole()", timeout=PATIENCE, grad_norm=True, check="model", check_every=1)
+    finally:
+        pair.stop_saving()
+
+    for rank, (warm, replayed) in values(cell).items():
+        assert "[jupyter-dtrain]" not in cell.text(rank)
+        assert replayed == pytest.approx(plain[rank], rel=1e-2, abs=1e-3)
+        assert points(cell, "loss", rank) == curve(warm)
+        assert len(points(cell, "grad_norm", rank)) == len(warm)
+    assert cell.checked == 3
+    assert cell.divergence is None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: it is not installed")

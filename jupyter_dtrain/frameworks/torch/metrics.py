@@ -283,7 +283,7 @@ class TorchMetrics:
                 if not self._on:
                     return
                 training = losses.training()
-            if training.one_step:
+            if training.one_step or values.is_captured():
                 return
             try:
                 if training.stepping:
@@ -312,7 +312,7 @@ class TorchMetrics:
                 if not self._on:
                     return
                 training = losses.training()
-            if training.one_step:
+            if training.one_step or values.is_captured():
                 return
             try:
                 if training.nested:
@@ -396,7 +396,7 @@ class TorchMetrics:
                 names = self._sites.names(sys._getframe(1), Call.STEP_OF)  # noqa: SLF001 — documented all the same
                 training.scaler_steps = names[0] if names else None
                 result = original(scaler, optimizer, *args, **kwargs)
-                if training.steps == steps and self._on and not training.one_step:
+                if training.steps == steps and self._on and not training.one_step and not values.is_captured():
                     self._skipped(training, optimizer)
             finally:
                 training.scaler_steps = None

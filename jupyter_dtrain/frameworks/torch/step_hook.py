@@ -10,6 +10,8 @@ from typing import Any
 
 from jupyter_dtrain.engine.imports import require
 
+from .values import is_captured
+
 
 class StepHook:
     """The hook of one rank. While nobody follows, a step costs one comparison more."""
@@ -32,7 +34,7 @@ class StepHook:
 
     def _after_step(self) -> Callable[..., None]:
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            if (call := self._call) is None:
+            if (call := self._call) is None or is_captured():
                 return
             if self._first is None:
                 self._first, self._thread = weakref.ref(optimizer), threading.get_ident()

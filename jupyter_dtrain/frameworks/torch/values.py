@@ -72,6 +72,12 @@ def undisturbed() -> Iterator[None]:
             of_functions._push_mode(mode)  # noqa: SLF001 — as above
 
 
+def is_captured() -> bool:
+    """Whether what this thread computes now only goes into a CUDA graph: it has no value yet, and a step is none."""
+    cuda = sys.modules["torch"].cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
 @undisturbed()
 def take(tensor: Any) -> float | Later | None:
     """The number in ``tensor`` as it is now, whatever happens to the tensor later. Never waits for a device.
@@ -92,7 +98,7 @@ def take(tensor: Any) -> float | Later | None:
         return float(tensor.item())
     stream = None
     if tensor.is_cuda:
-        if torch.cuda.is_current_stream_capturing():
+        if is_captured():
             return None
         stream = torch.cuda.current_stream(tensor.device)
     return Later(tensor.detach().reshape(()).clone(), stream)
