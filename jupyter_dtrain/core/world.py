@@ -43,7 +43,7 @@ class Rank(msgspec.Struct, frozen=True):
     local_rank: int
     """Index of the rank on its host."""
     device: str
-    """``cuda:i`` where the host has a GPU for this local rank, else ``cpu``."""
+    """``cuda:i``, the GPU that is the rank's by convention (ranks beyond the GPUs share them in turn), or ``cpu``."""
     pid: int
     """Process id, on ``host``."""
     engine: str

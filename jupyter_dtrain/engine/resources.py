@@ -125,19 +125,23 @@ class GpuReader:
 
     @classmethod
     def of_rank(cls, local_rank: int, environ: Mapping[str, str] = os.environ) -> GpuReader | None:
-        """The GPU that a rank uses by convention, the ``local_rank``-th visible one; None where there is none."""
+        """The GPU that a rank uses by convention, the ``local_rank``-th visible one; None where there is none.
+
+        Ranks beyond the GPUs share them in turn, as :func:`~jupyter_dtrain.steward.state.rank_of` says.
+        """
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         names = None if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
         try:
             import pynvml as nvml
 
             nvml.nvmlInit()
+            index = local_rank % (nvml.nvmlDeviceGetCount() if names is None else len(names))
             if names is None:
-                return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(local_rank), local_rank)
-            name = names[local_rank]
+                return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index)
+            name = names[index]
             if name.isdecimal():
-                return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), local_rank)
-            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(name), local_rank)
+                return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), index)
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(name), index)
         except Exception:  # noqa: BLE001 — no package, no driver, no such GPU: not available
             return None
 

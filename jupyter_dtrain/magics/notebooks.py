@@ -139,7 +139,8 @@ def _live_world() -> tuple[JobWorld, list[str]] | None:
     except DtrainError:
         return None
     request = session.request
-    gpus = all(rank.device.startswith("cuda") for rank in world.ranks)
+    # A job asks for one GPU a rank: ranks that share GPUs here, or have none, need none there.
+    gpus = len({(rank.host, rank.device) for rank in world.ranks if rank.device != "cpu"}) == world.size
     return JobWorld(world.size, len(world.nodes), tuple(request.options.env), tuple(request.roles), gpus), []
 
 

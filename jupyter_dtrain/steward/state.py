@@ -269,7 +269,7 @@ def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> Rank:
         ready.node,
         ready.host,
         ready.local_rank,
-        f"cuda:{ready.local_rank}" if ready.local_rank < gpus else "cpu",
+        f"cuda:{ready.local_rank % gpus}" if gpus else "cpu",
         ready.pid,
         ready.engine,
         role=roles[ready.rank] if roles else "",

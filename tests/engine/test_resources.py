@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -102,6 +103,22 @@ def test_memory_that_the_driver_keeps_for_itself_is_not_in_use():
     driver = SimpleNamespace(**vars(DRIVER) | {"nvmlMemory_v2": "v2", "nvmlDeviceGetMemoryInfo": ask})
 
     assert GpuReader(driver, None, 0).read(None).used == 3
+
+
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "handle", "index"),
+    [(None, 1, 1, 1), (None, 3, 1, 1), ("5,GPU-b", 0, 5, 0), ("5,GPU-b", 3, "GPU-b", 1)],
+)
+def test_ranks_beyond_the_gpus_share_them_in_turn(monkeypatch, visible, local_rank, handle, index):
+    """So each reads the GPU that the table of ranks names."""
+    ways = {f"nvmlDeviceGetHandleBy{way}": lambda which: which for way in ("Index", "UUID")}
+    monkeypatch.setitem(
+        sys.modules, "pynvml", SimpleNamespace(nvmlInit=list, nvmlDeviceGetCount=lambda: 2, **vars(DRIVER) | ways)
+    )
+    reader = GpuReader.of_rank(local_rank, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+
+    assert reader._handle == handle
+    assert reader.read(None).index == index
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "GPU-none", "99"])

@@ -16,10 +16,14 @@ pytestmark = pytest.mark.gpu
 
 
 def test_each_rank_has_the_device_of_its_local_rank(pair):
-    """A rank beyond the devices is shown on the processor; what it does there is its code's choice."""
+    """Ranks beyond the devices share them in turn, and each shows the readings of its own."""
     count = len(devices.look().names)
+    own = [one % count for one in range(2)]
 
-    assert [rank.device for rank in pair.world.ranks] == [f"cuda:{one}" if one < count else "cpu" for one in range(2)]
+    assert [rank.device for rank in pair.world.ranks] == [f"cuda:{one}" for one in own]
+    view = Readings()
+    assert pair.run("time.sleep(2.5)", view=view, timeout=PATIENCE).outcome == "ok"
+    assert [view.last[one].index for one in range(2)] == own
     assert values(run(pair, "int(os.environ['LOCAL_RANK'])")) == {0: 0, 1: 1}
     assert values(run(pair, "torch.cuda.current_device()")) == {0: 0, 1: 1 % count}
 

@@ -6,7 +6,8 @@ import pytest
 
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.steward.renumbering import number_of, renumber
-from jupyter_dtrain.wire.reports import Paused
+from jupyter_dtrain.steward.state import rank_of
+from jupyter_dtrain.wire.reports import Paused, Ready
 
 
 def a_rank(number: int, **changes) -> Rank:
@@ -56,3 +57,10 @@ def test_those_that_stay_keep_process_and_device():
         (2, 2, 1003, 3, "cuda:3"),
     ]
     assert found[2].words == "rank 2 crashed (SIGSEGV)"
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(0, ["cpu"] * 3), (2, ["cuda:0", "cuda:1", "cuda:0"])])
+def test_ranks_beyond_the_gpus_of_their_host_share_them_in_turn(gpus, devices):
+    ranks = [rank_of(Ready(rank, 3, 1, "here", "e", rank, 0), gpus, ()) for rank in range(3)]
+
+    assert [rank.device for rank in ranks] == devices
