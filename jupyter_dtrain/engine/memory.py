@@ -65,11 +65,11 @@ def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).malloc_trim(0)
     after_host, after_device = _held(plugins)
-    given_back = {"the GPU": device - after_device, "the host": host - after_host}
-    freed = [f"{size / 1e9:.2f} GB of {where}'s memory" for where, size in given_back.items() if size >= MENTIONED]
-    if not freed:
-        return "Out of memory. Nothing could be freed: your variables hold it (del NAME)."
-    return f"Out of memory. The rank dropped what the failed call held and freed {' and '.join(freed)}."
+    if freed := _gigabytes(device - after_device, host - after_host):
+        return f"Out of memory. The rank dropped what the failed call held and freed {freed}."
+    # That may be little, where others fill the memory or the call asked for too much.
+    kept = _gigabytes(after_device, after_host)
+    return f"Out of memory. Nothing could be freed: the rank keeps {kept or 'little'} (del NAME frees a variable)."
 
 
 def clear_frames(exception: BaseException | None) -> None:
@@ -79,6 +79,14 @@ def clear_frames(exception: BaseException | None) -> None:
             traceback.clear_frames(trace_of(one))
         for member in members(one):
             clear_frames(member)
+
+
+def _gigabytes(device: int, host: int) -> str:
+    """Bytes on the GPU and the host, in words; empty where both are few."""
+    sizes = {"the GPU": device, "the host": host}
+    return " and ".join(
+        f"{size / 1e9:.2f} GB of {where}'s memory" for where, size in sizes.items() if size >= MENTIONED
+    )
 
 
 def _held(plugins: Plugins) -> tuple[int, int]:

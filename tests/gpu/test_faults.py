@@ -37,6 +37,15 @@ dist.barrier()
     assert values(run(grouped, SUM)) == same(2.0, 2)
 
 
+def test_a_call_that_asks_for_too_much_blames_no_variable(single):
+    """The words say how little the rank keeps. The first failure empties the cache of what came before."""
+    for _ in range(2):
+        cell = fail(single, "torch.empty(1 << 43, dtype=torch.uint8, device=device)", timeout=PATIENCE)
+
+    assert cell.errors[0].ename == "OutOfMemoryError"
+    assert "Out of memory. Nothing could be freed: the rank keeps " in texts(cell)[0]
+
+
 def test_stop_ends_a_cell_whose_kernel_runs_on(single):
     """Only the end of its process ends a kernel: the rank is named with that line, and takes cells when it is done."""
     run(single, SLEEP, timeout=PATIENCE)
