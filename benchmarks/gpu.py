@@ -1,29 +1,26 @@
 """The cost of watching a training loop on a CUDA device, compared with torchrun: time, device memory and copies.
 
 One rank trains in a cell, through a kernel, with losses, resources, the store and the cell's view; and one process of
-torchrun runs the same code. Both share a device, are up all the time and take short turns, as in :mod:`.training`. A
-turn ends when the device has done its work, so a step's time is the device's. Then each says what it holds on the
-device, and what a profiler has seen of copies to the device in some steps: the difference is ours.
+torchrun runs the same code. Both share a device, are up all the time and take short turns, as in :mod:`.training`. Each
+turn is told what a step has to compute. It ends when the device has done its work, so a step's time is the device's.
+Then each says what it holds on the device, and what a profiler has seen of copies to the device in some steps: the
+difference is ours.
 
 One rank is enough, and needs no second device: what is watched is each rank's own loop.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from .report import Measurement
-from .training import Turn, cell, compare, torchrun
+from .training import Turn, alternate, cell, compare, torchrun
 
 SIZES = {"1 ms": (10, 60, 40, 0.97), "10 ms": (100, 12, 24, 0.99), "100 ms": (1000, 3, 10, 0.99)}
 """Units of work in one step, steps in one turn, turns of each, the share of torchrun's speed that must be kept.
 
-A unit is measured first, once for both: a step takes about what its name says on whichever device there is.
+Torchrun's process measures a unit, once for both: a step takes about what its name says on whichever device there is.
 """
-PATIENCE = 120.0
-"""Seconds for that."""
 
 CODE = """
 import json, os, pathlib, time
@@ -59,21 +56,11 @@ def copies(steps):
     return sum(event.name.startswith("Memcpy HtoD") for event in profiler.events())
 """
 
-UNIT = """
-def timed(count):
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(count):
-        work @ work
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / count
-
-timed(100)
-print(max(1, round(1e-4 / timed(1000))))
-"""
-"""Prints how many products of matrices the device makes in 0.1 ms."""
-
 TURNS = """
+def unit(count=1000):
+    train(count, 1)
+    return max(1, round(1e-4 * count * train(count, 1)))
+
 folder = pathlib.Path({folder!r})
 go, done = open(folder / "go-0"), open(folder / "done-0", "w")
 while True:
@@ -81,7 +68,7 @@ while True:
     if asked[0] == "end":
         break
     if asked[0] == "go":
-        said = train({products}, {steps})
+        said = train(*map(int, asked[1:])) if asked[1:] else unit()
     elif asked[0] == "held":
         time.sleep(2.5)  # the newest losses are read once a second
         torch.cuda.synchronize()
@@ -95,37 +82,17 @@ while True:
 def measure() -> Measurement:
     """All sizes, in turns; then memory and copies."""
     found = Measurement()
-    unit = _unit()
-    for name, (units, steps, pairs, share) in SIZES.items():
-        ours, theirs, held, copied = _alternate(units * unit, steps, pairs)
-        compare(found, name, ours, theirs, share)
+
+    def code(folder: Path) -> str:
+        return CODE + TURNS.format(folder=str(folder))
+
+    with torchrun(code, ranks=1) as their_turn, cell(code, ranks=1) as our_turn:
+        unit = int(their_turn())
+        for name, (units, steps, pairs, share) in SIZES.items():
+            compare(found, name, *alternate(our_turn, their_turn, pairs, f"go {units * unit} {steps}"), share)
+        both: list[Turn] = [our_turn, their_turn]
+        held, copied = ([int(turn(asked)) for turn in both] for asked in ("held", "copies"))
     found.figures |= {"bytes on the device: cell, torchrun": held, "copies to the device in 50 steps": copied}
     found.promise("bytes of device memory that we hold", held[0] - held[1], 0)
     found.promise("copies to the device, a step, that are ours", (copied[0] - copied[1]) / 50, 0)
     return found
-
-
-def _unit() -> int:
-    """Products of matrices in a unit of work."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE + UNIT], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
-    return int(done.stdout)
-
-
-def _alternate(products: int, steps: int, pairs: int) -> tuple[list[float], list[float], list[int], list[int]]:
-    """Steps a second, pair by pair, and what each then holds and copies: the cell's first."""
-    ours, theirs = [], []
-
-    def code(folder: Path) -> str:
-        return CODE + TURNS.format(folder=str(folder), products=products, steps=steps)
-
-    with torchrun(code, ranks=1) as their_turn, cell(code, ranks=1) as our_turn:
-        for pair in range(pairs):
-            if pair % 2:
-                ours.append(our_turn())
-            theirs.append(their_turn())
-            if not pair % 2:
-                ours.append(our_turn())
-        both: list[Turn] = [our_turn, their_turn]
-        return ours, theirs, [int(turn("held")) for turn in both], [int(turn("copies")) for turn in both]

@@ -95,20 +95,22 @@ def compare(found: Measurement, name: str, ours: list[float], theirs: list[float
 
 
 def _alternate(width: int, steps: int, pairs: int) -> tuple[list[float], list[float]]:
-    """Steps a second in the cell and under torchrun, pair by pair; who begins changes with each."""
-    ours, theirs = [], []
+    """Steps a second in the cell and under torchrun, pair by pair."""
 
     def code(folder: Path) -> str:
         return MODEL + TURNS.format(folder=str(folder), width=width, steps=steps)
 
     with torchrun(code) as their_turn, cell(code) as our_turn:
-        for pair in range(pairs):
-            if pair % 2:
-                ours.append(our_turn())
-            theirs.append(their_turn())
-            if not pair % 2:
-                ours.append(our_turn())
-    return ours, theirs
+        return alternate(our_turn, their_turn, pairs)
+
+
+def alternate(ours: Turn, theirs: Turn, pairs: int, asked: str = "go") -> tuple[list[float], list[float]]:
+    """What both say when they take turns; who begins changes with each pair."""
+    said: dict[Turn, list[float]] = {ours: [], theirs: []}
+    for pair in range(pairs):
+        for turn in (ours, theirs) if pair % 2 else (theirs, ours):
+            said[turn].append(turn(asked))
+    return said[ours], said[theirs]
 
 
 @contextlib.contextmanager
