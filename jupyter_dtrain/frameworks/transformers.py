@@ -28,7 +28,7 @@ from jupyter_dtrain.wire.messages import Watching
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
-TESTED = "5.23"
+TESTED = "5.17 to 5.23"
 """The version that the tests run with."""
 NO_CURVES = ("epoch", "total_flos", "num_input_tokens_seen")
 NO_CURVES_END = ("_runtime", "_per_second", "_time")

@@ -150,9 +150,11 @@ def test_libraries_on_top_of_torch_report_what_they_found(given, package, code, 
         assert variables(given)[variable][1].startswith("no GPU here: ")
 
 
-def test_the_version_of_torch_that_is_said_to_be_tested_is_the_one_that_is():
-    """The one to which the tests' environment is bound."""
+def test_the_versions_of_torch_that_are_said_to_be_tested_are_those_that_are():
+    """From the oldest that is promised to the one to which the tests' environment is bound."""
     bound = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    promised = re.search(r'"torch>=(\d+\.\d+)"', (ROOT / "pyproject.toml").read_text())
 
     assert bound is not None
-    assert bound[1] == TESTED
+    assert promised is not None
+    assert f"{promised[1]} to {bound[1]}" == TESTED

@@ -153,6 +153,7 @@ def test_waits_deep_in_torch_are_released_and_called_as_the_user_calls_them(pair
 
     assert failed.elapsed < 20
     assert failed.errors[0].waited == name
+    run(pair, "del sharded, spread")
 
 
 LOADER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 from types import SimpleNamespace
 
@@ -19,6 +20,18 @@ ONE_STAGE = ["GPipe", "1F1B"]
 HALVES = ["InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]
 V_SHAPED = ["ZBVZeroBubble", "DualPipeV"]
 ALL = [*ONE_STAGE, "Interleaved1F1B", "LoopedBFS", *HALVES]
+
+
+def a_schedule(name):
+    """A parameter; one that fails under torchrun as well, by PyTorch's own fault, is skipped."""
+    if importlib.util.find_spec("torch") is None or name not in V_SHAPED:
+        return name
+    numbers = importlib.metadata.version("torch").split(".")[:2]
+    old = [int(one) for one in numbers] < [2, 12]
+    reason = "needs PyTorch 2.12: older ones let a rank send to itself over gloo, which fails"
+    return pytest.param(name, marks=pytest.mark.skipif(old, reason=reason))
+
+
 START = f"""
 import torch, torch.distributed as dist
 from torch import nn
@@ -79,7 +92,7 @@ def last(run, rank=0):
     return ast.literal_eval(run.results[rank].data["text/plain"])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [a_schedule(name) for name in ALL])
 def test_each_step_is_one_loss_and_is_drawn(pair, name):
     """The loss of one process; every stage's forwards and backwards, in an order that can be; the bubble of theory."""
     run = pair.run(f"train({name!r})", view=None, timeout=PATIENCE)

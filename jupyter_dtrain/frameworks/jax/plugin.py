@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import Read
     from jupyter_dtrain.wire.requests import RankSpec
 
-TESTED = "0.10"
+TESTED = "0.10 to 0.11"
 """The version that the tests run with."""
 
 

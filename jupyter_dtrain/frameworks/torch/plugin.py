@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import RankSpec
 
 
-TESTED = "2.13"
+TESTED = "2.11 to 2.13"
 """The version that the tests run with."""
 
 
