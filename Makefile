@@ -185,8 +185,8 @@ $(PLATFORMS)/installed: pyproject.toml
 	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
 	@touch $@
 
-# The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux, and
-# its lower bound is the version that the tests run with.
+# The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux.
+# TORCH=torch==2.11.0 takes the oldest that is promised all the same.
 $(OLDEST)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet uv
