@@ -457,6 +457,8 @@ def _read_line() -> tuple[bytes, bytes]:
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
     line, rest = _read_line()
+    if not line:
+        sys.exit("The start failed before this host's part of it began.")
     try:
         spec = RankSpec.from_line(line)
     except OtherVersion as error:

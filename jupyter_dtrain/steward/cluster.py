@@ -115,6 +115,22 @@ class Cluster:
             earlier.unlink()
         self._controller = self._spawn(launcher.controller_command(self.incarnation), "controller")
         mpi = self._mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        environment = self._environment = launcher.environment()
+        self._mpiexec_ended, self._failed = ended, failed
+
+        def hear(one: Report) -> None:
+            if isinstance(one, WatchReady):
+                self._watch_begun()
+            report(one)
+
+        # They import what ranks need, which takes longest, while the rest is prepared.
+        self._watches = Watches(request.spool, hear, watch_ended)
+        commands = launcher.watches()
+        self._hosts = len(commands)
+        for watch in commands:
+            log = f"watch-{watch.host}" if watch.host else "watch"
+            process = self._spawn(watch.command, log, environment, piped=True)
+            self._watches.add(watch.host, process, watch.first_line)
         told = ServerSpec(secrets.token_hex(32))
         port = int(request.options.env.get("MASTER_PORT", "0"))
         address = launcher.address
@@ -147,21 +163,7 @@ class Cluster:
             umask=self._umask,
             remote=launcher.address if launcher.remote else "",
         )
-        environment = self._environment = launcher.environment()
-        self._mpiexec_ended, self._failed = ended, failed
-
-        def hear(one: Report) -> None:
-            if isinstance(one, WatchReady):
-                self._watch_begun()
-            report(one)
-
-        self._watches = Watches(request.spool, hear, watch_ended)
-        commands = launcher.watches()
-        self._hosts = len(commands)
-        for watch in commands:
-            log = f"watch-{watch.host}" if watch.host else "watch"
-            process = self._spawn(watch.command, log, environment, piped=True)
-            self._watches.add(watch.host, process, watch.first_line, spec)
+        self._watches.begin(spec)
         if not launcher.remote:
             self._start_mpiexec("")
             assert self._mpiexec is not None

@@ -48,6 +48,7 @@ class Watches:
         self._report = report
         self._ended = ended
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._first_lines: dict[str, bytes] = {}
         self._threads: list[threading.Thread] = []
         self._sending = threading.Lock()
 
@@ -62,13 +63,19 @@ class Watches:
         begun = self.begun.copy()
         return {host: one.identity for host, one in begun.items() if self._processes[host].poll() is None}
 
-    def add(self, host: str, process: subprocess.Popen[bytes], first_line: bytes, spec: RankSpec) -> None:
-        """Follow a watch that has just been started, and send it what it needs to begin."""
-        self._processes[host] = process
-        told = first_line + spec.to_line()
-        thread = threading.Thread(target=self._follow, args=(host, process, told), name=f"watch-{host}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def add(self, host: str, process: subprocess.Popen[bytes], first_line: bytes) -> None:
+        """A watch has just been started; it waits for :meth:`begin`."""
+        self._processes[host], self._first_lines[host] = process, first_line
+
+    def begin(self, spec: RankSpec) -> None:
+        """Send all watches what they need to begin, and follow them."""
+        for host, process in self._processes.items():
+            told = self._first_lines[host] + spec.to_line()
+            follow = threading.Thread(
+                target=self._follow, args=(host, process, told), name=f"watch-{host}", daemon=True
+            )
+            self._threads.append(follow)
+            follow.start()
 
     def connect(self, info: str) -> None:
         """Tell the watches how their ranks reach the controller."""
@@ -106,18 +113,25 @@ class Watches:
 
     def end(self, seconds: float) -> None:
         """End all ranks, which have these ``seconds`` to end by themselves, and then the watches."""
-        self._order(End(seconds))
+        if self._threads:
+            self._order(End(seconds))
+        else:  # they wait for begin(), and end with the pipe
+            self._close_pipes()
         deadline = time.monotonic() + seconds + PATIENCE
         _await(self.processes, deadline)
         for process in self.processes:
             end_process(process, 1.0)
-            with contextlib.suppress(OSError, ValueError):
-                if process.stdin is not None:
-                    process.stdin.close()
+        self._close_pipes()
         deadline = time.monotonic() + LAST_WORDS
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _close_pipes(self) -> None:
+        for process in self.processes:
+            with contextlib.suppress(OSError, ValueError):
+                if process.stdin is not None:
+                    process.stdin.close()
 
 
 def _await(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> None:
