@@ -24,7 +24,7 @@ class Facts(msgspec.Struct, frozen=True):
     version: str
     """Such as ``2.13.0+cpu``; empty where it is not installed."""
     tested: str
-    """The versions that this project is tested with, such as ``2.13``, or ``2.11 to 2.13``."""
+    """The versions that this project is tested with, such as ``2.13``, or ``2.11 and 2.13``."""
     imported: bool
     details: dict[str, str]
     """Such as ``threads`` → ``8``, in words; what stands behind a first colon and space explains the rest."""
@@ -65,7 +65,7 @@ def imported(name: str) -> ModuleType | None:
 
 def compare_tested(version: str, tested: str) -> str:
     """In words, how ``version`` stands to those that are ``tested``, as far as these go."""
-    own, (oldest, newest) = _numbers(version), (_numbers(one) for one in (tested.split(" to ") * 2)[:2])
+    own, (oldest, newest) = _numbers(version), (_numbers(one) for one in (tested.split(" and ") * 2)[:2])
     if not own or not newest or (oldest <= own[: len(oldest)] and own[: len(newest)] <= newest):
         return f"tested with {tested}"
     stands, plural = "newer" if own > newest else "older", "s" if oldest != newest else ""

@@ -157,4 +157,4 @@ def test_the_versions_of_torch_that_are_said_to_be_tested_are_those_that_are():
 
     assert bound is not None
     assert promised is not None
-    assert f"{promised[1]} to {bound[1]}" == TESTED
+    assert f"{promised[1]} and {bound[1]}" == TESTED

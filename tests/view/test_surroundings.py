@@ -95,11 +95,11 @@ def test_html_has_the_same_and_is_escaped():
         ("3.0", "2.13", "newer than the tested version, 2.13"),
         ("2.9.1", "2.13", "older than the tested version, 2.13"),
         ("unknown", "2.13", "tested with 2.13"),
-        ("2.11.0+cu130", "2.11 to 2.13", "tested with 2.11 to 2.13"),
-        ("2.12", "2.11 to 2.13", "tested with 2.11 to 2.13"),
-        ("2.13.1", "2.11 to 2.13", "tested with 2.11 to 2.13"),
-        ("2.10.9", "2.11 to 2.13", "older than the tested versions, 2.11 to 2.13"),
-        ("2.14", "2.11 to 2.13", "newer than the tested versions, 2.11 to 2.13"),
+        ("2.11.0+cu130", "2.11 and 2.13", "tested with 2.11 and 2.13"),
+        ("2.12", "2.11 and 2.13", "tested with 2.11 and 2.13"),
+        ("2.13.1", "2.11 and 2.13", "tested with 2.11 and 2.13"),
+        ("2.10.9", "2.11 and 2.13", "older than the tested versions, 2.11 and 2.13"),
+        ("2.14", "2.11 and 2.13", "newer than the tested versions, 2.11 and 2.13"),
     ],
 )
 def test_a_version_other_than_the_tested_one_is_reported(version, tested, words):

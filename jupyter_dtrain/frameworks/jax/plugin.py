@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import Read
     from jupyter_dtrain.wire.requests import RankSpec
 
-TESTED = "0.10 to 0.11"
-"""The version that the tests run with."""
+TESTED = "0.10 and 0.11"
+"""The versions that the tests have run with."""
 
 
 NO_MEMORY = "RESOURCE_EXHAUSTED"

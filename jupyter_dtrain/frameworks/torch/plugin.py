@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import RankSpec
 
 
-TESTED = "2.11 to 2.13"
-"""The version that the tests run with."""
+TESTED = "2.11 and 2.13"
+"""The versions that the tests have run with."""
 
 
 ALONE = (
