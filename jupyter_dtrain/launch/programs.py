@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,9 +23,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Literal, Protocol
 
 import msgspec
+import psutil
 
 SIDE_BY_SIDE: Final = 64
 """The most connections at a time."""
+MOST_WORDS: Final = 600
+"""Characters of a program's words that a reason shows."""
+_FRAMES: Final = re.compile("-{40,}")
 LAST_WORDS: Final = 1.0
 """Seconds in which a killed process must be gone."""
 LOOK: Final = 0.1
@@ -164,11 +169,7 @@ class _Processes:
         farewell: float = 0.0,
     ) -> Answer | Unreached:
         """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
-        late = Unreached(
-            "timed out",
-            f"There was no answer within {timeout:g} s.",
-            "See whether that host is on and not overloaded, then try again.",
-        )
+        late = _late(timeout, "")
         if self._killed or time.monotonic() >= deadline:
             return late
         sent = time.time()
@@ -183,7 +184,9 @@ class _Processes:
                 return late
             output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.0))
             return Answer(output, errors, process.returncode, sent, time.time())
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            # Bytes, whatever the pipes are. What it says after it was asked to end is no reason.
+            late = _late(timeout, (error.stderr or b"").decode(errors="replace"))
             if farewell:
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     process.terminate()
@@ -200,8 +203,7 @@ class _Processes:
         with self._lock:
             left = list(self._open)
         for process in left:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_session(process.pid)
 
 
 def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -224,14 +226,43 @@ def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subpr
 def end(process: subprocess.Popen[str]) -> None:
     """End a process that :func:`start` started, with all of its session, and close its pipes."""
     if process.poll() is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_session(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(LAST_WORDS)
     for pipe in (process.stdin, process.stdout, process.stderr):
         with contextlib.suppress(OSError, ValueError):
             if pipe is not None:
                 pipe.close()
+
+
+def _kill_session(session: int) -> None:
+    """Kill all processes of a session, whatever their groups: mpiexec gives each ssh a group of its own.
+
+    Its first process must not have been waited for yet: the session's id is that process's.
+    """
+    for pid in psutil.pids():
+        # One that has ended meanwhile.
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+
+
+def first_words(said: str) -> str:
+    """The first :data:`MOST_WORDS` characters of what a program said, as one line.
+
+    MPI frames its words, and says nulls.
+    """
+    words = _FRAMES.sub(" ", said)
+    return " ".join("".join(one if one.isprintable() else " " for one in words).split())[:MOST_WORDS]
+
+
+def _late(timeout: float, said: str) -> Unreached:
+    words = first_words(said)
+    return Unreached(
+        "timed out",
+        f"There was no answer within {timeout:g} s{f', but these words: {words}' if words else '.'}",
+        "See whether that host is on and not overloaded, then try again.",
+    )
 
 
 def _not_started(program: str, error: OSError) -> Unreached:

@@ -1,6 +1,7 @@
 """Times all-reduces between machines. Runs as the ranks of a small MPI job with one rank on each host.
 
-Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others.
+Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. One
+that raises tells its error first.
 """
 
 from __future__ import annotations
@@ -57,16 +58,25 @@ def time_pair(comm: MPI.Comm) -> dict[str, float]:
 
 
 def main() -> None:
-    """Time all pairs, then all ranks together; rank 0 prints a line of JSON. Arguments: nonce, seconds."""
+    """Time all pairs, then all ranks together; rank 0 tells the answer. Arguments: nonce, seconds."""
     signal.alarm(int(sys.argv[2]))
     from mpi4py import MPI
 
     try:
         run(MPI.COMM_WORLD)
-    except BaseException:  # noqa: BLE001 — told, and the job ends
+    except BaseException as error:  # noqa: BLE001 — told, and the job ends
+        # What MPI says of its end is longer than a finding, and would stand in place of the error.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})"
+        tell("failed", {"rank": MPI.COMM_WORLD.rank, "why": why})
         # The others would wait for this rank.
-        traceback.print_exc()
         MPI.COMM_WORLD.Abort(1)
+
+
+def tell(kind: str, answer: dict[str, Any]) -> None:
+    """Print the line with the answer: ``speeds``, or with the reason why there is none: ``failed``."""
+    sys.stdout.write(f"\n{sys.argv[1]} {kind} {json.dumps(answer)}\n")
+    sys.stdout.flush()
 
 
 def run(world: MPI.Intracomm) -> None:
@@ -82,6 +92,4 @@ def run(world: MPI.Intracomm) -> None:
     everyone = time_pair(world)
     told = world.gather([entry for entry in mine if entry["pair"][0] == world.rank])
     if told is not None:
-        answer = {"pairs": [entry for entries in told for entry in entries], "all": everyone["large"]}
-        sys.stdout.write(f"\n{sys.argv[1]} {json.dumps(answer)}\n")
-        sys.stdout.flush()
+        tell("speeds", {"pairs": [entry for entries in told for entry in entries], "all": everyone["large"]})

@@ -175,5 +175,13 @@ class Speeds(msgspec.Struct, frozen=True):
     """Seconds of a large all-reduce over all hosts."""
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """What a rank of :mod:`.allreduce` tells where it has no answer."""
+
+    rank: int
+    why: str
+    """Its error, and where it was raised."""
+
+
 Examined = dict[str, Facts | Unreached]
 """Each machine's facts, or why there are none, by the host's name."""

@@ -5,6 +5,7 @@ Under failure: the job ends at its deadline, on the hosts as well, and the reaso
 
 from __future__ import annotations
 
+import math
 import secrets
 import statistics
 import tempfile
@@ -15,13 +16,12 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.core.start_failures import relevant
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.programs import Unreached, run_here
+from jupyter_dtrain.launch.programs import Unreached, first_words, run_here
 
 from .allreduce import LARGE
-from .facts import Speeds
+from .facts import Failure, Speeds
 from .reach import Reach
 from .scene import Finding, Scene, name_some
 
@@ -29,8 +29,6 @@ MARGIN: Final = 3.0
 """Seconds that the job has to end after its ranks have."""
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons, which remove their folders, when its time is over."""
-MOST_WORDS: Final = 600
-"""Characters of its last words that a finding shows."""
 SLOW: Final = 0.5
 """A pair below this part of the median bandwidth is slow."""
 FAR_BELOW: Final = 0.1
@@ -52,6 +50,9 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
         job = [mpi.path, "-n", str(len(hosts)), *options, "--map-by", "node", "--bind-to", "none"]
         # The hierarchical collectives gain nothing with one rank on each host.
         job += ["--mca", "coll", "^han"]
+        # A daemon on a host can hang at its end, as PMIx does at times beside a rank that aborts: it outlives mpiexec.
+        limit = f"timeout -k 1 {math.ceil(timeout)} prted"
+        job += ["--leave-session-attached", "--prtemca", "prte_launch_agent", limit]
         # An mpiexec that is ended while it starts leaves its folder at times: it goes with this one.
         job += ["--prtemca", "prte_local_tmpdir_base", folder]
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
@@ -59,13 +60,21 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
         done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
-    for line in done.output.splitlines():
-        begin, _, value = line.partition(" ")
-        if begin == nonce:
-            return msgspec.json.decode(value, type=readable(Speeds))
-    # MPI wraps its words, and sometimes says nulls.
-    words = " ".join("".join(one if one.isprintable() else " " for one in relevant(done.errors or done.output)).split())
-    return words[-MOST_WORDS:] or f"mpiexec ended with exit code {done.code}"
+    told = {kind: value for begin, kind, value in map(_parts, done.output.splitlines()) if begin == nonce}
+    if "speeds" in told:
+        return msgspec.json.decode(told["speeds"], type=readable(Speeds))
+    if "failed" in told:
+        failure = msgspec.json.decode(told["failed"], type=readable(Failure))
+        return f"the rank on {hosts[failure.rank]} raised {failure.why}"
+    # MPI says the cause first, then how the job ended.
+    return first_words(done.errors or done.output) or f"mpiexec ended with exit code {done.code}"
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    """A line of a rank: the nonce, what it tells, and its JSON."""
+    nonce, _, rest = line.partition(" ")
+    kind, _, value = rest.partition(" ")
+    return nonce, kind, value
 
 
 def find(scene: Scene) -> Iterator[Finding]:

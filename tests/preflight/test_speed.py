@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
+import threading
 import time
+from pathlib import Path
 
+import psutil
+
+from jupyter_dtrain.preflight import speed
 from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.speed import measure
 from tests.pace import slack
-from tests.processes import processes_of
+from tests.processes import processes_of, wait_until_gone
 from tests.steward.until import until
 
 
@@ -25,9 +32,25 @@ def test_a_job_that_cannot_start_gives_the_reason(server):
     assert found.isprintable()
 
 
+def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
+    """Not by what MPI says when it ends the job."""
+    fails = "from jupyter_dtrain.preflight import allreduce; allreduce.pairs = lambda size: 1 // (size - 2); "
+    monkeypatch.setattr(speed, "CODE", f"{fails}allreduce.main()")
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
+
+    assert re.fullmatch(r"the rank on [ab] raised ZeroDivisionError: .* \(in <lambda>, line 1\)", found)
+
+
+def test_where_ranks_do_not_reach_each_other_the_words_begin_with_that(server):
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface="nosuch0")
+
+    assert "nosuch0" in found
+    assert "unable to reach each other" in found
+
+
 def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, monkeypatch):
     """The deadline passes while MPI starts. It removes its folders."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     began = time.monotonic()
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=0.8, interface=None)
 
@@ -35,3 +58,27 @@ def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, m
     assert time.monotonic() - began < 5 + slack()
     until(job_is_gone)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_whose_daemons_hang_is_ended_here_and_on_the_hosts(server, tmp_path, monkeypatch):
+    """They are stopped, as they hang at times where a rank aborts: neither mpiexec nor its ssh can end them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    frozen = []
+
+    def daemons():
+        found = [(one, one.info["cmdline"] or [""]) for one in psutil.process_iter(["cmdline"])]
+        return [one for one, words in found if Path(words[0]).name == "prted" and str(tmp_path) in " ".join(words)]
+
+    def freeze():
+        for one in until(lambda: len(found := daemons()) == 2 and found):
+            one.suspend()
+            frozen.append(one)
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=8, interface=None)
+    thread.join()
+
+    assert found == "There was no answer within 8 s."
+    assert len(frozen) == 2
+    assert wait_until_gone(str(tmp_path)) == []
