@@ -21,6 +21,13 @@ for step in range(2000):
     jupyter_dtrain.log(loss=1 / (step + 1) + rank * 0.01, step=step)
     time.sleep(0.02)
 """
+SHORT = """%%distributed
+import time
+from jupyter_dtrain import log
+print("first", "words")
+for step in range(300): log(loss=1 / (step + 1), step=step); time.sleep(0.02)
+print("last", "words")
+"""
 LOSSES = """%%distributed
 from jupyter_dtrain import log  # {scale}
 for step in range(50): log(loss={scale} / (step + 1), step=step)
@@ -46,7 +53,7 @@ def steps(panel) -> list[int]:
 @pytest.fixture(scope="module")
 def steered(browser, lab):
     """A page on which the tests below go on, one after the other: its notebook, and the world "steered"."""
-    lab.write("steered.ipynb", "1 + 1", TRAIN, "%%distributed\nprint('kept', kept)")
+    lab.write("steered.ipynb", "1 + 1", TRAIN, SHORT, "%%distributed\nprint('kept', kept)")
     page = lab.open(browser, "steered.ipynb", width=1300, height=1000)
     yield page
     page.close()
@@ -104,15 +111,22 @@ def test_the_panel_moves_while_the_kernel_is_busy_and_interrupts(steered):
     wait_idle(steered)
 
 
-def test_a_kernel_that_restarts_changes_nothing_in_the_panel(steered):
-    """It only shows the world as orphaned; a notebook that attaches has the variables."""
+def test_a_kernel_that_restarts_in_mid_run_leaves_run_and_panel_alone(steered):
+    """The run goes on and ends well, under an orphaned world; a notebook that attaches is shown the whole of it."""
     panel = show(steered)
     world = panel.locator(".dtrain-world")
+    run_cell(steered, 3)
+    expect(world.locator(".dtrain-state")).to_have_text(re.compile(r"run \d+"))
+    steered.wait_for_function(BUSY)
     steered.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     expect(world).to_contain_text("orphaned: the notebook steered.ipynb")
+    expect(world.locator(".dtrain-state")).to_have_text(re.compile(r"run \d+"))
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
     attach(panel)
+    for words in ("first words", "last words"):
+        expect(steered.get_by_text(words).last).to_be_visible()
+    shoot(steered, "restart-attached")
     run_cell(steered, steered.locator(".jp-CodeCell").count() - 1)
     for rank in range(4):
         expect(steered.get_by_text(f"[{rank}] kept {100 + rank}")).to_be_visible()
