@@ -175,7 +175,7 @@ class Agent:
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
         self._released = False
-        """Whether ranks were released in the cell that runs."""
+        """Whether ranks were released in the cell that runs, or a thread of it has lost those that it waited for."""
         self._recorder = recorder
         self._descriptors = descriptors
         self._plugins = plugins
@@ -251,6 +251,14 @@ class Agent:
         shell.system = self._system
         refuse_keyboard(shell)
         send_code_along()
+        self._thread_hook, threading.excepthook = threading.excepthook, self._thread_failed
+
+    def _thread_failed(self, failed: threading.ExceptHookArgs) -> None:
+        """A thread has ended with an exception: its cell may fail of what the thread was to bring."""
+        with contextlib.suppress(Exception):
+            lost = failed.exc_value is not None and self._cell_end.lost_others(failed.exc_value)
+            self._released = self._released or (lost and self._running is not None)
+        self._thread_hook(failed)
 
     def outlive(self, error: BaseException) -> bool:
         """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from jupyter_dtrain.core.declarations import echoes
 from jupyter_dtrain.core.events import Error
 from jupyter_dtrain.core.exits import describe_request
 from jupyter_dtrain.wire.reports import Ended, Report
@@ -213,6 +214,10 @@ class CellEnd:
 
     def _is_released(self, exception: BaseException) -> bool:
         return any(self._plugins.is_released(one) for one in causes(exception))
+
+    def lost_others(self, exception: BaseException) -> bool:
+        """Whether ``exception`` tells that a rank which was released, or has died, has ended a call."""
+        return self._is_released(exception) or any(words in words_of(exception) for words in echoes())
 
     def _newcomers_note(self, exception: BaseException) -> list[str]:
         """Why a new rank lacks a variable, and how it gets one."""

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.causes import blocks
 from tests.frameworks.torch_cells import SET_UP_DDP
 from tests.session.cells import REFUSALS, begin, fail, pids, run, same, texts, values, without_files
 from tests.steward.until import PATIENCE, until
@@ -296,3 +297,46 @@ def test_ranks_that_wait_for_one_that_dies_before_it_begins_are_released(launch)
     assert ended
     assert cell.errors[0].waited == "init_process_group"
     assert cell.lost[1].startswith("rank 1 was killed (SIGKILL)")
+
+
+@pytest.mark.here("a signal reaches its process")
+def test_what_follows_from_a_threads_lost_connection_is_not_the_cause(launch):
+    """The connections of a process that dies may close long before anybody can know that it has died."""
+    session = launch(n=2)
+    cell = fail(session, CLOSES)
+    session.stop()
+
+    assert cell.errors[0].ename == "IndexError"
+    assert cell.lost[1].startswith("rank 1 was killed (SIGKILL)")
+    first, *_ = blocks(cell)
+    assert "Rank 1 was killed" in first
+
+
+CLOSES = """
+import contextlib, os, signal, socket, threading, time
+import torch, torch.distributed as dist
+
+def sockets():
+    return {fd for fd in os.listdir("/proc/self/fd") if is_socket(fd)}
+
+def is_socket(fd):
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+
+before = sockets()
+dist.init_process_group()
+dist.barrier()
+if os.environ["RANK"] == "1":
+    for fd in sockets() - before:
+        with contextlib.suppress(OSError):
+            one = socket.socket(fileno=os.dup(int(fd)))
+            if os.environ["MASTER_PORT"] not in map(str, one.getpeername() + one.getsockname()):
+                one.shutdown(socket.SHUT_WR)
+    time.sleep(2)
+    os.kill(os.getpid(), signal.SIGKILL)
+found = []
+thread = threading.Thread(target=lambda: found.append(dist.all_reduce(torch.ones(1))))
+thread.start()
+thread.join()
+found[0]
+"""
