@@ -250,6 +250,10 @@ class Agent:
         shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
         shell.system = self._system
         refuse_keyboard(shell)
+        # IPython (from 9.18) never loads a magic again if an interrupt has ended the first try.
+        load: Callable[..., None] | None = getattr(shell.magics_manager, "load_lazy", None)
+        if load is not None:
+            shell.magics_manager.load_lazy = self._recorder.shield.briefly()(load)
         send_code_along()
         self._thread_hook, threading.excepthook = threading.excepthook, self._thread_failed
 

@@ -95,6 +95,36 @@ def test_an_interrupt_ends_whatever_the_cell_waits_for(world, code):
     assert same(2) == values(run(world, "1 + 1"))
 
 
+def test_an_interrupt_while_ipython_loads_a_magic_leaves_it_usable(world, tmp_path):
+    """IPython imports what provides a magic when it is first used."""
+    (tmp_path / "late_magics.py").write_text(LATE)
+    manager = "get_ipython().magics_manager"
+    known = run(world, f"import sys; sys.path.insert(0, {str(tmp_path)!r}); hasattr({manager}, 'load_lazy')")
+    if values(known) != same(True):
+        pytest.skip("this IPython imports all of its magics when it starts")
+    run(world, f"{manager}.register_lazy('late', 'late_magics:Late')")
+    cell = world.run("%late", wait=False, view=None)
+    until(lambda: all("loading" in cell.text(rank) for rank in range(3)))
+    world.interrupt()
+
+    assert cell.wait(20)
+    assert same("interrupted") == cell.outcomes
+    assert same(7) == values(run(world, "%late"))
+
+
+LATE = """
+from IPython.core.magic import Magics, line_magic, magics_class
+import time
+print("loading", flush=True)
+time.sleep(1)
+
+@magics_class
+class Late(Magics):
+    @line_magic
+    def late(self, line): return 7
+"""
+
+
 def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
     """The notebook's stop button sends SIGINT in the middle of run()."""
 
