@@ -135,7 +135,7 @@ class Interruption:
     def _release(self, working: list[int], now: float) -> None:
         if not self._released:
             self._released = True
-            self._say(working, now, "The steward releases ranks that wait for others.")
+            self._say(working, now, "The world now releases ranks that wait for others.")
         with contextlib.suppress(DtrainError):
             self._steward.release(self._run.number)
 

@@ -64,7 +64,7 @@ def test_ranks_that_wait_for_others_are_released(scene):
 
     assert scene.steward.did == [(at, "release", (7,)) for at in (1, 3)]
     assert scene.notes == [
-        "Ranks 0-1 are still running 1 s after the interrupt. The steward releases ranks that wait for others."
+        "Ranks 0-1 are still running 1 s after the interrupt. The world now releases ranks that wait for others."
     ]
 
 
@@ -134,7 +134,7 @@ def test_ranks_that_have_ended_are_left_alone(scene):
     scene.run.unfinished = [1]
     scene.wait(1)
     assert scene.notes == [
-        "Rank 1 is still running 1 s after the interrupt. The steward releases ranks that wait for others."
+        "Rank 1 is still running 1 s after the interrupt. The world now releases ranks that wait for others."
     ]
     scene.run.unfinished = []
     asked = len(scene.ranks.asked)

@@ -58,7 +58,7 @@ def test_a_cell_that_swallows_the_interrupt_is_ended(world):
     until(lambda: notes.words)
     assert not cell.done
     assert (
-        "Ranks 0-2 are still running 1 s after the interrupt. The steward releases ranks that wait for others."
+        "Ranks 0-2 are still running 1 s after the interrupt. The world now releases ranks that wait for others."
         == notes.words[0]
     )
     assert cell.wait(20)
