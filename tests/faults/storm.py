@@ -315,7 +315,7 @@ class StormPlay:
         gone = {*died, *({self._last} if killed else ())}
         if first.name and not first.interrupt:
             fits = all(raised.get(rank) == first.name for rank in first.ranks)
-        elif first.ranks and first.ranks <= gone:
+        elif not first.name and first.ranks and first.ranks <= gone:
             fits = not sure & raised.keys() or bool(sure & died.keys())
         elif sure & (raised.keys() | died.keys()):
             fits = all(raised.get(rank) == first.name for rank in first.ranks) and bool(first.ranks)
