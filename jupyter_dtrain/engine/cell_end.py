@@ -216,8 +216,12 @@ class CellEnd:
         return any(self._plugins.is_released(one) for one in causes(exception))
 
     def lost_others(self, exception: BaseException) -> bool:
-        """Whether ``exception`` tells that a rank which was released, or has died, has ended a call."""
-        return self._is_released(exception) or any(words in words_of(exception) for words in echoes())
+        """Whether ``exception`` came out of a wait for ranks of which one was released, or has died."""
+        if self._is_released(exception):
+            return True
+        # Any connection may be reset; these words tell of a rank in a wait for ranks alone.
+        said = words_of(exception) if self._main_thread.waited_in(exception) else ""
+        return any(words in said for words in echoes())
 
     def _newcomers_note(self, exception: BaseException) -> list[str]:
         """Why a new rank lacks a variable, and how it gets one."""

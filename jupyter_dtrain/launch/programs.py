@@ -260,7 +260,7 @@ def _late(timeout: float, said: str) -> Unreached:
     words = first_words(said)
     return Unreached(
         "timed out",
-        f"There was no answer within {timeout:g} s{f', but these words: {words}' if words else '.'}",
+        f"There was no answer within {timeout:g} s.{f' Until then the program said: {words}' if words else ''}",
         "See whether that host is on and not overloaded, then try again.",
     )
 

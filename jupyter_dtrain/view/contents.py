@@ -86,7 +86,7 @@ def inventory_words(found: Mapping[int, Mapping[str, NamedValue] | None]) -> str
     if others:
         parts.append(f"{others}{' more' if models else ''} with a rank's own values")
     if unread:
-        parts.insert(0, f"{len(unread)} not read (in use by the running cell, or the time was over)")
+        parts.insert(0, f"{len(unread)} not read (in use by the running cell, or time ran out)")
     return "; ".join(parts)
 
 

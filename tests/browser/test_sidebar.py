@@ -21,11 +21,14 @@ for step in range(2000):
     jupyter_dtrain.log(loss=1 / (step + 1) + rank * 0.01, step=step)
     time.sleep(0.02)
 """
-SHORT = """%%distributed
-import time
+UNTIL = """%%distributed
+import os, time
 from jupyter_dtrain import log
 print("first", "words")
-for step in range(300): log(loss=1 / (step + 1), step=step); time.sleep(0.02)
+for step in range(10_000):
+    log(loss=1 / (step + 1), step=step)
+    time.sleep(0.02)
+    if os.path.exists({go!r}): break
 print("last", "words")
 """
 LOSSES = """%%distributed
@@ -53,7 +56,9 @@ def steps(panel) -> list[int]:
 @pytest.fixture(scope="module")
 def steered(browser, lab):
     """A page on which the tests below go on, one after the other: its notebook, and the world "steered"."""
-    lab.write("steered.ipynb", "1 + 1", TRAIN, SHORT, "%%distributed\nprint('kept', kept)")
+    lab.write(
+        "steered.ipynb", "1 + 1", TRAIN, UNTIL.format(go=str(lab.folder / "go")), "%%distributed\nprint('kept', kept)"
+    )
     page = lab.open(browser, "steered.ipynb", width=1300, height=1000)
     yield page
     page.close()
@@ -111,7 +116,7 @@ def test_the_panel_moves_while_the_kernel_is_busy_and_interrupts(steered):
     wait_idle(steered)
 
 
-def test_a_kernel_that_restarts_in_mid_run_leaves_run_and_panel_alone(steered):
+def test_a_kernel_that_restarts_in_mid_run_leaves_run_and_panel_alone(steered, lab):
     """The run goes on and ends well, under an orphaned world; a notebook that attaches is shown the whole of it."""
     panel = show(steered)
     world = panel.locator(".dtrain-world")
@@ -121,6 +126,7 @@ def test_a_kernel_that_restarts_in_mid_run_leaves_run_and_panel_alone(steered):
     steered.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     expect(world).to_contain_text("orphaned: the notebook steered.ipynb")
     expect(world.locator(".dtrain-state")).to_have_text(re.compile(r"run \d+"))
+    (lab.folder / "go").touch()
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
     attach(panel)

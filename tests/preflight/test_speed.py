@@ -54,7 +54,7 @@ def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, m
     began = time.monotonic()
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=0.8, interface=None)
 
-    assert found == "There was no answer within 0.8 s."
+    assert found.startswith("There was no answer within 0.8 s.")
     assert time.monotonic() - began < 5 + slack()
     until(job_is_gone)
     assert list(tmp_path.iterdir()) == []
@@ -63,6 +63,8 @@ def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, m
 def test_a_job_whose_daemons_hang_is_ended_here_and_on_the_hosts(server, tmp_path, monkeypatch):
     """They are stopped, as they hang at times where a rank aborts: neither mpiexec nor its ssh can end them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # The ranks do not end before their daemons are stopped.
+    monkeypatch.setattr(speed, "CODE", f"import time; time.sleep(4); {speed.CODE}")
     frozen = []
 
     def daemons():
@@ -79,6 +81,6 @@ def test_a_job_whose_daemons_hang_is_ended_here_and_on_the_hosts(server, tmp_pat
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=8, interface=None)
     thread.join()
 
-    assert found == "There was no answer within 8 s."
+    assert found.startswith("There was no answer within 8 s.")
     assert len(frozen) == 2
     assert wait_until_gone(str(tmp_path)) == []

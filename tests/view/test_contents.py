@@ -26,12 +26,12 @@ DRIFTED = {"model": lambda rank: NamedValue("Linear", parts=2, digest=f"{rank}")
         (MODEL | OWN | BATCH, "models and optimizers are the same; 3 with a rank's own values"),
         (DRIFTED | OWN, "model differs; 2 more with a rank's own values"),
         (DRIFTED, "model differs"),
-        (UNREAD, "1 not read (in use by the running cell, or the time was over)"),
+        (UNREAD, "1 not read (in use by the running cell, or time ran out)"),
         (
             UNREAD | {"size": MODEL["size"]},
-            "1 not read (in use by the running cell, or the time was over); the others are the same",
+            "1 not read (in use by the running cell, or time ran out); the others are the same",
         ),
-        (UNREAD | OWN, "1 not read (in use by the running cell, or the time was over); 2 with a rank's own values"),
+        (UNREAD | OWN, "1 not read (in use by the running cell, or time ran out); 2 with a rank's own values"),
     ],
 )
 def test_a_model_that_differs_is_told_apart_from_values_of_each_rank(made, words):
