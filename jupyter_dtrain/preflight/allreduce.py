@@ -1,7 +1,7 @@
 """Times all-reduces between machines. Runs as the ranks of a small MPI job with one rank on each host.
 
-Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. One
-that raises tells its error first.
+Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. It
+tells its error first, or where it waits.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+SOONER: Final = 2
+"""Seconds before its end at which a rank tells where it waits."""
 SMALL: Final = 8
 """Bytes of the all-reduce that shows latency."""
 SMALL_ROUNDS: Final = 50
@@ -59,18 +62,33 @@ def time_pair(comm: MPI.Comm) -> dict[str, float]:
 
 def main() -> None:
     """Time all pairs, then all ranks together; rank 0 tells the answer. Arguments: nonce, seconds."""
-    signal.alarm(int(sys.argv[2]))
+    seconds = int(sys.argv[2])
+    signal.alarm(seconds)
     from mpi4py import MPI
 
+    rank, thread = MPI.COMM_WORLD.rank, threading.get_ident()
+
+    def late() -> None:
+        where = place(traceback.extract_stack(sys._current_frames()[thread]))  # noqa: SLF001 — the only way to it
+        tell("failed", {"rank": rank, "why": f"was not at its end after {seconds - SOONER} s {where}"})
+
+    # MPI's words on the end of a job are longer than a finding, and would stand in place of these.
+    watch = threading.Timer(seconds - SOONER, late)
+    watch.daemon = True
+    watch.start()
     try:
         run(MPI.COMM_WORLD)
     except BaseException as error:  # noqa: BLE001 — told, and the job ends
-        # What MPI says of its end is longer than a finding, and would stand in place of the error.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})"
-        tell("failed", {"rank": MPI.COMM_WORLD.rank, "why": why})
+        where = place(traceback.extract_tb(error.__traceback__))
+        tell("failed", {"rank": rank, "why": f"raised {type(error).__name__}: {error} {where}"})
         # The others would wait for this rank.
         MPI.COMM_WORLD.Abort(1)
+    watch.cancel()
+
+
+def place(frames: traceback.StackSummary) -> str:
+    """Where the innermost of ``frames`` is, in words."""
+    return f"(in {frames[-1].name}, line {frames[-1].lineno}: {frames[-1].line})"
 
 
 def tell(kind: str, answer: dict[str, Any]) -> None:
@@ -83,11 +101,12 @@ def run(world: MPI.Intracomm) -> None:
     """The work of one rank."""
     mine: list[dict[str, Any]] = []
     for one in pairs(world.size):
-        for pair in one:
-            if world.rank in pair:
-                comm = world.Create_group(world.group.Incl(pair))
-                mine.append({"pair": pair, **time_pair(comm)})
-                comm.Free()
+        pair = next((pair for pair in one if world.rank in pair), (world.rank, world.rank))
+        # Create_group() would ask only the pair, but goes through Open MPI's daemons.
+        comm = world.Split(pair[0])
+        if comm.size > 1:
+            mine.append({"pair": pair, **time_pair(comm)})
+        comm.Free()
         world.Barrier()
     everyone = time_pair(world)
     told = world.gather([entry for entry in mine if entry["pair"][0] == world.rank])

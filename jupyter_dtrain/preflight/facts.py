@@ -180,7 +180,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     rank: int
     why: str
-    """Its error, and where it was raised."""
+    """What became of that rank, in words that follow its name."""
 
 
 Examined = dict[str, Facts | Unreached]

@@ -65,7 +65,7 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
         return msgspec.json.decode(told["speeds"], type=readable(Speeds))
     if "failed" in told:
         failure = msgspec.json.decode(told["failed"], type=readable(Failure))
-        return f"the rank on {hosts[failure.rank]} raised {failure.why}"
+        return f"the rank on {hosts[failure.rank]} {failure.why}"
     # MPI says the cause first, then how the job ended.
     return first_words(done.errors or done.output) or f"mpiexec ended with exit code {done.code}"
 
