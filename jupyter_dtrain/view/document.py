@@ -21,7 +21,19 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, Sample
-from jupyter_dtrain.core.metrics import Columns, RankSteps, Slow, Speed, StepTime, is_loss, is_main, slowest, speed
+from jupyter_dtrain.core.metrics import (
+    Columns,
+    RankSteps,
+    Slow,
+    Speed,
+    StepTime,
+    is_loss,
+    is_main,
+    newest_points,
+    newest_value,
+    slowest,
+    speed,
+)
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 
@@ -142,6 +154,8 @@ class LastPart(msgspec.Struct, frozen=True):
 
     ranks: list[int]
     values: str
+    value: str | UnsetType = UNSET
+    """The metric's last value, the mean over the ranks that have come as far as any; older files lack it."""
 
 
 class BadPoint(msgspec.Struct, frozen=True, array_like=True):
@@ -436,7 +450,8 @@ def _each(name: str, ranks: Mapping[int, Columns], points: int) -> MetricPart:
 
 def _together(name: str, ranks: Mapping[int, Columns], room: float) -> MetricPart:
     """A metric as a band over all ranks."""
-    last = {rank: columns.values[-1] for rank, columns in sorted(ranks.items()) if columns.values}
+    newest = newest_points(ranks)
+    last, value = {rank: newest[rank][1] for rank in sorted(newest)}, newest_value(newest) or 0.0
     room -= len(last) * _POINT + 400
     buckets = max(20, min(_BUCKETS, int(room * 0.6 / (2 * _POINT))))
     band = band_of({rank: columns.thinned(4 * buckets) for rank, columns in ranks.items()}, buckets)
@@ -451,7 +466,7 @@ def _together(name: str, ranks: Mapping[int, Columns], room: float) -> MetricPar
         name,
         [_line(rank, ranks[rank], points) for rank in farthest(last)],
         _packed_band(band),
-        LastPart(list(last), _floats(array("d", last.values()))),
+        LastPart(list(last), _floats(array("d", last.values())), _floats(array("d", [value]))),
         bad[:_BAD],
     )
 

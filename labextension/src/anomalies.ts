@@ -1,10 +1,7 @@
 /** Finds ranks whose values differ from the others'. */
 
 import type { Column } from "./column";
-import type { Metric } from "./model";
-
-/** The newest points of a series, whose mean counts as its current value. */
-const WINDOW = 20;
+import { type Metric, WINDOW } from "./model";
 
 /** A rank is an outlier if it is this many times the usual spread away from the median. */
 const FAR = 6;
@@ -27,7 +24,7 @@ export function outliers(metric: Metric): Map<number, string> {
   const nows: Now[] = [];
   // In a saved run of many ranks only some have points, thinned: a mean of theirs compares to no last value.
   const some = metric.columns.size < last.size;
-  const since = some ? -Infinity : windowOf(metric);
+  const since = some ? -Infinity : metric.since;
   for (const [rank, value] of last) {
     if ((metric.columns.get(rank)?.lastStep ?? Infinity) < since) continue;
     const now = nowOf(some ? undefined : metric.columns.get(rank), rank, value);
@@ -44,12 +41,6 @@ export function outliers(metric: Metric): Map<number, string> {
   }
   // If half of the ranks or more differ, the data cannot say which of them are wrong.
   return found.size * 2 >= last.size ? new Map<number, string>() : found;
-}
-
-/** The step at which the newest points of the rank begin that is furthest ahead. */
-function windowOf({ columns }: Metric): number {
-  const furthest = [...columns.values()].reduce((one, other) => (other.lastStep > one.lastStep ? other : one));
-  return furthest.steps[Math.max(0, furthest.length - WINDOW)]!;
 }
 
 function nowOf(column: Column | undefined, rank: number, value: number): Now | null {

@@ -29,6 +29,8 @@ export interface ChartOptions {
   range: Range | null;
   /** Steps that are marked, and why. */
   marks: readonly Mark[];
+  /** Whether the run has ended. */
+  ended: boolean;
 }
 
 export class Chart {
@@ -43,7 +45,7 @@ export class Chart {
   private drawn = "";
   private lines: number[] = [];
   private metric: Metric;
-  private options: ChartOptions = { shown: new Set(), smoothing: 0, range: null, marks: [] };
+  private options: ChartOptions = { shown: new Set(), smoothing: 0, range: null, marks: [], ended: false };
   private cursor: number | null = null;
   private theme: Theme;
 
@@ -85,6 +87,7 @@ export class Chart {
       options.smoothing,
       options.range?.join() ?? "",
       options.marks.map((mark) => mark.step).join(),
+      options.ended,
       [...options.shown].join(),
       this.log,
       this.theme.dark,
@@ -275,9 +278,8 @@ export class Chart {
   /** Show the newest values and any warnings beside the metric's name. */
   private showValue(): void {
     const { metric } = this;
-    const finite = [...metric.last.values()].filter((value) => Number.isFinite(value));
-    const mean = finite.reduce((sum, value) => sum + value, 0) / Math.max(1, finite.length);
-    setText(this.value, finite.length > 0 ? number(mean) : "");
+    const value = metric.value(this.options.ended);
+    setText(this.value, value === null ? "" : number(value));
     const notes = new Map<string, number[]>();
     for (const [rank, words] of outliers(metric)) notes.set(words, [...(notes.get(words) ?? []), rank]);
     const words = [...notes].map(([what, ranks]) =>
@@ -301,7 +303,7 @@ export class Chart {
     setAttribute(
       this.frame,
       "aria-label",
-      `${metric.name} over ${where}, mean now ${number(mean)}${warning === "" ? "" : `. ${words.join("; ")}`}. ` +
+      `${metric.name} over ${where}, mean ${this.options.ended ? "at the end" : "now"} ${value === null ? "unknown" : number(value)}${warning === "" ? "" : `. ${words.join("; ")}`}. ` +
         "Arrow keys read values, plus and minus zoom, 0 shows all steps.",
     );
   }

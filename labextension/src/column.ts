@@ -2,7 +2,7 @@
  * The points of one metric on one rank, in logging order, in typed arrays that grow.
  *
  * A column holds at most `room` points. When it is full, it keeps three of each four points at most: the lowest, the
- * highest, and the first that is NaN or infinite.
+ * highest, and the first that is NaN or infinite; and it keeps the newest point.
  */
 export class Column {
   steps = new Float64Array(64);
@@ -106,7 +106,9 @@ export class Column {
           if (high < 0 || value > this.values[high]!) high = index;
         }
       }
-      const chosen = [...new Set([low, high, nonFinite])].filter((index) => index >= 0).sort((a, b) => a - b);
+      // The newest point stays: a chart shows its value, and which rank is how far.
+      const newest = end === this.length ? end - 1 : -1;
+      const chosen = [...new Set([low, high, nonFinite, newest])].filter((index) => index >= 0).sort((a, b) => a - b);
       chosen.forEach(keep);
     }
     this.length = kept;

@@ -95,6 +95,8 @@ export interface BandPart {
 export interface LastPart {
   ranks: number[];
   values: string;
+  /** The metric's last value, the mean over the ranks that have come as far as any; older files lack it. */
+  value?: string;
 }
 
 /** A point that is no number. */

@@ -84,11 +84,15 @@ export interface Band {
   high: Float32Array;
 }
 
+/** The newest points of a series, whose mean counts as its current value. */
+export const WINDOW = 20;
+
 export class Metric {
   columns = new Map<number, Column>();
   /** Statistics over all ranks; set if their points were thinned or left out. */
   band: Band | null = null;
   private lasts: Map<number, number> | null = null;
+  private lastMean: number | null = null;
   private bad: NonFinite[] = [];
 
   constructor(readonly name: string) {}
@@ -103,9 +107,10 @@ export class Metric {
   }
 
   /** Set the band. `rest` has the newest and the NaN or infinite values if some ranks' points are missing. */
-  setBand(band: Band, rest: { last: Map<number, number>; bad: NonFinite[] } | null): void {
+  setBand(band: Band, rest: { last: Map<number, number>; mean?: number; bad: NonFinite[] } | null): void {
     this.band = band;
     this.lasts = rest === null ? null : rest.last;
+    this.lastMean = rest?.mean ?? null;
     this.bad = rest === null ? [] : rest.bad;
   }
 
@@ -115,6 +120,31 @@ export class Metric {
     const found = new Map<number, number>();
     for (const [rank, column] of this.columns) if (column.length > 0) found.set(rank, column.last);
     return found;
+  }
+
+  /** The step at which the newest points of the rank begin that is furthest ahead; -Infinity without points. */
+  get since(): number {
+    const furthest = this.furthest;
+    return furthest === undefined ? -Infinity : furthest.steps[Math.max(0, furthest.length - WINDOW)]!;
+  }
+
+  private get furthest(): Column | undefined {
+    const found = [...this.columns.values()].filter((column) => column.length > 0);
+    return found.length === 0 ? undefined : found.reduce((one, other) => (other.lastStep > one.lastStep ? other : one));
+  }
+
+  /**
+   * The value that stands for the metric; null without points.
+   *
+   * When the run has ended it is the mean over the ranks that have come as far as any, as in lists of runs and in
+   * `show`. While it runs, ranks send their points one after the other: then it is the mean over those that are about
+   * as far, or it would jump from one rank's value to another's.
+   */
+  value(ended: boolean): number | null {
+    if (this.lasts !== null) return this.lastMean ?? meanOf([...this.lasts.values()]);
+    const since = ended ? (this.furthest?.lastStep ?? NaN) : this.since;
+    const columns = [...this.columns.values()].filter((column) => column.length > 0 && column.lastStep >= since);
+    return meanOf(columns.map((column) => column.last));
   }
 
   /** The NaN or infinite values, ordered by step. */
@@ -128,6 +158,10 @@ export class Metric {
     }
     return found.sort((one, other) => one.step - other.step);
   }
+}
+
+function meanOf(values: readonly number[]): number | null {
+  return values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
 /** Whether a metric is shown first: all but learning rates, gradient norms and speeds. */
@@ -253,6 +287,7 @@ export class RunModel {
             ? null
             : {
                 last: new Map(last.ranks.map((rank, index) => [rank, values[index] ?? NaN])),
+                ...(last.value === undefined ? {} : { mean: decodeFloats(last.value)[0]! }),
                 bad: (part.bad ?? []).map(([rank, step, kind]) => ({ rank, step, kind })),
               },
         );

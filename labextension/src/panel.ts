@@ -225,7 +225,13 @@ export class RunPanel {
     const left = model.leftOut > 0 ? `; ${count(model.leftOut)} only in Run.metrics` : "";
     setText(this.more.firstElementChild!, `${count(rest.length)} more: ${names}${left}`);
     if (this.more.open) this.arrangeCharts(this.side, rest);
-    const options = { shown: this.shown, smoothing: this.smoothing, range: this.range, marks: model.marks };
+    const options = {
+      shown: this.shown,
+      smoothing: this.smoothing,
+      range: this.range,
+      marks: model.marks,
+      ended: model.outcome !== "running",
+    };
     const visible = this.more.open ? [...front, ...rest] : front;
     this.drawPipelines();
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);

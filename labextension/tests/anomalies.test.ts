@@ -42,7 +42,47 @@ describe("a rank that differs from the others", () => {
   });
 });
 
+describe("the value of a metric", () => {
+  const ended = (...columns: [step: number, value: number][]): Metric => {
+    const found = new Metric("loss");
+    columns.forEach(([step, value], rank) => {
+      found.column(rank, 1000).append([step - 1, step], [9, value]);
+    });
+    return found;
+  };
+
+  it("is that of the ranks at the newest step, as in lists of runs", () => {
+    expect(ended([143, 1], [144, 2], [143, 1], [144, 4]).value(true)).toBe(3);
+    expect(ended([60, 7], [60, NaN]).value(true)).toBeNaN();
+    expect(new Metric("loss").value(true)).toBeNull();
+  });
+
+  it("is that of all ranks about as far while points are still on their way, but of no lost one", () => {
+    expect(ended([143, 1], [144, 2], [143, 1], [144, 4]).value(false)).toBe(2);
+    const lost = metric(1, 1, 1, 9);
+    const on = Array.from({ length: 60 }, (_, more) => 40 + more);
+    for (const rank of [0, 1, 2]) {
+      lost.column(rank, 1000).append(
+        on,
+        on.map(() => 0.5),
+      );
+    }
+    expect(lost.value(false)).toBe(0.5);
+  });
+});
+
 describe("a saved run of many ranks", () => {
+  it("has the value that Python saved with it", () => {
+    const found = metric(1, 2);
+    const none = new Float32Array();
+    const band = { steps: none, mean: none, low: none, high: none };
+    const last = new Map([1, 2, 3].map((value, rank) => [rank, value]));
+    found.setBand(band, { last, mean: 3, bad: [] });
+    expect(found.value(true)).toBe(3);
+    found.setBand(band, { last, bad: [] });
+    expect(found.value(true)).toBe(2);
+  });
+
   it("has no outlier only because a few ranks have points", () => {
     const found = metric(0.1, 0.1);
     found.column(0, 1000).append([40], [0.1]);

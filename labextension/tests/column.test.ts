@@ -22,6 +22,7 @@ describe("a column", () => {
         values.slice(first, first + 500).map((_, index) => first + index),
         values.slice(first, first + 500),
       );
+      expect([column.lastStep, column.last]).toEqual([first + 499, Math.fround(values[first + 499]!)]);
     }
     const kept = [...column.values.subarray(0, column.length)];
     expect(column.length).toBeLessThanOrEqual(1500);

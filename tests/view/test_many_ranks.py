@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 import time
 from array import array
 
@@ -22,7 +24,7 @@ from jupyter_dtrain.core.events import (
     Started,
     Totals,
 )
-from jupyter_dtrain.core.metrics import Columns, Slow, pack
+from jupyter_dtrain.core.metrics import Columns, Slow, newest_points, newest_value, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import Rank, World, count_ranks, parse_ranks
 from jupyter_dtrain.magics import worlds
@@ -79,6 +81,9 @@ def test_the_saved_document_keeps_its_limit_and_its_metrics(ended):
     assert kept["nodes"] == [f"gpu{node}" for node in range(128)]
     assert {part["name"] for part in kept["metrics"]} == {"loss", "lr", "tokens/s"}
     assert "left_out" not in kept or kept["left_out"] == 0
+    (loss,) = (part for part in kept["metrics"] if part["name"] == "loss")
+    [value] = struct.unpack("<f", base64.b64decode(loss["last"]["value"]))
+    assert value == pytest.approx(newest_value(newest_points(ended.metrics["loss"])), rel=1e-6)
     assert 77 in [line[0] for part in kept["metrics"] for line in part["series"]]
     assert len(saved["image/svg+xml"]) < 200_000
 
