@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -25,19 +26,36 @@ def awaits_ranks(function: _Function) -> _Function:
     return function
 
 
-@awaits_ranks
 def arrive(
-    call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta, released: Callable[[], bool]
+    call: str, store: Any, rank: int, ranks: Collection[int], timeout: timedelta, released: Callable[[], bool]
 ) -> None:
     """Announce in ``store`` that ``rank`` is here, and wait until all ``ranks`` are.
+
+    A rank whose wait ends otherwise, as by an interrupt, takes its announcement back: one that came later would take it
+    for present, and wait for it in native code.
 
     ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
     :class:`TimeoutError` after ``timeout``; both name the missing ranks.
     """
     store.set(f"here/{rank}", "1")
+    try:
+        _await(call, store, ranks, timeout, released)
+    except BaseException:
+        with contextlib.suppress(Exception):  # a store of the user's own may not be able to
+            store.delete_key(f"here/{rank}")
+        raise
+
+
+@awaits_ranks
+def _await(call: str, store: Any, ranks: Collection[int], timeout: timedelta, released: Callable[[], bool]) -> None:
+    def absent(among: Iterable[int]) -> list[int]:
+        return [other for other in among if not store.check([f"here/{other}"])]
+
     deadline = time.monotonic() + timeout.total_seconds()
     missing = list(ranks)
-    while missing := [other for other in missing if not store.check([f"here/{other}"])]:
+    while not store.check([f"here/{other}" for other in ranks]):
+        # Only those that were missing, unless one has left again.
+        missing = absent(missing) or absent(ranks)
         # Raise and sleep here: the hang detector recognises the wait by this function's frame.
         if end := end_of_wait(call, missing, deadline, timeout.total_seconds(), released):
             raise end

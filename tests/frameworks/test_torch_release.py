@@ -74,6 +74,46 @@ def test_one_raises_while_others_are_in_backward(training, victim):
     run(training, "model.module.load_state_dict(before); del fresh")
 
 
+def test_a_rank_that_comes_to_a_set_up_after_stop_hears_who_has_left(torch_three, meeting):
+    """The others were there, and have left: it waits as for ranks that do not come, in Python and not in gloo."""
+    run(
+        torch_three,
+        "import os, time, torch, torch.distributed as dist\nfrom pathlib import Path\nrank = int(os.environ['RANK'])\n"
+        "dist.is_initialized() and dist.destroy_process_group()",
+    )
+    code = f"""
+if rank == 0:
+    try:
+        while True:
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        # Until the others have taken theirs.
+        while len(list(Path({str(meeting)!r}).iterdir())) < 2:
+            time.sleep(0.01)
+try:
+    dist.init_process_group()
+finally:
+    (Path({str(meeting)!r}) / str(rank)).touch()
+"""
+    before = pids(torch_three)
+    cell = torch_three.run(code, wait=False, view=None)
+    # They have announced themselves when they wait for rank 0.
+    until(lambda: waiting(torch_three) == {1: "init_process_group", 2: "init_process_group"})
+    torch_three.interrupt()
+
+    assert cell.wait(PATIENCE)
+    assert cell.outcomes == {0: "error", 1: "interrupted", 2: "interrupted"}
+    assert cell.errors[0].evalue == "init_process_group: ranks 1-2 did not arrive."
+    assert before == pids(torch_three)
+    assert same(3.0) == values(run(torch_three, f"dist.is_initialized() or dist.init_process_group(); {ADD}"))
+
+
+def waiting(session):
+    """The calls in which ranks wait, by rank."""
+    found = session.stacks()
+    return {rank: stack.waits.call for rank, stack in found.items() if stack is not None and stack.waits is not None}
+
+
 def test_one_raises_while_others_are_in_a_collective(training):
     """Some ranks come there long after, and some do not give up at the first time."""
     code = """

@@ -30,7 +30,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -321,7 +321,7 @@ class TorchGroups:
         finally:
             self._arriving = False
 
-    def _arrive(self, call: str, store: Any, rank: int, ranks: Iterable[int], timeout: timedelta) -> None:
+    def _arrive(self, call: str, store: Any, rank: int, ranks: Collection[int], timeout: timedelta) -> None:
         self._arriving = True
         try:
             arrive(call, store, rank, ranks, timeout, lambda: self._released)
