@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import websocket
+from jupyter_server.services.kernels.connection.base import deserialize_binary_message
 
 from tests.magics.notebook import Cell
 
@@ -91,7 +92,7 @@ class Server:
                 text = self._socket.recv()
                 if not text:
                     return
-                message = json.loads(text)
+                message = json.loads(text) if isinstance(text, str) else deserialize_binary_message(text)
                 with self._changed:
                     cell = self._cells.get(message["parent_header"].get("msg_id", ""))
                     if cell is not None and message["channel"] == "iopub":
