@@ -32,8 +32,10 @@ for step in range(10_000):
 print("last", "words")
 """
 LOSSES = """%%distributed
+import os
 from jupyter_dtrain import log  # {scale}
-for step in range(50): log(loss={scale} / (step + 1), step=step)
+steps = 50 + int(os.environ["RANK"])
+for step in range(steps): log(loss={scale} / (step + 1), step=step)
 """
 BUSY = "() => [...document.querySelectorAll('.jp-InputPrompt')].some((one) => one.textContent.includes('*'))"
 """The prompt shows it. The kernel's status does not: it is idle whenever another of its threads gets a request."""
@@ -196,6 +198,11 @@ def look_at_stored_runs(page: Page, panel) -> None:
     search = panel.get_by_role("searchbox", name="Search runs")
     search.fill("looked")
     expect(history.locator("[data-outcome]")).to_have_text(["interrupted", "ok", "ok"])
+    # Rank 1 made a step more: the chart in the cell, the sidebar's and the list have its value alone.
+    for scale, chart in zip((1, 2), page.locator(".jp-OutputArea .dtrain-chart").all(), strict=False):
+        last = f"{scale / 51:.4g}"
+        expect(chart.locator(".dtrain-value")).to_have_text(last)
+        expect(history.get_by_role("button").filter(has_text=f"log(loss={scale} /")).to_contain_text(f"loss {last}")
     tab = page.get_by_role("region", name="Runs", exact=True)
     shown = tab.get_by_role("list", name="Legend").get_by_role("button")
     for scale in (1, 2):
