@@ -31,14 +31,14 @@ def arrive(
 ) -> None:
     """Announce in ``store`` that ``rank`` is here, and wait until all ``ranks`` are.
 
-    A rank whose wait ends otherwise, as by an interrupt, takes its announcement back: one that came later would take it
-    for present, and wait for it in native code.
+    If the wait ends in any other way, such as by an interrupt, the rank takes its announcement back: one that came
+    later would think it present, and wait for it in native code.
 
     ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
     :class:`TimeoutError` after ``timeout``; both name the missing ranks.
     """
-    store.set(f"here/{rank}", "1")
     try:
+        store.set(f"here/{rank}", "1")
         _await(call, store, ranks, timeout, released)
     except BaseException:
         with contextlib.suppress(Exception):  # a store of the user's own may not be able to
@@ -56,6 +56,8 @@ def _await(call: str, store: Any, ranks: Collection[int], timeout: timedelta, re
     while not store.check([f"here/{other}" for other in ranks]):
         # Only those that were missing, unless one has left again.
         missing = absent(missing) or absent(ranks)
+        if not missing:  # the last one came just now
+            continue
         # Raise and sleep here: the hang detector recognises the wait by this function's frame.
         if end := end_of_wait(call, missing, deadline, timeout.total_seconds(), released):
             raise end

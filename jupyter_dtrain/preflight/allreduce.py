@@ -1,7 +1,7 @@
 """Times all-reduces between machines. Runs as the ranks of a small MPI job with one rank on each host.
 
-Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. It
-tells its error first, or where it waits.
+Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. It first
+tells its error or, once MPI is up, the line at which it waits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def time_pair(comm: MPI.Comm) -> dict[str, float]:
 
 def main() -> None:
     """Time all pairs, then all ranks together; rank 0 tells the answer. Arguments: nonce, seconds."""
-    seconds = int(sys.argv[2])
+    seconds, began = int(sys.argv[2]), time.monotonic()
     signal.alarm(seconds)
     from mpi4py import MPI
 
@@ -70,29 +70,31 @@ def main() -> None:
 
     def late() -> None:
         where = place(traceback.extract_stack(sys._current_frames()[thread]))  # noqa: SLF001 — the only way to it
-        tell("failed", {"rank": rank, "why": f"was not at its end after {seconds - SOONER} s {where}"})
+        tell("late", {"rank": rank, "why": where})
 
     # MPI's words on the end of a job are longer than a finding, and would stand in place of these.
-    watch = threading.Timer(seconds - SOONER, late)
+    watch = threading.Timer(max(0.0, began + seconds - SOONER - time.monotonic()), late)
     watch.daemon = True
     watch.start()
     try:
         run(MPI.COMM_WORLD)
     except BaseException as error:  # noqa: BLE001 — told, and the job ends
+        watch.cancel()
         where = place(traceback.extract_tb(error.__traceback__))
-        tell("failed", {"rank": rank, "why": f"raised {type(error).__name__}: {error} {where}"})
+        tell("failed", {"rank": rank, "why": f"{type(error).__name__}: {error} (in {where})"})
         # The others would wait for this rank.
         MPI.COMM_WORLD.Abort(1)
     watch.cancel()
 
 
 def place(frames: traceback.StackSummary) -> str:
-    """Where the innermost of ``frames`` is, in words."""
-    return f"(in {frames[-1].name}, line {frames[-1].lineno}: {frames[-1].line})"
+    """Where the innermost of ``frames`` is that has a source: mpi4py's own have none."""
+    one = next((frame for frame in reversed(frames) if frame.line), frames[-1])
+    return f"{one.name}, line {one.lineno}: {one.line}"
 
 
 def tell(kind: str, answer: dict[str, Any]) -> None:
-    """Print the line with the answer: ``speeds``, or with the reason why there is none: ``failed``."""
+    """Print a line with the answer, ``speeds``, or with why there is none: ``failed``, or ``late`` near the end."""
     sys.stdout.write(f"\n{sys.argv[1]} {kind} {json.dumps(answer)}\n")
     sys.stdout.flush()
 

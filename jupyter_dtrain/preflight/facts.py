@@ -175,12 +175,12 @@ class Speeds(msgspec.Struct, frozen=True):
     """Seconds of a large all-reduce over all hosts."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, order=True):
     """What a rank of :mod:`.allreduce` tells where it has no answer."""
 
     rank: int
     why: str
-    """What became of that rank, in words that follow its name."""
+    """Its error and where it was raised, or where the rank waits."""
 
 
 Examined = dict[str, Facts | Unreached]

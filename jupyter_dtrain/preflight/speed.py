@@ -20,13 +20,13 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.programs import Unreached, first_words, run_here
 
-from .allreduce import LARGE
+from .allreduce import LARGE, SOONER
 from .facts import Failure, Speeds
 from .reach import Reach
 from .scene import Finding, Scene, name_some
 
-MARGIN: Final = 3.0
-"""Seconds that the job has to end after its ranks have."""
+SHARE: Final = 2 / 3
+"""The part of the time that each rank has; the rest is for the job's start and its end."""
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons, which remove their folders, when its time is over."""
 SLOW: Final = 0.5
@@ -56,16 +56,25 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
         # An mpiexec that is ended while it starts leaves its folder at times: it goes with this one.
         job += ["--prtemca", "prte_local_tmpdir_base", folder]
         job += ["--mca", "btl_tcp_if_include", interface] if interface else []
-        ranks = [python, "-c", CODE, nonce, str(int(timeout - MARGIN))]
+        seconds = max(1, int(timeout * SHARE))
+        ranks = [python, "-c", CODE, nonce, str(seconds)]
         done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)
     if isinstance(done, Unreached):
         return done.reason
-    told = {kind: value for begin, kind, value in map(_parts, done.output.splitlines()) if begin == nonce}
-    if "speeds" in told:
-        return msgspec.json.decode(told["speeds"], type=readable(Speeds))
-    if "failed" in told:
-        failure = msgspec.json.decode(told["failed"], type=readable(Failure))
-        return f"the rank on {hosts[failure.rank]} {failure.why}"
+    told: dict[str, list[str]] = {"speeds": [], "failed": [], "late": []}
+    for begin, kind, value in map(_parts, done.output.splitlines()):
+        if begin == nonce and kind in told:
+            told[kind].append(value)
+    if told["speeds"]:
+        return msgspec.json.decode(told["speeds"][0], type=readable(Speeds))
+    failed, late = (
+        [msgspec.json.decode(value, type=readable(Failure)) for value in told[kind]] for kind in ("failed", "late")
+    )
+    if failed:
+        return f"the rank on {hosts[failed[0].rank]} raised {failed[0].why}"
+    if late:
+        places = [f"the rank on {hosts[one.rank]} in {one.why}" for one in sorted(late)]
+        return f"its ranks had not ended after {max(0, seconds - SOONER)} s: {name_some(places)}"
     # MPI says the cause first, then how the job ended.
     return first_words(done.errors or done.output) or f"mpiexec ended with exit code {done.code}"
 

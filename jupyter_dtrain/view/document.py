@@ -451,7 +451,7 @@ def _each(name: str, ranks: Mapping[int, Columns], points: int) -> MetricPart:
 def _together(name: str, ranks: Mapping[int, Columns], room: float) -> MetricPart:
     """A metric as a band over all ranks."""
     newest = newest_points(ranks)
-    last, value = {rank: newest[rank][1] for rank in sorted(newest)}, newest_value(newest) or 0.0
+    last, value = {rank: newest[rank][1] for rank in sorted(newest)}, newest_value(newest)
     room -= len(last) * _POINT + 400
     buckets = max(20, min(_BUCKETS, int(room * 0.6 / (2 * _POINT))))
     band = band_of({rank: columns.thinned(4 * buckets) for rank, columns in ranks.items()}, buckets)
@@ -466,7 +466,9 @@ def _together(name: str, ranks: Mapping[int, Columns], room: float) -> MetricPar
         name,
         [_line(rank, ranks[rank], points) for rank in farthest(last)],
         _packed_band(band),
-        LastPart(list(last), _floats(array("d", last.values())), _floats(array("d", [value]))),
+        LastPart(
+            list(last), _floats(array("d", last.values())), UNSET if value is None else _floats(array("d", [value]))
+        ),
         bad[:_BAD],
     )
 

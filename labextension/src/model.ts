@@ -84,7 +84,7 @@ export interface Band {
   high: Float32Array;
 }
 
-/** The newest points of a series, whose mean counts as its current value. */
+/** How many of a series' newest points count as current. */
 export const WINDOW = 20;
 
 export class Metric {
@@ -122,7 +122,7 @@ export class Metric {
     return found;
   }
 
-  /** The step at which the newest points of the rank begin that is furthest ahead; -Infinity without points. */
+  /** The step of the first current point of the rank that is furthest ahead; -Infinity without points. */
   get since(): number {
     const furthest = this.furthest;
     return furthest === undefined ? -Infinity : furthest.steps[Math.max(0, furthest.length - WINDOW)]!;
@@ -138,7 +138,7 @@ export class Metric {
    *
    * When the run has ended it is the mean over the ranks that have come as far as any, as in lists of runs and in
    * `show`. While it runs, ranks send their points one after the other: then it is the mean over those that are about
-   * as far, or it would jump from one rank's value to another's.
+   * as far, or it would jump from one rank's value to another's. A document that lacks ranks brings its value along.
    */
   value(ended: boolean): number | null {
     if (this.lasts !== null) return this.lastMean ?? meanOf([...this.lasts.values()]);

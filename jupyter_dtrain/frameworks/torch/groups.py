@@ -331,14 +331,14 @@ class TorchGroups:
     # Releasing.
 
     def release(self) -> None:
-        """Make every present and later wait in a group raise. Call it on the control thread."""
+        """Make every present and later wait in a group raise, but for one that gloo loses. Call it on any thread."""
         self._released = True
         self._abort_devices()
         # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
         # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
-        # Not if it begins to send after a connection has ended and before gloo's own thread has seen that: the send is
-        # queued without an error (Pair::write), and Pair::signalException passes over unbound buffers in that queue
-        # (gloo, April 2026). Seen where a stopped rank goes on, once in 70 times on a busy machine.
+        # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
+        # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
+        # in that queue (gloo, April 2026). Seen where a stopped rank goes on, once in 70 times on a busy machine.
         for one in list(self._kept):
             if _lives(one.group):
                 end_connections(one.open())
