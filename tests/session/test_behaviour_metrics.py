@@ -250,9 +250,9 @@ many = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in ra
 while True: time.sleep(0.05)
 """
     cell = begin(world, code, ranks=0)
-    sample = until(lambda: (one := cell.samples.get(0)) and one.workers and one.cpu > 10 and one)
+    # At first there may be three: the service is a copy of the rank before it is a program of its own.
+    sample = until(lambda: (one := cell.samples.get(0)) and one.workers == 2 and one.cpu > 10 and one)
     world.interrupt()
     cell.wait(20)
 
-    assert sample.workers == 2
     assert sample.workers_rss > 1 << 20
