@@ -329,18 +329,22 @@ class Interrupts:
     def restored(self, error: BaseException | None) -> BaseException | None:
         """``error``, or the interrupt that native code has made it of, with the place where it reached the cell.
 
-        pybind11 raises an error of its own where a signal arrives while it makes a Python exception. And a call may
-        fail before Python handles the signal, as where MPI was released: then the signal falls into the code that
-        deals with that failure, and the place is that of the failure.
+        pybind11 raises an error of its own where a signal arrives while it makes a Python exception. So does Python
+        where a built-in function gives a result in spite of the interrupt that it met (TensorFlow reads arrays so). And
+        a call may fail before Python handles the signal, as where MPI was released: then the signal falls into the code
+        that deals with that failure, and the place is that of the failure.
         """
         if not self.requested or error is None:
             return error
         if type(error) in (KeyboardInterrupt, CellStopped) and not self._met_cell(error):
             failed = next(filter(self._met_cell, causes(error)), None)
             return error if failed is None else error.with_traceback(trace_of(failed))
+        words = error.args[0] if error.args and type(error.args[0]) is str else ""
+        if type(error) is SystemError and words.endswith("returned a result with an exception set"):
+            met = next((one for one in causes(error) if type(one) in (KeyboardInterrupt, CellStopped)), None)
+            return error if met is None else met.with_traceback(error.__traceback__)
         if type(error) is not RuntimeError:
             return error
-        words = error.args[0] if error.args and type(error.args[0]) is str else ""
         for kind in (KeyboardInterrupt, CellStopped):
             if words.startswith("pybind11::error_already_set: ") and f" REPLACED BY {kind.__name__}:" in words:
                 return kind().with_traceback(error.__traceback__)

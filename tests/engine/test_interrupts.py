@@ -97,6 +97,12 @@ def test_an_interrupt_that_native_code_has_made_an_error_of_is_one_again(interru
     assert type(interrupts.restored(RuntimeError(words.format("CellStopped")))) is CellStopped
     for other in (RuntimeError(words.format("ValueError")), RuntimeError("REPLACED BY KeyboardInterrupt:"), None):
         assert interrupts.restored(other) is other
+    # As in TensorFlow, whose wrapper raises it again ``from None``.
+    for kind in (KeyboardInterrupt, CellStopped, ValueError):
+        error = SystemError("<built-in method __array__> returned a result with an exception set")
+        error.__context__ = kind()
+        found = interrupts.restored(error)
+        assert found is (error if kind is ValueError else error.__context__)
 
 
 def test_a_bounded_call_ends_by_its_deadline_and_by_force_alone(interrupts):

@@ -203,13 +203,19 @@ def test_ten_strategies_in_a_row_do_not_meet_each_other(ranks):
 
 
 def test_stop_ends_a_loop_of_collectives_as_an_interrupt_on_every_rank(ranks):
-    """The signal and the release may meet in native code, which turns them into another error (pybind11)."""
+    """The signal and the release may meet in native code, which turns them into another error (pybind11).
+
+    A rank that Stop reaches after it has ended the other one may have been released by then.
+    """
     for _ in range(3):
         run = ranks.run("while True: print(train(20)[0], flush=True)", view=None, wait=False)
         until(lambda run=run: all(run.text(rank) for rank in (0, 1)), PATIENCE)
         ranks.interrupt()
         assert run.wait(PATIENCE)
-        assert run.outcomes == {0: "interrupted", 1: "interrupted"}
+        others = {rank: run.errors.get(rank) for rank, outcome in run.outcomes.items() if outcome != "interrupted"}
+        assert run.outcome == "interrupted"
+        assert len(others) < 2
+        assert all(error is not None and error.released for error in others.values()), others
     assert len(alike(cell(ranks, "train(1)"))) == 5
 
 
