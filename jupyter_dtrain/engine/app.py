@@ -63,6 +63,16 @@ MAX_SOCKET_FOLDER = 85
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
 
+def await_written(path: Path, seconds: float) -> None:
+    """Wait until the JSON object in the file ``path`` is whole; at most so long, and its reader then raises.
+
+    ipyparallel's controller writes its file in place, so that it exists, empty, for a moment.
+    """
+    deadline = time.monotonic() + seconds
+    while not path.read_text().endswith("}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """One rank."""
 
@@ -111,6 +121,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
 
         One rank of each host looks.
         """
+        await_written(Path(self.url_file), self._spec.settings.longest_step)
         super().load_connection_file()
         info = self.connection_info
         transport, _, address = info["interface"].partition("://")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 from typing import Final
 
 import pytest
 
 from jupyter_dtrain.core.variables import values_of
+from jupyter_dtrain.engine.app import await_written
 from jupyter_dtrain.launch.local import ROOT_VARIABLES, find_mpiexec, probe_mpi
 
 WAITS: Final = """
@@ -51,3 +54,17 @@ def test_a_rank_that_waits_for_others_to_start_leaves_them_the_processors() -> N
 
     assert int(looks) < LOOKS
     assert float(nap) < 0.005
+
+
+def test_a_file_that_its_writer_has_begun_is_awaited(tmp_path):
+    """A rank that reads the controller's file in that moment would end, and its world with it."""
+    path = tmp_path / "ipcontroller-engine.json"
+    path.write_text("")
+    writer = threading.Timer(0.2, path.write_text, ['{"key": "one"}'])
+    writer.start()
+    await_written(path, 20)
+    writer.join()
+
+    assert json.loads(path.read_text()) == {"key": "one"}
+    path.write_text("{")
+    await_written(path, 0.05)

@@ -190,7 +190,13 @@ def record_is_there(_: psutil.Process) -> None:
 
 def steward_is_there(client: psutil.Process) -> None:
     """The client has started the program that becomes the steward."""
-    until(lambda: [child for child in client.children() if "steward" in " ".join(child.cmdline())])
+
+    def found():
+        # One that ends meanwhile, such as mpiexec, which is asked for its version, has no command line.
+        with contextlib.suppress(psutil.Error):
+            return [child for child in client.children() if "steward" in " ".join(child.cmdline())]
+
+    until(found)
 
 
 def world_is_listed(_: psutil.Process) -> None:
