@@ -330,8 +330,8 @@ class Interrupts:
         """``error``, or the interrupt that native code has made it of, with the place where it reached the cell.
 
         pybind11 raises an error of its own where a signal arrives while it makes a Python exception. So does Python
-        where a built-in function gives a result in spite of the interrupt that it met (TensorFlow reads arrays so). And
-        a call may fail before Python handles the signal, as where MPI was released: then the signal falls into the code
+        where a built-in function gives a result in spite of the interrupt that it met, as when an array is read. And a
+        call may fail before Python handles the signal, as where MPI was released: then the signal falls into the code
         that deals with that failure, and the place is that of the failure.
         """
         if not self.requested or error is None:
