@@ -73,8 +73,8 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
     if failed:
         return f"the rank on {hosts[failed[0].rank]} raised {failed[0].why}"
     if late:
-        places = [f"the rank on {hosts[one.rank]} in {one.why}" for one in sorted(late)]
-        return f"its ranks had not ended after {max(0, seconds - SOONER)} s: {name_some(places)}"
+        places = [f"the rank on {hosts[one.rank]} was in {one.why}" for one in sorted(late)]
+        return f"its ranks had not ended after {max(0, seconds - SOONER)} s ({name_some(places)})"
     # MPI says the cause first, then how the job ended.
     return first_words(done.errors or done.output) or f"mpiexec ended with exit code {done.code}"
 

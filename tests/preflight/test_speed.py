@@ -47,7 +47,7 @@ def test_a_rank_that_waits_too_long_tells_where(server, monkeypatch):
     monkeypatch.setattr(speed, "CODE", f"{waits}allreduce.main()")
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=25, interface=None)
 
-    words = r"its ranks had not ended after 14 s: the rank on [ab] in \w+, line \d+: \w.*"
+    words = r"its ranks had not ended after 14 s \(the rank on [ab] was in \w+, line \d+: \w.*\)"
     assert re.fullmatch(words, found) or found.startswith("There was no answer within 25 s."), found
 
 

@@ -338,7 +338,7 @@ class TorchGroups:
         # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
         # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
         # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
-        # in that queue (gloo, April 2026). Seen where a stopped rank goes on, once in 70 times on a busy machine.
+        # in that queue (gloo, April 2026). Seen on a busy machine, where a stopped rank goes on.
         for one in list(self._kept):
             if _lives(one.group):
                 end_connections(one.open())
