@@ -30,6 +30,7 @@ from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, rank_environment
+from jupyter_dtrain.plugins import patches
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RankSpec
 
@@ -284,6 +285,7 @@ def run_engine(
 
     _keep_sockets_in(Path(spec.scratch) / "multiprocessing")
     plugins = Plugins.load(lambda words: sys.stderr.write(f"{words}\n"))
+    patches.report_to(plugins.patch_failed)
     if replacement is None:
         comm: Any = MPI.COMM_WORLD
         report(Reached(comm.rank, "mpi", os.getpid()))

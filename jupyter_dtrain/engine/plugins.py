@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.plugins.patches import Fault
     from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -110,6 +111,13 @@ class Plugins:
         with self._lock:
             notices, self._notices = self._notices, []
         return [*notices, *imports.take_notices()]
+
+    def patch_failed(self, fault: Fault) -> None:
+        """What this package changes in a library was left out, or failed in a call: the next notices tell it."""
+        with self._lock:
+            self._notices.append(fault.words)
+        with contextlib.suppress(Exception):
+            self.log(f"{fault.words}\n{fault.trace}")
 
     # Start.
 

@@ -16,17 +16,14 @@ a thread pins (``pin_memory=True``, with a GPU) come whole to that thread in any
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import gc
 import select
 import sys
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.engine.imports import require
+from jupyter_dtrain.plugins.patches import Patch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.interrupts import Shield
@@ -45,80 +42,70 @@ _stops: list[None] = []
 """One for each cell of this rank that was interrupted."""
 
 
+LOADERS = Patch(
+    "torch.utils.data.dataloader",
+    replaces=(
+        "DataLoader.__iter__",
+        "_MultiProcessingDataLoaderIter._next_data",
+        "_MultiProcessingDataLoaderIter._try_get_data",
+        "_MultiProcessingDataLoaderIter._reset",
+    ),
+    calls=(
+        "_MultiProcessingDataLoaderIter._try_get_data(timeout)",
+        "_MultiProcessingDataLoaderIter._shutdown_workers()",
+        "_utils.signal_handling._remove_worker_pids",
+    ),
+    reads=("_data_queue", "_reader", "_iterator", "_task_info", "_worker_pids_set", "_workers"),
+    why="An interrupt between the two halves of a batch makes a DataLoader with workers wait for ever for that batch.",
+    lost="a DataLoader with workers may hang after an interrupted cell",
+)
+
+
 def hook_loaders(shield: Shield, module: Any) -> None:
     """Patch ``torch.utils.data.dataloader``, which user code has just imported. ``shield`` delays interrupts."""
     kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 — every loader with workers returns one
-    require(kind, "_next_data", "_try_get_data", "_reset", "_shutdown_workers")
-    kind._next_data = _whole(shield, kind._next_data)  # noqa: SLF001
-    kind._try_get_data = _awaited(shield, kind._try_get_data)  # noqa: SLF001
-    kind._reset = _begun_or_dropped(kind._reset)  # noqa: SLF001
-    module.DataLoader.__iter__ = _with_free_workers(module.DataLoader.__iter__)
 
-
-def _whole(shield: Shield, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Take the next batch, and ask a worker for another: all or nothing, but for the wait."""
-
-    @functools.wraps(original)
-    def _next_data(self: Any) -> Any:
+    def _next_data(original: Any, iterator: Any) -> Any:
+        """Take the next batch, and ask a worker for another: all or nothing, but for the wait."""
         with shield.briefly():
-            return original(self)
+            return original(iterator)
 
-    return _next_data
-
-
-def _awaited(shield: Shield, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wait for a batch, within interrupts' reach; then take it."""
-
-    @functools.wraps(original)
-    def _try_get_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reader = getattr(self._data_queue, "_reader", None)
-        if reader is None:
-            with shield.lifted():
-                return original(self, *args, **kwargs)
-        (timeout,) = (*args, *kwargs.values()) or (POLL,)
+    def _try_get_data(original: Any, iterator: Any, timeout: float = POLL) -> Any:
+        """Wait for a batch, within interrupts' reach; then take it."""
+        reader = getattr(iterator._data_queue, "_reader", None)  # noqa: SLF001 — torch has no public way
         with shield.lifted():
+            if reader is None:
+                return original(iterator, timeout)
             poll = select.poll()
             poll.register(reader.fileno(), select.POLLIN)
             ready = poll.poll(1000 * timeout)
-        return original(self, timeout if ready else 0)
+        return original(iterator, timeout if ready else 0)
 
-    return _try_get_data
-
-
-def _begun_or_dropped(original: Callable[..., None]) -> Callable[..., None]:
-    """Begin an epoch with the workers of the one before."""
-
-    @functools.wraps(original)
-    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 — torch's signature
-        try:
-            original(self, loader, first_iter)
-        except BaseException:
-            if not first_iter:
-                loader._iterator = None  # noqa: SLF001 — as its constructor sets it
-            raise
-
-    return _reset
+    for ours in (_next_data, _try_get_data, _reset):
+        LOADERS.replace(kind, ours.__name__, ours)
+    LOADERS.replace(module.DataLoader, "__iter__", _iter)
 
 
-def _with_free_workers(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _reset(original: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    """Begin an epoch with the workers of the one before; where that fails, the next epoch has new workers."""
+    try:
+        original(iterator, loader, *args, **kwargs)
+    except BaseException:
+        loader._iterator = None  # noqa: SLF001 — as its constructor sets it
+        raise
+
+
+def _iter(original: Any, loader: Any) -> Any:
     """Begin an epoch, with new workers if the old ones do not come free from one that Stop has ended."""
-
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
-        old = vars(self).get("_iterator")
-        if old is not None and vars(old).get(_EPOCH, len(_stops)) < len(_stops):
-            with contextlib.suppress(Exception):  # torch's own parts, which may change
-                if _is_busy(old):
-                    try:
-                        _end_workers(old)
-                    finally:
-                        self._iterator = None  # as its constructor sets it
-        iterator = original(self)
-        with contextlib.suppress(Exception):
-            setattr(iterator, _EPOCH, len(_stops))
-        return iterator
-
-    return __iter__
+    old = vars(loader).get("_iterator")
+    if old is not None and vars(old).get(_EPOCH, len(_stops)) < len(_stops) and _is_busy(old):
+        try:
+            _end_workers(old)
+        finally:
+            loader._iterator = None  # noqa: SLF001 — as its constructor sets it
+    iterator = original(loader)
+    setattr(iterator, _EPOCH, len(_stops))
+    return iterator
 
 
 def _is_busy(iterator: Any) -> bool:

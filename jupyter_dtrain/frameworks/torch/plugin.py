@@ -28,7 +28,7 @@ from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import TorchGroups
-from .loaders import drop_workers, hook_loaders, is_fetching, note_stop
+from .loaders import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import hook_autograd, hook_optimizer
@@ -107,11 +107,6 @@ class Torch(Framework):
                 partial(hook_spawn, values_of(variables)),
                 "processes that a rank spawns cannot form a process group of their own",
             ),
-            (
-                "torch.utils.data.dataloader",
-                partial(hook_loaders, metrics.shield),
-                "an interrupt may break a DataLoader whose workers stay",
-            ),
             ("torch.nn.parallel.distributed", partial(hook_wrapper, "DistributedDataParallel"), NO_REPLICAS),
             (
                 "torch.distributed.fsdp.fully_sharded_data_parallel",
@@ -122,6 +117,7 @@ class Torch(Framework):
             ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
         ):
             when_imported(module, hook, otherwise=otherwise)
+        LOADERS.when_imported(partial(hook_loaders, metrics.shield))
 
     def before_cell(self, generation: int, watch: Watching) -> None:
         """Start recording losses; every rank counts the set-ups of a new generation from 0."""

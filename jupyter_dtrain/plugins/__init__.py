@@ -1,0 +1,1 @@
+"""What plug-ins for frameworks, and everything else that changes another library, stand on."""
