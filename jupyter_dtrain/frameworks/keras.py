@@ -16,12 +16,10 @@ no number is left out.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,8 +29,8 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
 from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.engine.home import Bar, bar_text
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
@@ -43,13 +41,41 @@ TESTED = "3.15"
 """The version that the tests run with."""
 OLDER_TESTED = "2.21"
 """The tested version of ``tf_keras``."""
-_CALLBACKS = ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks")
-"""The modules that have ``CallbackList``."""
-_BARS = ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils")
-_MODELS = ("keras.src.models.model", "tf_keras.src.engine.training")
-_DISTRIBUTION = "keras.src.distribution.distribution_lib"
 _MAX_BAR_METRICS = 8
 """How many numbers the line of a bar shows."""
+
+LOGS = Patch(
+    ("keras.src.callbacks.callback_list", "tf_keras.src.callbacks"),
+    replaces=("CallbackList.on_train_batch_end", "CallbackList.on_epoch_end"),
+    why=(
+        "What fit() logs reaches the cell as text only. A callback of ours would run on a thread, in any order, or "
+        "make Keras 3 wait for the value of each batch."
+    ),
+    lost="values that fit() logs are not shown",
+)
+BARS = Patch(
+    ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils"),
+    replaces=("Progbar.update",),
+    reads=("_start", "_values", "_values_order"),
+    why="Every rank would draw the same bar over and over, into one cell.",
+    lost="fit() prints a progress bar for each rank",
+)
+FITS = Patch(
+    ("keras.src.models.model", "tf_keras.src.engine.training"),
+    replaces=("Model.fit",),
+    reads=("_flatten_layers",),
+    why=(
+        "On the torch backend fit() calls backward() of the losses that it logs, and averages nothing across the ranks "
+        "of a process group, without a word."
+    ),
+    lost="losses inside fit() are shown twice, and nothing says where fit() trains each rank alone",
+)
+DISTRIBUTIONS = Patch(
+    "keras.src.distribution.distribution_lib",
+    replaces=("initialize", "set_distribution"),
+    why="A distribution that spans the devices of one rank alone trains as many models as there are ranks, silently.",
+    lost="nothing says where keras.distribution does not span the ranks",
+)
 
 
 class Keras(Framework):
@@ -64,14 +90,10 @@ class Keras(Framework):
         self._on = False
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
-        for module in _CALLBACKS:
-            when_imported(module, self._hook_callbacks, otherwise="values that fit() logs are not shown")
-        for module in _BARS:
-            when_imported(module, _hook_bars, otherwise="fit() prints a progress bar for each rank")
-        for module in _MODELS:
-            when_imported(module, self._hook_fit, otherwise="losses inside fit() are shown twice")
-        otherwise = "nothing says where keras.distribution does not span the ranks"
-        when_imported(_DISTRIBUTION, self._hook_distribution, otherwise=otherwise)
+        LOGS.when_imported(self._hook_callbacks)
+        BARS.when_imported(lambda module: BARS.replace(module.Progbar, "update", _update))
+        FITS.when_imported(lambda module: FITS.replace(module.Model, "fit", self._fit))
+        DISTRIBUTIONS.when_imported(self._hook_distribution)
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -107,40 +129,27 @@ class Keras(Framework):
     # The values that fit logs.
 
     def _hook_callbacks(self, module: Any) -> None:
-        kind: Any = module.CallbackList
-        require(kind, "on_train_batch_end", "on_epoch_end")
-        kind.on_train_batch_end = self._batch_ends(kind.on_train_batch_end)
-        kind.on_epoch_end = self._epoch_ends(kind.on_epoch_end)
+        LOGS.replace(module.CallbackList, "on_train_batch_end", self._batch_ends)
+        LOGS.replace(module.CallbackList, "on_epoch_end", self._epoch_ends)
 
-    def _batch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Not in a callback: Keras 3 runs callbacks on threads, in any order, or else waits for each value.
-        @functools.wraps(original)
-        def on_train_batch_end(callbacks: Any, batch: int, logs: Any = None) -> Any:
-            if self._on:
-                with contextlib.suppress(Exception):
-                    state = _state_of(callbacks, self._steps)
-                    state.batch = int(batch)
-                    self._steps = state.first + state.batch + 1
-                    # Under parameter servers a batch's values are still on a worker: they come at the end of the epoch.
-                    state.heard = isinstance(logs or {}, Mapping)
-                    if state.heard:
-                        self._tell(logs or {}, state.first + state.batch)
-            return original(callbacks, batch, logs)
+    def _batch_ends(self, original: Any, callbacks: Any, batch: int, logs: Any = None) -> Any:
+        if self._on:
+            state = _state_of(callbacks, self._steps)
+            state.batch = int(batch)
+            self._steps = state.first + state.batch + 1
+            # Under parameter servers a batch's values are still on a worker: they come at the end of the epoch.
+            state.heard = isinstance(logs or {}, Mapping)
+            if state.heard:
+                self._tell(logs or {}, state.first + state.batch)
+        return original(callbacks, batch, logs)
 
-        return on_train_batch_end
-
-    def _epoch_ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def on_epoch_end(callbacks: Any, epoch: int, logs: Any = None) -> Any:
-            if self._on:
-                with contextlib.suppress(Exception):
-                    state = _state_of(callbacks, self._steps)
-                    unheard_of = {name: value for name, value in (logs or {}).items() if _is_new(name, state)}
-                    self._tell(unheard_of, state.first + state.batch)
-                    state.first += state.batch + 1
-            return original(callbacks, epoch, logs)
-
-        return on_epoch_end
+    def _epoch_ends(self, original: Any, callbacks: Any, epoch: int, logs: Any = None) -> Any:
+        if self._on:
+            state = _state_of(callbacks, self._steps)
+            unheard_of = {name: value for name, value in (logs or {}).items() if _is_new(name, state)}
+            self._tell(unheard_of, state.first + state.batch)
+            state.first += state.batch + 1
+        return original(callbacks, epoch, logs)
 
     def _tell(self, logs: Mapping[str, Any], step: int) -> None:
         for name, value in logs.items():
@@ -151,39 +160,31 @@ class Keras(Framework):
 
     # The calls of fit.
 
-    def _hook_fit(self, module: Any) -> None:
-        module.Model.fit = self._fitting(module.Model.fit)
-
-    def _fitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(Exception):  # a version that is not supported
-                if why := _trains_alone(model):
-                    self._metrics.complain(why)
-            with unheard():
-                return original(model, *args, **kwargs)
-
-        return fit
+    def _fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if why := _trains_alone(model):
+            self._metrics.complain(why)
+        with unheard():
+            return original(model, *args, **kwargs)
 
     # The ranks that keras.distribution spans.
 
     def _hook_distribution(self, module: Any) -> None:
-        require(module, "initialize", "set_distribution")
-        module.initialize = self._spanning(module.initialize, lambda *_args, **_kwargs: module)
-        module.set_distribution = self._spanning(module.set_distribution, lambda value: value)
-
-    def _spanning(self, original: Callable[..., Any], chosen: Callable[..., Any]) -> Callable[..., Any]:
-        """``chosen``: takes the arguments and gives what is to span the ranks; None where nothing is."""
-
-        @functools.wraps(original)
-        def span(*args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(Exception):  # a version that is not supported, or wrong arguments
-                distribution = chosen(*args, **kwargs)
-                if self._place.size > 1 and distribution is not None and (why := _spans_one_rank(distribution)):
-                    self._metrics.complain(why)
+        def initialize(original: Any, *args: Any, **kwargs: Any) -> Any:
+            self._say_where_alone(module)
             return original(*args, **kwargs)
 
-        return span
+        def set_distribution(original: Any, value: Any) -> Any:
+            if value is not None:
+                self._say_where_alone(value)
+            return original(value)
+
+        DISTRIBUTIONS.replace(module, "initialize", initialize)
+        DISTRIBUTIONS.replace(module, "set_distribution", set_distribution)
+
+    def _say_where_alone(self, distribution: Any) -> None:
+        """``distribution``: what is to span the ranks, or Keras' module for any."""
+        if self._place.size > 1 and (why := _spans_one_rank(distribution)):
+            self._metrics.complain(why)
 
 
 class _State:
@@ -213,28 +214,18 @@ def _read(values: Sequence[Any]) -> list[float]:
     return [float(value) for value in values]
 
 
-def _hook_bars(module: Any) -> None:
-    module.Progbar.update = _reporting(module.Progbar.update)
-
-
-def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _update(original: Any, progress: Any, current: Any, values: Any = None, finalize: Any = None) -> Any:
     """Report a bar that Keras would draw again and again; leave alone one that writes a line at the end."""
-
-    @functools.wraps(original)
-    def update(self: Any, current: Any, values: Any = None, finalize: Any = None) -> Any:
-        if self.verbose != 1 or not hasattr(self, "_values_order"):
-            return original(self, current, values, finalize)
-        self.verbose = 0
-        try:
-            original(self, current, values, finalize)
-        finally:
-            self.verbose = 1
-        with contextlib.suppress(Exception):
-            at_end = self.target is not None and current >= self.target
-            _report(self, current, ends=at_end if finalize is None else finalize)
-        return None
-
-    return update
+    if progress.verbose != 1 or not hasattr(progress, "_values_order"):
+        return original(progress, current, values, finalize)
+    progress.verbose = 0
+    try:
+        original(progress, current, values, finalize)
+    finally:
+        progress.verbose = 1
+    at_end = progress.target is not None and current >= progress.target
+    _report(progress, current, ends=at_end if finalize is None else finalize)
+    return None
 
 
 def _report(progress: Any, current: float, *, ends: bool) -> None:
@@ -243,8 +234,8 @@ def _report(progress: Any, current: float, *, ends: bool) -> None:
         bar = progress._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
     seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — the start time of its own line
     rate = current / seconds
-    numbers = [(name, progress._values[name]) for name in progress._values_order]  # noqa: SLF001
-    words = "".join(f", {name} {_mean(value):.4g}" for name, value in numbers[:_MAX_BAR_METRICS])
+    numbers = [(name, _mean(progress._values[name])) for name in progress._values_order]  # noqa: SLF001
+    words = "".join(f", {name} {value:.4g}" for name, value in numbers[:_MAX_BAR_METRICS] if value is not None)
     text = bar_text("", current, progress.target, seconds, rate) + words
     if ends:
         bar.end(current, progress.target, text)
@@ -252,11 +243,13 @@ def _report(progress: Any, current: float, *, ends: bool) -> None:
         bar.report(current, progress.target, rate, text, "")
 
 
-def _mean(value: Any) -> float:
-    if isinstance(value, list):
-        total, count = value
+def _mean(value: Any) -> float | None:
+    """The mean that Keras would show, from a sum and a count, or a value; None where that is no number."""
+    total, count = value if isinstance(value, list) else (value, 1)
+    try:
         return float(total) / max(1, int(count))
-    return float(value)
+    except Exception:  # noqa: BLE001 — text, or an array whose computation has failed
+        return None
 
 
 def _trains_alone(model: Any) -> str:

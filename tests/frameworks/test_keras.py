@@ -95,6 +95,31 @@ def test_a_cell_without_metrics_shows_none(worlds):
     assert not run.metrics
 
 
+BREAK = """
+from jupyter_dtrain.frameworks import keras as ours
+kept = ours._trains_alone, ours._state_of
+ours._trains_alone = ours._state_of = lambda *_: 1 / 0
+"""
+MEND = "ours._trains_alone, ours._state_of = kept"
+
+
+@needs("keras", "jax")
+def test_fit_goes_on_where_our_part_of_it_fails(worlds):
+    """The cell says once what is lost."""
+    session = worlds("jax")
+    try:
+        run, found = play(session, f"{BREAK}\n{FIT}\nlen(history['loss'])")
+    finally:
+        session.run(MEND, view=None, timeout=PATIENCE)
+    assert found == {0: 2, 1: 2}
+    assert not run.metrics
+    for rank in (0, 1):
+        for name in ("fit", "on_train_batch_end", "on_epoch_end"):
+            assert run.text(rank).count(f"jupyter-dtrain failed inside {name} of keras") == 1
+        assert "and the call went on without it: values that fit() logs are not shown." in run.text(rank)
+    assert sorted(session.run(FIT, view=None, timeout=PATIENCE).metrics) == ["loss", "mae", "val_loss", "val_mae"]
+
+
 ALONE = "losses = make().fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history['loss']\nlosses"
 UP = """
 keras.distribution.initialize()
