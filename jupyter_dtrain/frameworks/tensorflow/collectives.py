@@ -19,7 +19,6 @@ strategy of several ranks raises an error with the reason. A TensorFlow with dif
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import logging
 import os
@@ -30,6 +29,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
+
+from jupyter_dtrain.plugins.patches import Patch, meant, require
 
 from .declared import RELEASED
 from .ports import guard_server
@@ -54,11 +55,56 @@ _KEYS = "tensorflow.python.distribute.cross_device_utils"
 _COLLECTIVES = "/tensorflow/python/ops/gen_collective_ops.py"
 """Ends the name of the file in which threads of a strategy wait for other ranks."""
 _PRIVATE = {
-    _CONTEXT: ("Context", "context"),
-    _STRATEGY: ("CollectiveAllReduceStrategy", "CollectiveAllReduceExtended", "multi_worker_util"),
+    _CONTEXT: ("Context", "context()"),
+    _STRATEGY: (
+        "CollectiveAllReduceStrategy._collective_key_base",
+        "CollectiveAllReduceExtended._enable_check_health",
+        "multi_worker_util.collective_leader(cluster_spec, task_type, task_id)",
+        "tensorflow_server_pb2.ServerDef",
+        "tfconfig_cluster_resolver.TFConfigClusterResolver",
+    ),
     _KEYS: ("CollectiveKeys", "INSTANCE_KEY_START_NUMBER"),
 }
-"""By module: the names that this module patches or calls."""
+"""By module: what this module changes, reads and calls there. ``tensorflow`` has no attribute that leads to them."""
+_OF_CONTEXT = (
+    "_collective_ops_server_def",
+    "_server_def",
+    "_initialized",
+    "ensure_initialized()",
+    "enable_collective_ops(server_def)",
+    "configure_collective_ops(collective_leader, scoped_allocator_enabled_ops, use_nccl_communication, device_filters)",
+    "abort_collective_ops(code, message)",
+    "configure_coordination_service",
+)
+"""The same of TensorFlow's context."""
+
+COLLECTIVES = Patch(
+    "tensorflow",
+    replaces=(
+        f"{_CONTEXT}.Context.ensure_initialized",
+        f"{_CONTEXT}.Context.enable_collective_ops",
+        f"{_CONTEXT}.Context.configure_collective_ops",
+        f"{_CONTEXT}.Context.configure_coordination_service",
+        f"{_STRATEGY}.CollectiveAllReduceStrategy.__init__",
+        f"{_STRATEGY}.CollectiveAllReduceExtended._enable_check_health",
+    ),
+    reads=(
+        "_collective_ops_server_def",
+        "_server_def",
+        "_initialized",
+        "_collective_key_base",
+        "_collective_keys",
+        "_instance_key_table",
+        "INSTANCE_KEY_START_NUMBER",
+        "abort_collective_ops",
+        "collective_leader",
+    ),
+    why=(
+        "TensorFlow takes a strategy of several ranks only before its first operation, gives the collectives of all "
+        "strategies the same keys, and lets ranks wait for a failed one for ever."
+    ),
+    lost="strategies of several ranks are TensorFlow's own, so ranks that wait in one are not released",
+)
 
 
 class Collectives:
@@ -92,31 +138,24 @@ class Collectives:
 
     def hook(self, _: ModuleType) -> None:
         """Patch TensorFlow, which is imported but not used yet."""
-        for module, names in _PRIVATE.items():
-            if not all(hasattr(sys.modules.get(module), name) for name in names):
-                self.problem = f"this version of TensorFlow has an unknown {module}"
-                raise AttributeError(self.problem)
-        context = sys.modules[_CONTEXT].context()
-        private = ("_collective_ops_server_def", "_collective_leader", "_server_def", "_initialized")
-        methods = ("ensure_initialized", "enable_collective_ops", "configure_collective_ops", "abort_collective_ops")
-        if not all(hasattr(context, name) for name in (*private, *methods, "configure_coordination_service")):
-            self.problem = "this version of TensorFlow has an unknown context"
-            raise AttributeError(self.problem)
+        try:
+            for module, names in _PRIVATE.items():
+                require(sys.modules[module], *names)
+            context = sys.modules[_CONTEXT].context()
+            require(context, *_OF_CONTEXT)
+        except Exception as error:
+            self.problem = f"this version of TensorFlow lacks parts that they need ({error})"
+            raise
         self._context = context
         self._begin_anew = context.enable_collective_ops
+        COLLECTIVES.replace(sys.modules[_STRATEGY].CollectiveAllReduceStrategy, "__init__", self._init_strategy)
         if not context._initialized:  # noqa: SLF001 — checked above, like everything private here
-            context.ensure_initialized = self._at_first_use(context, context.ensure_initialized)
-        strategy = sys.modules[_STRATEGY].CollectiveAllReduceStrategy
-        strategy.__init__ = self._strategy_init(strategy.__init__)
+            COLLECTIVES.replace(context, "ensure_initialized", self._begin_use)
 
-    def _at_first_use(self, context: Any, original: Callable[[], None]) -> Callable[[], None]:
-        @functools.wraps(original)
-        def ensure_initialized() -> None:
-            with self._lock:
-                self._start(context, None)
-            original()
-
-        return ensure_initialized
+    def _begin_use(self, original: Any) -> None:
+        with self._lock:
+            self._start(self._context, None)
+        original()
 
     def _start(self, context: Any, resolver: Any) -> None:
         """Become the task that ``resolver`` (by default ``TF_CONFIG``) gives this rank, before the first operation."""
@@ -146,11 +185,11 @@ class Collectives:
             return
         guard_server()
         self._serving = definition
-        context.enable_collective_ops = self._enable(context)
-        context.configure_collective_ops = self._configure(context.configure_collective_ops)
-        context.configure_coordination_service = lambda *_args, **_kwargs: None
+        COLLECTIVES.replace(context, "enable_collective_ops", self._enable)
+        COLLECTIVES.replace(context, "configure_collective_ops", _configure)
+        COLLECTIVES.replace(context, "configure_coordination_service", lambda _original, *_args, **_kwargs: None)
         # The check would fail collectives whose peer does not answer for 10 s: the steward knows which ranks live.
-        sys.modules[_STRATEGY].CollectiveAllReduceExtended._enable_check_health = False  # noqa: SLF001
+        COLLECTIVES.put(sys.modules[_STRATEGY].CollectiveAllReduceExtended, "_enable_check_health", value=False)
 
     def _definition(self, context: Any, resolver: Any) -> Any:
         """The definition of this task's server; None where the task does not share collectives with others."""
@@ -179,46 +218,29 @@ class Collectives:
 
     # ---- strategies -----------------------------------------------------------------------------------------------
 
-    def _strategy_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(strategy: Any, cluster_resolver: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-            context = self._context
-            with self._lock:
-                self._start(context, cluster_resolver)
-            if self._serving is not None:
-                number = self._run * STRATEGIES + self._made
-                self._made += 1
-                strategy._collective_key_base = number % (1 << 26) * KEYS_OF_STRATEGY  # noqa: SLF001
-            try:
-                original(strategy, cluster_resolver, *args, **kwargs)
-            except RuntimeError as error:
-                if "at program startup" not in str(error):
-                    raise
-                raise RuntimeError(self._too_late()) from error
-            if self._serving is not None:
-                self.strategies.add(strategy)
+    def _init_strategy(
+        self, original: Any, strategy: Any, cluster_resolver: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        with self._lock:
+            self._start(self._context, cluster_resolver)
+        if self._serving is not None:
+            number = self._run * STRATEGIES + self._made
+            self._made += 1
+            strategy._collective_key_base = number % (1 << 26) * KEYS_OF_STRATEGY  # noqa: SLF001
+        try:
+            original(strategy, cluster_resolver, *args, **kwargs)
+        except RuntimeError as error:
+            if "at program startup" not in str(error):
+                raise
+            raise RuntimeError(self._too_late()) from error
+        if self._serving is not None:
+            self.strategies.add(strategy)
 
-        return __init__
-
-    def _enable(self, context: Any) -> Callable[[Any], None]:
-        def enable_collective_ops(definition: Any) -> None:
-            """Keep the running server, which already serves every strategy of this cluster."""
-            if not _same_task(definition, self._serving):
-                raise RuntimeError(self._too_late())
-            context._collective_ops_server_def = definition  # noqa: SLF001
-
-        return enable_collective_ops
-
-    def _configure(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def configure_collective_ops(*args: Any, **kwargs: Any) -> None:
-            try:
-                original(*args, **kwargs)
-            except ValueError as error:
-                # The configuration is ours; TensorFlow would only report that its context is in use.
-                raise RuntimeError("Collective ops must be configured at program startup") from error
-
-        return configure_collective_ops
+    def _enable(self, _original: Any, server_def: Any) -> None:
+        """Keep the running server, which already serves every strategy of this cluster."""
+        if not _same_task(server_def, self._serving):
+            raise meant(RuntimeError(self._too_late()))
+        self._context._collective_ops_server_def = server_def  # noqa: SLF001
 
     def _too_late(self) -> str:
         cure = "run `%distributed restart`, then make this strategy before any other use of TensorFlow"
@@ -305,6 +327,14 @@ class Collectives:
     def _all_keys(self) -> list[Any]:
         found = [getattr(strategy.extended, "_collective_keys", None) for strategy in list(self.strategies)]
         return [keys for keys in found if hasattr(keys, "_instance_key_table")]
+
+
+def _configure(original: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        original(*args, **kwargs)
+    except ValueError as error:
+        # The configuration is ours; TensorFlow would only report that its context is in use.
+        raise RuntimeError("Collective ops must be configured at program startup") from error
 
 
 def _wait_for_threads() -> None:

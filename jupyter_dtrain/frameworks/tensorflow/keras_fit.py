@@ -13,13 +13,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
+
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 _BUILDS = 'reduce(\n                        "MEAN",\n                        maybe_distributed_data_batch,'
 _REDUCES = 'return strategy.reduce("MEAN", v, axis=0)'
 CURE = "`%distributed restart --env TF_USE_LEGACY_KERAS=1` trains with Keras 2 (pip install tf_keras)"
+
+FITS = Patch(
+    "keras.src.backend.tensorflow.trainer",
+    replaces=("TensorFlowTrainer._maybe_symbolic_build", "reduce_per_replica"),
+    reads=("_distribute_strategy", "_collective_keys", "_num_workers", "_in_multi_worker_mode"),
+    why=(
+        "Under strategies of several ranks Keras 3 builds a model with the mean of the ranks' batches, which is no "
+        "tensor, and takes the mean of a step's losses along an axis that scalars lack."
+    ),
+    lost=f"where fit() fails with several ranks, {CURE}",
+    upstream="https://github.com/keras-team/keras/issues/20585",
+)
 
 
 class KerasTrainer:
@@ -35,12 +47,11 @@ class KerasTrainer:
         build: Any
         reduce: Any
         build, reduce = getattr(kind, "_maybe_symbolic_build", None), getattr(module, "reduce_per_replica", None)
-        tree = getattr(module, "tree", None)
-        if not hasattr(tree, "map_structure") or _BUILDS not in _source(build) or _REDUCES not in _source(reduce):
-            self.state = f"unchanged; where `fit` fails with strategies of several ranks, {CURE}"
+        self.state = f"unchanged; where `fit` fails with strategies of several ranks, {CURE}"
+        if _BUILDS not in _source(build) or _REDUCES not in _source(reduce):
             raise AttributeError(f"{module.__name__} has another fit()")
-        kind._maybe_symbolic_build = _built_with_own_batch(module, build)  # noqa: SLF001
-        module.reduce_per_replica = _mean_of_ranks(module, reduce)
+        FITS.replace(kind, "_maybe_symbolic_build", functools.partial(_build_with_own_batch, module.tree))
+        FITS.replace(module, "reduce_per_replica", functools.partial(_reduce_to_mean, module.tree))
         self.state = "patched: `fit` works under strategies of several ranks"
 
 
@@ -60,27 +71,28 @@ def _spans_ranks(strategy: Any) -> bool:
     )
 
 
-def _built_with_own_batch(module: ModuleType, original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _maybe_symbolic_build(trainer: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        strategy = trainer._distribute_strategy  # noqa: SLF001
-        if iterator is None or not _spans_ranks(strategy):
-            original(trainer, iterator=iterator, data_batch=data_batch)
-            return
-        for _, _, batches in iterator:
-            own = module.tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], next(batches))
-            original(trainer, data_batch=own)
-            return
-        original(trainer, data_batch=data_batch)
-
-    return _maybe_symbolic_build
+def _build_with_own_batch(tree: Any, original: Any, trainer: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    strategy = trainer._distribute_strategy  # noqa: SLF001
+    if iterator is None or not _spans_ranks(strategy):
+        original(trainer, iterator=iterator, data_batch=data_batch)
+    else:
+        original(trainer, data_batch=_own_batch(tree, strategy, iterator, data_batch))
 
 
-def _mean_of_ranks(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction not in ("auto", "mean") or not _spans_ranks(strategy):
-            return original(values, strategy, reduction)
-        return module.tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)
+@raises_on_purpose
+def _own_batch(tree: Any, strategy: Any, iterator: Any, otherwise: Any) -> Any:
+    """The rank's part of the first batch, which the user's code makes; ``otherwise`` where there is none."""
+    for _, _, batches in iterator:
+        return tree.map_structure(lambda one: strategy.experimental_local_results(one)[0], next(batches))
+    return otherwise
 
-    return reduce_per_replica
+
+def _reduce_to_mean(tree: Any, original: Any, values: Any, strategy: Any, reduction: str) -> Any:
+    if reduction not in ("auto", "mean") or not _spans_ranks(strategy):
+        return original(values, strategy, reduction)
+    return _mean_of_ranks(tree, strategy, values)
+
+
+@raises_on_purpose
+def _mean_of_ranks(tree: Any, strategy: Any, values: Any) -> Any:
+    return tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import sys
-from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.engine.sources import executing_at
+from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .values import read
 
@@ -44,6 +43,17 @@ KERAS: Final = ("keras", "tf_keras")
 _BACKPROP = "tensorflow.python.eager.backprop"
 _GENERATED = "__autograph_generated_file"
 _LIBRARIES = ("tensorflow", *KERAS)
+
+TAPES = Patch(
+    "tensorflow",
+    replaces=("GradientTape.gradient",),
+    reads=("_replica_id", "get_server_def", "GraphOrParentsInXlaContext"),
+    why=(
+        "A loop of the user's own tells its losses to nobody. The target of a tape's gradient is the loss; private "
+        "parts tell whether this rank's first replica runs the step, outside XLA."
+    ),
+    lost="losses given to GradientTape.gradient() are not shown",
+)
 
 
 class _Ring:
@@ -129,21 +139,14 @@ class TensorFlowMetrics:
     def hook(self, tensorflow: ModuleType) -> None:
         """Patch TensorFlow, which was just imported."""
         self._tensorflow = tensorflow
-        tape: Any = tensorflow.GradientTape
-        tape.gradient = self._gradient(tape.gradient)
+        TAPES.replace(tensorflow.GradientTape, "gradient", self._gradient)
 
-    def _gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def gradient(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                self._hear(target, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
-            except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._metrics.complain(
-                    f"Metrics: a loss could not be read: {type(error).__name__}: {error}", kind="tape"
-                )
-            return original(tape, target, *args, **kwargs)
-
-        return gradient
+    def _gradient(self, original: Any, tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._hear(target, caller())
+        except Exception as error:  # noqa: BLE001 — each run says what it does not show
+            self._metrics.complain(f"Metrics: a loss could not be read: {type(error).__name__}: {error}", kind="tape")
+        return original(tape, target, *args, **kwargs)
 
     def _hear(self, target: Any, frame: FrameType | None) -> None:
         tensorflow = self._tensorflow

@@ -19,13 +19,13 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import when_imported
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
-from .collectives import Collectives
+from .collectives import COLLECTIVES, Collectives
 from .declared import RELEASED
-from .keras_fit import CURE, KerasTrainer
-from .metrics import TensorFlowMetrics
+from .keras_fit import FITS, KerasTrainer
+from .metrics import TAPES, TensorFlowMetrics
 from .values import number
 from .waits import call_that_waits
 
@@ -56,6 +56,13 @@ _WITH_OPTIONS = re.compile(r"SessionOptions: |goo\.gle/debugstr")
 _OPTION = re.compile(r"\s*(?:\w+: .*|\w+ \{|\}|)\s*")
 """A line of such a buffer; an empty one ends it."""
 
+DEVICES = Patch(
+    "tensorflow.python.eager.context",
+    reads=("_context", "_initialized", "_num_gpus"),
+    why="TensorFlow's public functions for its devices and their memory start TensorFlow where no cell has used it.",
+    lost="%distributed env and the memory in use do not show TensorFlow's devices",
+)
+
 
 class TensorFlow(Framework):
     """TensorFlow in one rank."""
@@ -77,13 +84,9 @@ class TensorFlow(Framework):
         """Wait for ``tensorflow`` to be imported."""
         self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
         self._metrics = TensorFlowMetrics(metrics)
-        alone = "strategies of several ranks are TensorFlow's own, so ranks that wait in one are not released"
-        for module, hook, otherwise in (
-            ("tensorflow", self._collectives.hook, alone),
-            ("tensorflow", self._metrics.hook, "losses given to GradientTape.gradient() are not shown"),
-            ("keras.src.backend.tensorflow.trainer", self._keras.hook, f"where fit() fails with several ranks, {CURE}"),
-        ):
-            when_imported(module, hook, otherwise=otherwise)
+        COLLECTIVES.when_imported(self._collectives.hook)
+        TAPES.when_imported(self._metrics.hook)
+        FITS.when_imported(self._keras.hook)
 
     def before_cell(self, run: int, watch: Watching) -> None:
         """Start recording losses; every cell counts its strategies from 0."""

@@ -21,11 +21,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from jupyter_dtrain.engine.framework import CellEnds
-from jupyter_dtrain.engine.imports import require, when_imported
+from jupyter_dtrain.plugins.patches import Patch, meant
 
 from .ports import guard_server
 
@@ -39,11 +38,65 @@ ANSWER = 2.0
 """Seconds in which a host must answer to a connection."""
 SERVING: Final = ("worker", "ps")
 """The roles that have a server, where there are parameter servers."""
-_TRAINER: Final = "keras.src.backend.tensorflow.trainer"
 _LEGACY: Final = (
     "Keras 3 cannot fit, evaluate or predict under ParameterServerStrategy. Use tf_keras, the Keras of TensorFlow 2 "
     "(`pip install tf_keras`, with TF_USE_LEGACY_KERAS=1 set before TensorFlow is imported, for example by "
     "%distributed start --env), or write the loop yourself with ClusterCoordinator."
+)
+
+
+SERVERS = Patch(
+    "tensorflow.python.training.server_lib",
+    replaces=("Server.__new__", "Server.__init__", "Server.join"),
+    calls=("_make_server_def(server_or_cluster_def, job_name, task_index, protocol, config)",),
+    why=(
+        "This rank's server runs already, so a second one for its task finds its port taken. And after join(), which "
+        "never returns, the rank would run no other cell."
+    ),
+    lost="a script that makes the server of its task makes a second one",
+)
+CHIEFS = Patch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2",
+    replaces=("ParameterServerStrategyV2.__init__",),
+    why="A chief whose workers have no server yet waits for them in native code, for ever and without a word.",
+    lost="a chief waits for missing servers in TensorFlow, where no interrupt ends the wait",
+)
+TASKS = Patch(
+    "tensorflow",
+    why="A worker or parameter server that runs cells never comes to a script's line that starts its server.",
+    lost="this rank serves no other",
+)
+SCOPES = Patch(
+    "tensorflow.python.distribute.distribute_lib",
+    replaces=("_CurrentDistributionContext.__enter__", "_CurrentDistributionContext.__exit__"),
+    why=(
+        "An interrupt while a strategy's scope is entered or left leaves the thread in that scope, and TensorFlow "
+        "rejects every other strategy."
+    ),
+    lost="an interrupt may leave a thread in a strategy's scope",
+)
+LOOPS = Patch(
+    "tensorflow.python.distribute.coordinator.cluster_coordinator",
+    replaces=(
+        "ClusterCoordinator.schedule",
+        "ClusterCoordinator.join",
+        "ClusterCoordinator.fetch",
+        "_CoordinatedClosureQueue.mark_finished",
+    ),
+    calls=("_CoordinatedClosureQueue._raise_if_error()",),
+    reads=("_being_scheduled", "_cluster", "_error", "_queue_lock", "closure_queue"),
+    why=(
+        "All that an interrupted loop has scheduled goes on behind later cells. And a chief whose workers make its "
+        "steps looks like one that hangs."
+    ),
+    lost="steps that an interrupted loop has scheduled go on",
+)
+FITS = Patch(
+    "keras.src.backend.tensorflow.trainer",
+    replaces=("TensorFlowTrainer.fit", "TensorFlowTrainer.evaluate", "TensorFlowTrainer.predict"),
+    reads=("_is_parameter_server_strategy_v2",),
+    why="Keras 3 cannot train with parameter servers, and fails in the middle of a fit() without a way out.",
+    lost="Keras 3 fails in the middle of a fit() with parameter servers",
 )
 
 
@@ -61,20 +114,14 @@ class TensorFlowServers:
 
     def install(self, shield: contextlib.AbstractContextManager[Any]) -> None:
         """Hook the imports of TensorFlow and Keras. ``shield`` delays interrupts."""
-        distribute = "tensorflow.python.distribute"
-        scope = functools.partial(_hook_scope, shield)
-        twice = "a script that makes the server of its task makes a second one"
-        waits = "a chief waits for missing servers in TensorFlow, where no interrupt ends the wait"
-        goes_on = "steps that an interrupted loop has scheduled go on"
-        for module, hook, otherwise in (
-            ("tensorflow.python.training.server_lib", self._hook_servers, twice),
-            (f"{distribute}.parameter_server_strategy_v2", self._hook_strategy, waits),
-            ("tensorflow", self._serve, "this rank serves no other"),
-            (f"{distribute}.distribute_lib", scope, "an interrupt may leave a thread in a strategy's scope"),
-            (f"{distribute}.coordinator.cluster_coordinator", self._hook_coordinator, goes_on),
-            (_TRAINER, _hook_keras, "Keras 3 fails in the middle of a fit() with parameter servers"),
-        ):
-            when_imported(module, hook, otherwise=otherwise)
+        SERVERS.when_imported(self._hook_servers)
+        CHIEFS.when_imported(
+            lambda module: CHIEFS.replace(module.ParameterServerStrategyV2, "__init__", self._init_strategy)
+        )
+        TASKS.when_imported(self._serve)
+        SCOPES.when_imported(functools.partial(_hook_scope, shield))
+        LOOPS.when_imported(self._hook_coordinator)
+        FITS.when_imported(_hook_keras)
 
     @property
     def running(self) -> bool:
@@ -102,8 +149,6 @@ class TensorFlowServers:
 
     def _hook_servers(self, module: Any) -> None:
         kind, define = module.Server, module._make_server_def  # noqa: SLF001 — TensorFlow has no public way
-        require(kind, "join")
-        original: Callable[..., None] = kind.__init__
         made = self._made
 
         def known_as(
@@ -118,66 +163,56 @@ class TensorFlowServers:
             found.ClearField("default_session_config")
             return bytes(found.SerializeToString(deterministic=True))
 
-        def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            server = made.get(known_as(*args, **kwargs)) if cls is kind else None
-            return object.__new__(cls) if server is None else server
+        def new(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
+            return object.__new__(cls)
 
-        @functools.wraps(original)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-            if any(self is one for one in made.values()):
+        def __new__(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
+            server = None
+            if cls is kind:
+                with contextlib.suppress(TypeError, ValueError):  # the user's arguments are wrong: __init__ says so
+                    server = made.get(known_as(*args, **kwargs))
+            return original(cls) if server is None else server
+
+        def __init__(original: Any, server: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if any(server is one for one in made.values()):
                 return
-            original(self, *args, **kwargs)
+            original(server, *args, **kwargs)
             guard_server()
-            if type(self) is kind and not _is_local(self.server_def):
-                made[known_as(*args, **kwargs)] = self
+            if type(server) is kind and not _is_local(server.server_def):
+                made[known_as(*args, **kwargs)] = server
 
-        def join(_self: Any) -> None:
-            """End the rank's cell: the server goes on beside the cells. On another thread it returns at once."""
-            if threading.current_thread() is not threading.main_thread():
-                return
-            _tell("server.join() ends this cell; TensorFlow's server of this rank keeps running beside the cells.")
-            raise CellEnds("server.join()")
+        # Python's own __new__ refuses the arguments of an __init__ once a class has a __new__.
+        SERVERS.replace(kind, "__new__", __new__, original=new)
+        SERVERS.replace(kind, "__init__", __init__)
+        SERVERS.replace(kind, "join", _end_cell)
 
-        kind.__new__, kind.__init__, kind.join = __new__, __init__, join
-
-    def _hook_strategy(self, module: Any) -> None:
-        kind = module.ParameterServerStrategyV2
-        original: Callable[..., None] = kind.__init__
-        servers = self
-
-        @functools.wraps(original)
-        def __init__(self: Any, cluster_resolver: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            servers.check_chief(cluster_resolver)
-            servers.await_servers(cluster_resolver)
-            original(self, cluster_resolver, *args, **kwargs)
-            guard_server()
-
-        kind.__init__ = __init__
+    def _init_strategy(self, original: Any, strategy: Any, cluster_resolver: Any, *args: Any, **kwargs: Any) -> None:
+        self.check_chief(cluster_resolver)
+        self.await_servers(cluster_resolver)
+        original(strategy, cluster_resolver, *args, **kwargs)
+        guard_server()
 
     def _hook_coordinator(self, module: Any) -> None:
         """End everything that an interrupted loop has scheduled: it would go on behind later cells."""
         kind, queue = module.ClusterCoordinator, module._CoordinatedClosureQueue  # noqa: SLF001 — as above
-        require(queue, "_raise_if_error", "_cancel_all_closures", "mark_finished")
-        require(kind, "schedule", "join", "fetch")
-        for name in ("schedule", "join", "fetch"):
-            setattr(kind, name, _let_go_when_interrupted(getattr(kind, name)))
-        queue.mark_finished = self._counted(queue.mark_finished)
 
-    def _counted(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        @functools.wraps(original)
-        def mark_finished(queue: Any) -> None:
+        def mark_finished(original: Any, queue: Any) -> None:
             self.steps += 1
             original(queue)
 
-        return mark_finished
+        for name in ("schedule", "join", "fetch"):
+            LOOPS.replace(kind, name, _let_go_when_interrupted)
+        LOOPS.replace(queue, "mark_finished", mark_finished)
 
     def check_chief(self, resolver: Any) -> None:
         """Raise :class:`RuntimeError` where a worker or parameter server would act as chief."""
         role, index = getattr(resolver, "task_type", None), getattr(resolver, "task_id", None)
         if role in SERVING:
-            raise RuntimeError(
-                f"Only the chief makes a ParameterServerStrategy; this rank is {role} {index}, which works for "
-                f"it. Write it under `if resolver.task_type == 'chief':`, or run the cell with -r 0."
+            raise meant(
+                RuntimeError(
+                    f"Only the chief makes a ParameterServerStrategy; this rank is {role} {index}, which works for "
+                    f"it. Write it under `if resolver.task_type == 'chief':`, or run the cell with -r 0."
+                )
             )
 
     def await_servers(self, resolver: Any) -> None:
@@ -189,10 +224,12 @@ class TensorFlowServers:
             waited = time.monotonic() - begun
             missing = ", ".join(self._named(address, task) for address, task in wanted.items())
             if waited > PATIENCE:
-                raise RuntimeError(
-                    f"No TensorFlow server listens for {missing}. The server starts when that rank imports TensorFlow: "
-                    "run `import tensorflow` in a cell on all ranks. If the rank has died, %distributed restart "
-                    "replaces it."
+                raise meant(
+                    RuntimeError(
+                        f"No TensorFlow server listens for {missing}. The server starts when that rank imports "
+                        "TensorFlow: run `import tensorflow` in a cell on all ranks. If the rank has died, "
+                        "%distributed restart replaces it."
+                    )
                 )
             if waited > TELL_AFTER and not told:
                 told = True
@@ -212,8 +249,8 @@ def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> 
     kind = module._CurrentDistributionContext  # noqa: SLF001 — TensorFlow has no public way
     enter, leave = kind.__enter__, kind.__exit__
 
-    @functools.wraps(enter)
-    def __enter__(self: Any) -> Any:  # noqa: N807
+    # Plain functions: within the guard an interrupt may come in after the scope was entered, or before it is left.
+    def __enter__(self: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
         entered = False
         try:
             with shield:
@@ -226,50 +263,48 @@ def _hook_scope(shield: contextlib.AbstractContextManager[Any], module: Any) -> 
             raise
         return strategy
 
-    @functools.wraps(leave)
     def __exit__(self: Any, *raised: object) -> None:  # noqa: N807
         with shield:
             leave(self, *raised)
 
-    kind.__enter__, kind.__exit__ = __enter__, __exit__
+    SCOPES.put(kind, "__enter__", __enter__)
+    SCOPES.put(kind, "__exit__", __exit__)
 
 
-def _let_go_when_interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        except Exception:
-            raise
-        except BaseException:  # KeyboardInterrupt, or the exception that ends a cell which catches that
-            self.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
-            queue = self._cluster.closure_queue
-            with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
-                # As after a failed step: running work is cancelled, waiting work dropped, and the loop may begin again.
-                queue._error = queue._error or InterruptedError("the loop was interrupted")  # noqa: SLF001
-                queue._raise_if_error()  # noqa: SLF001
-            raise
+def _end_cell(_original: Any, _server: Any) -> None:
+    """End the rank's cell: the server goes on beside the cells. On another thread it returns at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _tell("server.join() ends this cell; TensorFlow's server of this rank keeps running beside the cells.")
+    raise CellEnds("server.join()")
 
-    return call
+
+def _let_go_when_interrupted(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(coordinator, *args, **kwargs)
+    except Exception:
+        raise
+    except BaseException:  # KeyboardInterrupt, or the exception that ends a cell which catches that
+        coordinator.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
+        queue = coordinator._cluster.closure_queue  # noqa: SLF001
+        with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
+            # As after a failed step: running work is cancelled, waiting work dropped, and the loop may begin again.
+            queue._error = queue._error or InterruptedError("the loop was interrupted")  # noqa: SLF001
+            queue._raise_if_error()  # noqa: SLF001
+        raise
 
 
 def _hook_keras(module: Any) -> None:
     """Explain at once what Keras 3 cannot do: it would fail in the middle of a fit, without a way out."""
-    kind = module.TensorFlowTrainer
-    require(kind, "fit", "evaluate", "predict")
     for name in ("fit", "evaluate", "predict"):
-        setattr(kind, name, _not_with_parameter_servers(getattr(kind, name)))
+        FITS.replace(module.TensorFlowTrainer, name, _refuse_parameter_servers)
 
 
-def _not_with_parameter_servers(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = getattr(self, "distribute_strategy", None)
-        if getattr(strategy, "_is_parameter_server_strategy_v2", False):
-            raise RuntimeError(_LEGACY)
-        return original(self, *args, **kwargs)
-
-    return checked
+def _refuse_parameter_servers(original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    strategy = getattr(trainer, "distribute_strategy", None)
+    if getattr(strategy, "_is_parameter_server_strategy_v2", False):
+        raise meant(RuntimeError(_LEGACY))
+    return original(trainer, *args, **kwargs)
 
 
 def _tasks(addresses: Any) -> list[tuple[int, str]]:

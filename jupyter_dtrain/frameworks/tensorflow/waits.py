@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 
 from jupyter_dtrain.engine.framework import locals_of
+from jupyter_dtrain.engine.tracebacks import PACKAGE
+from jupyter_dtrain.plugins.patches import Patch
 
 LISTEN = 0.03
 """Seconds over which to measure the CPU use of the process."""
@@ -39,6 +41,13 @@ _WRAPPERS = {"error_handler", "__call__", "_call", "__init__", "wrapper", "<lamb
 _FOR_THREADS = (threading.__file__, multiprocessing.pool.__file__)
 """Python's own files, in which a thread waits for others."""
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
+
+WAITS = Patch(
+    "tensorflow",
+    reads=("_python_function",),
+    why="The frames in which a rank waits have the name of the traced function, which the user has called, nowhere.",
+    lost="a rank that waits in a traced function is shown without the function's name",
+)
 
 
 def call_that_waits(frame: FrameType) -> str:
@@ -68,7 +77,12 @@ def _outermost(frame: FrameType | None) -> str:
     """The function of TensorFlow or Keras that user code called, found outwards from ``frame``."""
     packages = tuple(f"{os.sep}{library}{os.sep}" for library in _LIBRARIES)
     name = ""
-    while frame is not None and any(package in frame.f_code.co_filename for package in packages):
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):  # what stands around a replaced function
+            frame = frame.f_back
+            continue
+        if not any(package in frame.f_code.co_filename for package in packages):
+            break
         # Without running their code: asking a variable of several replicas for an attribute can be a collective.
         traced = inspect.getattr_static(locals_of(frame).get("self"), "_python_function", None)
         if traced is not None and frame.f_code.co_name in _WRAPPERS:
