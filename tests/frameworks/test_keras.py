@@ -197,7 +197,7 @@ def test_torch_averages_what_is_wrapped_and_says_what_is_not(worlds):
 def test_a_distribution_that_spans_no_ranks_gets_an_error_with_the_cure(worlds):
     """Once, and before the error of a set-up that this backend does not have."""
     session = worlds("tensorflow")
-    run, losses = play(session, f"{DATA * 2}{ALONE}")
+    run, losses = play(session, f"import keras\n{DATA * 2}{ALONE}")
     assert len(losses) == 2
     told = "[jupyter-dtrain] keras.distribution spans no ranks on Keras' tensorflow backend: each rank trains a model"
     assert run.text(0).count(told) == 1
