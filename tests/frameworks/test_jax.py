@@ -246,6 +246,24 @@ def test_collectives_through_mpi_are_refused_before_they_end_the_rank(pair):
     assert play(pair, chosen.format("gloo") + UP + SUM) == {0: 3.0, 1: 3.0}
 
 
+BREAK = """
+from jupyter_dtrain.frameworks.jax import groups as ours
+kept = ours._keep_sigterm
+ours._keep_sigterm = lambda: 1 / 0
+"""
+
+
+def test_ranks_are_set_up_although_our_part_of_it_fails(pair):
+    """The cell says once what is lost."""
+    mended = "ours._keep_sigterm = kept\nkept()\n"
+    run = pair.run(DOWN + BREAK + UP + mended + SUM, view=None, timeout=PATIENCE)
+
+    assert {rank: result.data["text/plain"] for rank, result in run.results.items()} == {0: "3.0", 1: "3.0"}
+    for rank in (0, 1):
+        assert run.text(rank).count("jupyter-dtrain failed inside initialize of jax") == 1
+        assert "ZeroDivisionError: division by zero), and the call went on without it: jax.dist" in run.text(rank)
+
+
 @pytest.mark.slow
 def test_each_rank_sees_the_gpu_of_its_own(launch, tmp_path):
     """A machine without a GPU shows this much: the driver's tool lists two, and JAX gets the right one."""

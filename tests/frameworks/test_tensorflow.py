@@ -249,6 +249,20 @@ with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(config)):
     assert len(alike(cell(ranks, "train(1)"))) == 5
 
 
+def test_a_strategy_is_made_although_our_part_of_it_fails(ranks):
+    """The cell says once what is lost."""
+    begin = "from unittest import mock\nfrom jupyter_dtrain.frameworks.tensorflow.collectives import Collectives\n"
+    broken = "mock.patch.object(Collectives, '_start', side_effect=ZeroDivisionError('ours'))"
+    made = f"with {broken}:\n    {MULTI.replace('strategy =', 'plain =')}plain.num_replicas_in_sync"
+    run = ranks.run(begin + made, view=None, timeout=PATIENCE)
+
+    assert alike(values(run)) == 2
+    for rank in (0, 1):
+        assert run.text(rank).count("jupyter-dtrain failed inside __init__ of tensorflow") == 1
+        assert "(ZeroDivisionError: ours), and the call went on without it: strategies of several" in run.text(rank)
+    assert len(alike(cell(ranks, "train(1)"))) == 5
+
+
 def test_logs_of_native_code_stay_out_of_the_cell_and_in_the_spool(ranks, capsys):
     """Warnings, below errors, with the options that follow one; also in two pieces. The user's lines are shown."""
     lines = [

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jupyter_dtrain.plugins.patches import Patch
+
 MAX_OBJECTS = 500_000
 """Number of objects to look at; on a rank with more, the rest stay as they are."""
 _CLOSED = {"IPython", "ipykernel", "ipyparallel", "jax", "jaxlib", "jupyter_dtrain", "matplotlib", "mpi4py", "numpy"}
@@ -30,6 +32,13 @@ _CLOSED |= {"pandas", "tensorflow", "torch", "traitlets", "zmq"}
 
 _JITTED = {"jax", "jaxlib"}
 """Packages whose objects, where they wrap a user's function, come from ``jax.jit``."""
+
+KERAS_STATE = Patch(
+    "keras.src.backend.common.global_state",
+    calls=("GLOBAL_STATE_TRACKER",),
+    why="Keras holds random states and its distribution as arrays and devices of a JAX backend that ends.",
+    lost="Keras may have to be told its distribution and its seed again after jax.distributed.initialize()",
+)
 
 
 class _Place(NamedTuple):

@@ -33,6 +33,7 @@ import msgspec
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.requests import ServerSpec
 
 from .rendezvous import Arrival
@@ -45,6 +46,13 @@ LONGEST = 4096
 """Bytes that a line may have."""
 PORTS = 5
 """How many ports to try: another process may take one between the look and its use."""
+
+COORDINATORS = Patch(
+    "jaxlib._jax",
+    calls=("get_distributed_runtime_service",),
+    why="JAX runs its coordinator in rank 0, and the death of that rank ends all others, in native code.",
+    lost="jax.distributed.initialize() says that JAX's coordinator cannot start",
+)
 
 
 class Meeting:

@@ -19,19 +19,17 @@ Under failure: :meth:`JaxGroups.release` makes every collective of this rank rai
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
 
 from .coordinator import LONG
 from .rendezvous import meet, stay_away
@@ -47,12 +45,31 @@ TIMEOUT = 1800.0
 RECOVER_PATIENCE = 5.0
 """Seconds that ranks wait for each other before they set JAX up again by themselves."""
 CALL = "initialize"
-_NEEDED = ("global_state", "initialize", "shutdown", "xla_bridge", "_jax")
-"""Parts of ``jax._src.distributed`` that this module uses."""
-_NATIVE = ("get_distributed_runtime_service", "make_gloo_tcp_collectives")
 _OWN = ("coordinator_address", "num_processes", "process_id")
 """Arguments by which a cell defines the processes."""
 _WHO = (*_OWN, "cluster_detection_method")
+_GIVEN = {*_WHO, "initialization_timeout", "local_device_ids", "heartbeat_timeout_seconds"}
+"""Arguments that this module reads or gives."""
+
+PROCESSES = Patch(
+    "jax._src.distributed",
+    replaces=("initialize", "_jax.get_distributed_runtime_service", "_jax.make_gloo_tcp_collectives"),
+    calls=(
+        "initialize(coordinator_address, num_processes, process_id)",
+        "global_state.client",
+        "global_state.num_processes",
+        "global_state.preemption_sync_manager",
+        "global_state.process_id",
+        "global_state.service",
+        "xla_bridge",
+    ),
+    reads=("backends_are_initialized",),  # its module is being imported then
+    why=(
+        "JAX sets its processes up once, before any computation. Ranks wait in native code for one that does not come, "
+        "and all end when one dies."
+    ),
+    lost="jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released",
+)
 
 
 class _Elsewhere:
@@ -82,6 +99,8 @@ class JaxGroups:
         self._loops: set[int] = set()
         """gloo's epoll instances."""
         self._distributed: Any = None
+        self._signature = inspect.Signature()
+        """That of JAX's own initialize()."""
         self._ending = threading.Lock()
         self._ended: list[Any] = []
         """The newest parts of JAX that were shut down; kept, so that no other has their identity."""
@@ -97,18 +116,19 @@ class JaxGroups:
         state = getattr(self._distributed, "global_state", None)
         return state is not None and state.client is not None and state.num_processes > 1
 
-    def hook(self, module: ModuleType) -> None:
+    def hook(self, module: Any) -> None:
         """Patch ``jax._src.distributed``, just imported: other modules copy these functions from it."""
-        distributed: Any = module
         if self._desk is None:
             return
-        require(distributed, *_NEEDED)
-        require(distributed._jax, *_NATIVE)  # noqa: SLF001 — see below
-        self._distributed = distributed
-        native = distributed._jax  # noqa: SLF001 — JAX itself looks its coordinator up here
-        native.get_distributed_runtime_service = self._service(native.get_distributed_runtime_service)
-        native.make_gloo_tcp_collectives = self._listening(native.make_gloo_tcp_collectives)
-        distributed.initialize = self._initialize(distributed.initialize)
+        self._signature = inspect.signature(module.initialize)
+        if lacking := sorted(_GIVEN - self._signature.parameters.keys()):
+            raise TypeError(f"initialize() takes no {', '.join(lacking)}")
+        self._distributed = module
+        # JAX itself looks its coordinator up there.
+        native = module._jax  # noqa: SLF001 — no public module has the functions
+        PROCESSES.replace(native, "get_distributed_runtime_service", self._service)
+        PROCESSES.replace(native, "make_gloo_tcp_collectives", self._listen)
+        PROCESSES.replace(module, "initialize", self._initialize)
 
     def begin_cell(self, generation: int) -> None:
         """Start a cell: every rank counts the set-ups of a new generation from 0."""
@@ -119,32 +139,26 @@ class JaxGroups:
 
     # Setting up.
 
-    def _initialize(self, original: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def initialize(*args: Any, **kwargs: Any) -> None:
-            given = signature.bind(*args, **kwargs).arguments
-            self._refuse_mpi()
-            if self._distributed.global_state.client is not None and self._joined in (None, self._generation):
-                return
-            timeout = given.get("initialization_timeout", TIMEOUT)
-            carried = self._leave()
-            self._half_made = True
-            if self._means_world(given):
-                others = {name: value for name, value in given.items() if name not in _WHO}
-                self._attempts += 1
-                self._join(original, self._named(f"setup-{self._attempts}"), others, timeout)
-            else:
-                self._whole, self._elsewhere = None, ""
-                original(*args, **kwargs)
-            self._half_made = False
-            self._joined = self._generation
-            _keep_sigterm()
-            for note in carried.arrive():
-                print(f"[jupyter-dtrain] {note}", file=sys.stderr)  # noqa: T201 — the cell's output
-
-        return initialize
+    def _initialize(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        given = self._signature.bind(*args, **kwargs).arguments
+        self._refuse_mpi()
+        if self._distributed.global_state.client is not None and self._joined in (None, self._generation):
+            return
+        timeout, whole = given.get("initialization_timeout", TIMEOUT), self._means_world(given)
+        carried = self._leave()
+        self._half_made = True
+        if whole:
+            others = {name: value for name, value in given.items() if name not in _WHO}
+            self._attempts += 1
+            self._join(original, self._named(f"setup-{self._attempts}"), others, timeout)
+        else:
+            self._whole, self._elsewhere = None, ""
+            original(*args, **kwargs)
+        self._half_made = False
+        self._joined = self._generation
+        _keep_sigterm()
+        for note in carried.arrive():
+            print(f"[jupyter-dtrain] {note}", file=sys.stderr)  # noqa: T201 — the cell's output
 
     def _means_world(self, given: dict[str, Any]) -> bool:
         """Whether the processes of a set-up are the ranks of the world."""
@@ -172,8 +186,12 @@ class JaxGroups:
     def _named(self, meeting: str) -> str:
         return f"generation-{self._generation}/{meeting}"
 
+    @raises_on_purpose
     def _leave(self) -> Carried:
-        """End JAX in this process; return its arrays, which need a new backend."""
+        """End JAX in this process; return its arrays, which need a new backend.
+
+        What it raises is the user's: JAX's own set-up would not get further with a JAX that has ended in part.
+        """
         from .arrays import Carried, carry  # it imports numpy
 
         distributed = self._distributed
@@ -199,44 +217,38 @@ class JaxGroups:
             clear_backends()
         return carried
 
-    def _service(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def get_distributed_runtime_service(address: str, *args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere and address.rsplit(":", 1)[-1] == self._elsewhere.rsplit(":", 1)[-1]:
-                return _Elsewhere()
-            return original(address, *args, **kwargs)
+    def _service(self, original: Any, address: str, *args: Any, **kwargs: Any) -> Any:
+        if self._elsewhere and address.rsplit(":", 1)[-1] == self._elsewhere.rsplit(":", 1)[-1]:
+            return _Elsewhere()
+        return original(address, *args, **kwargs)
 
-        return get_distributed_runtime_service
-
-    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _listen(
+        self, original: Any, distributed_client: Any, hostname: str | None = None, interface: str | None = None
+    ) -> Any:
         """Record which epoll instance gloo opens, and have it listen on the interface that torch's gloo uses.
 
         By default JAX's gloo listens where the name of its host leads. On Debian and Ubuntu that is 127.0.1.1, which no
         other host reaches.
         """
-
-        @functools.wraps(original)
-        def make_gloo_tcp_collectives(*args: Any, **kwargs: Any) -> Any:
-            interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-            chosen = {"interface": interface} if interface and not args[1:] and "hostname" not in kwargs else {}
-            before = epolls()
-            self._loops &= before
-            try:
-                return original(*args, **(chosen | kwargs))
-            finally:
-                self._loops |= epolls() - before
-
-        return make_gloo_tcp_collectives
+        if hostname is None and interface is None:
+            interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0] or None
+        before = epolls()
+        self._loops &= before
+        try:
+            return original(distributed_client, hostname, interface)
+        finally:
+            self._loops |= epolls() - before
 
     @staticmethod
     def _refuse_mpi() -> None:
         chosen = getattr(sys.modules["jax"].config, "jax_cpu_collectives_implementation", None)
         if chosen == "mpi":
-            raise ValueError(
+            words = (
                 "JAX's collectives through MPI (JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi) would end the process: they "
                 "load MPItrampoline, which finds no MPI here, and would initialise MPI a second time in this rank. "
                 'Leave the setting out, or call jax.config.update("jax_cpu_collectives_implementation", "gloo").'
             )
+            raise meant(ValueError(words))
 
     # Releasing and recovering.
 

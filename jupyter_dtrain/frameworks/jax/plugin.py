@@ -23,10 +23,10 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework, user_names
-from jupyter_dtrain.engine.imports import require, when_imported
+from jupyter_dtrain.plugins.patches import Patch
 
 from . import contents
-from .groups import JaxGroups
+from .groups import PROCESSES, JaxGroups
 from .rendezvous import meeting_in
 from .waits import PATIENCE_FAILED, call_that_waits, settle
 
@@ -51,6 +51,19 @@ MEMORY = (
 )
 """The variables by which JAX learns how much of a GPU's memory to take."""
 
+GPUS = Patch(
+    "jax._src.xla_bridge",
+    calls=("CUDA_VISIBLE_DEVICES.value", "config.update"),
+    why="Every rank takes three quarters of the memory of each GPU of its host.",
+    lost="each rank takes all GPUs of its host",
+)
+BACKENDS = Patch(
+    "jax._src.xla_bridge",
+    calls=("_backends",),
+    why="JAX's public functions for its devices make a backend, for which the ranks wait for each other.",
+    lost="%distributed env does not show JAX's devices",
+)
+
 
 class Jax(Framework):
     """JAX in one rank."""
@@ -62,10 +75,8 @@ class Jax(Framework):
         """Wait for ``jax`` to be imported."""
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
         self._place, self._temporary = place, f"dtrain-{spec.world_id}-arrays-"
-        alone = "jax.distributed is JAX's own, so initialize() works once, and ranks that wait are not released"
-        when_imported("jax._src.distributed", self._groups.hook, otherwise=alone)
-        own_gpu = partial(_see_own_gpu, place)
-        when_imported("jax._src.xla_bridge", own_gpu, otherwise="each rank takes all GPUs of its host")
+        PROCESSES.when_imported(self._groups.hook)
+        GPUS.when_imported(partial(_see_own_gpu, place))
 
     def parts(self, name: str, value: Any) -> list[Part] | None:
         """An array, or a tree of arrays that Python's own containers do not make up."""
@@ -187,7 +198,6 @@ def _see_own_gpu(place: Placement, bridge: Any) -> None:
 
     JAX takes three quarters of a GPU's memory at its first use. Ranks that share a GPU divide that.
     """
-    require(bridge, "CUDA_VISIBLE_DEVICES", "config")
     config = bridge.config
     if bridge.CUDA_VISIBLE_DEVICES.value != "all":
         return

@@ -5,6 +5,7 @@ The other side is :mod:`.coordinator`.
 
 from __future__ import annotations
 
+import inspect
 import json
 import socket
 import time
@@ -16,6 +17,7 @@ import msgspec
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.engine.reach import PATIENCE, check_reach
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
+from jupyter_dtrain.plugins.patches import raises_on_purpose
 from jupyter_dtrain.wire.requests import Desk
 
 ANSWER_PATIENCE = 30.0
@@ -37,6 +39,7 @@ class Absent(TimeoutError):
     """Some rank has declared that it will not come."""
 
 
+@raises_on_purpose
 def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float, released: Callable[[], bool]) -> str:
     """Join the meeting ``name`` and wait until all ``size`` ranks have come; return their coordinator's address.
 
@@ -68,6 +71,9 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
             time.sleep(ARRIVAL_POLL)
 
 
+_MEETS = inspect.unwrap(meet).__code__
+
+
 def _connect(call: str, desk: Desk) -> socket.socket:
     try:
         # The steward listens there from the first second.
@@ -95,4 +101,4 @@ def meeting_in(frame: FrameType) -> str:
 
     The wait polls, and so uses some CPU.
     """
-    return str(frame.f_locals["call"]) if frame.f_code is meet.__code__ else ""
+    return str(frame.f_locals["call"]) if frame.f_code is _MEETS else ""

@@ -15,8 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jupyter_dtrain.plugins.patches import Patch
+
 if TYPE_CHECKING:
     from .arrays import Carried, Replica
+
+
+REPLICAS = Patch(
+    "jax._src.distributed",
+    calls=("global_state.client",),
+    reads=("blocking_key_value_get", "key_value_set", "wait_at_barrier"),
+    why=(
+        "Ranks tell each other which arrays they lack where no collective may begin yet. JAX's coordinator can pass "
+        "that on, but has no public client."
+    ),
+    lost="arrays that are lost with a failed computation are not taken from other ranks",
+)
 
 
 def refill(carried: Carried, client: Any, meeting: str, rank: int, size: int, patience: float) -> list[str]:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from jupyter_dtrain.engine.framework import locals_of, value_of
+from jupyter_dtrain.plugins.patches import Patch
 
 _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
 """Packages whose frames may be the innermost: they call what JAX has compiled."""
@@ -27,6 +28,15 @@ _PLUMBING = {"wrapper", "inner", "_call", "call", "__call__", "reraise_with_filt
 """Functions whose names do not describe the call."""
 _METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__array__", "addressable_data"}
 
+SETTLES = Patch(
+    "jax._src.xla_bridge",
+    calls=("backends_are_initialized()",),
+    why=(
+        "A collective that a failed cell has begun on this rank alone meets another one in the next cell. Whether JAX "
+        "computes can only be asked once it has a backend; JAX's public functions make one."
+    ),
+    lost="the next cell may fail after one in which a rank has failed",
+)
 
 PATIENCE_FAILED = 5.0
 """Seconds in which the computations of a failed cell may finish."""
