@@ -7,10 +7,13 @@ import importlib.util
 import os
 import threading
 import time
+import types
 
 import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
+from jupyter_dtrain.frameworks.jax.groups import JaxGroups
+from jupyter_dtrain.wire.requests import Desk
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
@@ -262,6 +265,21 @@ def test_ranks_are_set_up_although_our_part_of_it_fails(pair):
     for rank in (0, 1):
         assert run.text(rank).count("jupyter-dtrain failed inside initialize of jax") == 1
         assert "ZeroDivisionError: division by zero), and the call went on without it: jax.dist" in run.text(rank)
+
+
+def test_another_jax_stays_as_it_is():
+    """One whose initialize() lacks an argument that ranks give it."""
+
+    def initialize(coordinator_address=None, num_processes=None, process_id=None, cluster_detection_method=None):
+        """JAX's own."""
+
+    jax = types.SimpleNamespace(initialize=initialize, _jax=types.SimpleNamespace())
+    groups = JaxGroups(None, 0, Desk("localhost", 1, ""))
+    with pytest.raises(TypeError, match="takes no heartbeat_timeout_seconds, initialization_timeout, local_device_ids"):
+        groups.hook(jax)
+
+    assert jax.initialize is initialize
+    assert not groups.is_up
 
 
 @pytest.mark.slow

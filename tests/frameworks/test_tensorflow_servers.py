@@ -241,6 +241,14 @@ def test_a_rank_that_works_for_a_chief_makes_no_strategy_and_gets_an_error(clust
     assert "-r 0" in str(refused.value.run.errors[1].evalue)
 
 
+def test_tensorflow_itself_says_what_is_wrong_with_a_servers_arguments(cluster):
+    """What this package puts around them is not at fault."""
+    with pytest.raises(DistributedError, match="unexpected keyword argument 'place'") as refused:
+        cluster.run("tf.distribute.Server(resolver.cluster_spec(), place=1)", 1, view=None, timeout=PATIENCE)
+
+    assert "jupyter-dtrain failed" not in refused.value.run.text(1)
+
+
 def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
     """The error comes before any computation."""
     with pytest.raises(DistributedError) as refused:
