@@ -22,7 +22,10 @@ _MOUNT: Final = "/job"
 
 def to_yaml(*documents: Any) -> str:
     """``documents`` as YAML, in the order in which they were made; text of several lines as a block."""
-    import yaml
+    try:
+        import yaml
+    except ImportError:
+        raise BadRequest("This target's files are YAML: pip install 'jupyter-dtrain[jobs]' first.") from None
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
         """Writes each value where it stands."""

@@ -1,7 +1,7 @@
 """The hosts of a world: how a person names them, and which rank goes to which host.
 
-Hosts come from an option (``gpu1:8,gpu2:8``) or from a file in Open MPI's format. ssh resolves the names: each may be
-an alias of ``~/.ssh/config``. Nothing here connects to a host.
+Hosts come from an option (``gpu1:8,gpu2:8``), from a file in Open MPI's format, or from the batch job in which this
+process runs. ssh resolves the names: each may be an alias of ``~/.ssh/config``. Nothing here connects to a host.
 
 Under failure: every function raises :class:`~jupyter_dtrain.core.errors.BadRequest`, which names the option, the place
 in the text and the cure.
@@ -10,6 +10,7 @@ in the text and the cure.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,9 @@ LARGEST_FILE: Final = 1_000_000
 """Bytes of a hostfile: a larger file is something else."""
 SYNTAX: Final = "Write hosts as NAME:RANKS with commas between them, such as gpu1:8,gpu2:8."
 FILE_SYNTAX: Final = "Write a host per line, such as `gpu1 slots=8`, `gpu1:8` or `gpu1`."
+
+JOB: Final = "job"
+"""The word, in place of a hostfile, for the hosts of the batch job in which this process runs."""
 
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -60,7 +64,9 @@ def named_hosts(hosts: str | None, hostfile: str | Path | None) -> list[Host]:
         raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
     if hosts is not None:
         return parse_hosts(hosts)
-    return [] if hostfile is None else read_hostfile(hostfile)
+    if hostfile is None:
+        return []
+    return job_hosts() if str(hostfile) == JOB else read_hostfile(hostfile)
 
 
 def parse_hosts(text: str) -> list[Host]:
@@ -112,6 +118,32 @@ def read_hostfile(path: str | Path) -> list[Host]:
     if not first:
         raise BadRequest(f"{path} names no host: all its lines are empty or comments. {FILE_SYNTAX}", option="hostfile")
     return [Host(name, plain.get(name) or numbered[name]) for name in first]
+
+
+def job_hosts() -> list[Host]:
+    """The hosts of the PBS, Grid Engine or LSF job in which this process runs, by the scheduler's own variable.
+
+    Sources: the manuals of qsub (OpenPBS 23, Torque 6; Grid Engine 8.1) and bsub (LSF 10). Raises :class:`BadRequest`
+    (option ``hostfile``) outside of a job, and where such a file cannot be read.
+    """
+    environ = os.environ
+    if "PBS_NODEFILE" in environ:  # a line for each slot
+        return read_hostfile(environ["PBS_NODEFILE"])
+    if "PE_HOSTFILE" in environ:  # host, slots, queue and processors
+        lines = [line.split()[:2] for line in _read(Path(environ["PE_HOSTFILE"])).splitlines() if line.strip()]
+    elif "LSB_MCPU_HOSTS" in environ:  # hosts and slots in turn
+        words = environ["LSB_MCPU_HOSTS"].split()
+        lines = [words[place : place + 2] for place in range(0, len(words), 2)]
+    else:
+        raise BadRequest(
+            "This notebook runs in no job of PBS, Grid Engine or LSF: none of PBS_NODEFILE, PE_HOSTFILE and "
+            "LSB_MCPU_HOSTS is set. Name the hosts with --hosts, or a file that is called job as ./job.",
+            option="hostfile",
+        )
+    try:
+        return [Host(name, _slots(slots, name)) for name, slots in lines]
+    except ValueError as error:
+        raise BadRequest(f"The list of the job's hosts cannot be read: {error}", option="hostfile") from None
 
 
 def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:

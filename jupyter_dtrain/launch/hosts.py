@@ -64,9 +64,26 @@ _START: Final = (
 """Reads no byte beyond the first line: the rest is for the program."""
 
 
-class SshOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The start options of worlds that ssh reaches."""
+class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The start options of worlds on hosts over ssh."""
 
+    hosts: Annotated[
+        str | None,
+        Meta(
+            title="Hosts",
+            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
+            extra_json_schema={"metavar": "HOST:RANKS,..."} | MAIN,
+        ),
+    ] = None
+    hostfile: Annotated[
+        str | None,
+        Meta(
+            title="Hostfile",
+            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line; `job`: those of the PBS, "
+            "Grid Engine or LSF job in which this notebook runs (default: none)",
+            extra_json_schema={"metavar": "PATH"},
+        ),
+    ] = None
     ssh_args: Annotated[
         str | None,
         Meta(
@@ -104,27 +121,6 @@ class SshOptions(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class HostsOptions(SshOptions, frozen=True, kw_only=True):
-    """The start options of worlds on hosts over ssh."""
-
-    hosts: Annotated[
-        str | None,
-        Meta(
-            title="Hosts",
-            description="hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine)",
-            extra_json_schema={"metavar": "HOST:RANKS,..."} | MAIN,
-        ),
-    ] = None
-    hostfile: Annotated[
-        str | None,
-        Meta(
-            title="Hostfile",
-            description="file with the hosts, in Open MPI's format or one NAME:RANKS a line (default: none)",
-            extra_json_schema={"metavar": "PATH"},
-        ),
-    ] = None
-
-
 class Hosts:
     """A launcher; see :class:`.launcher.Launcher`."""
 
@@ -133,7 +129,7 @@ class Hosts:
 
     def __init__(self, request: WorldRequest) -> None:
         self._request = request
-        self._options: SshOptions = request.options_of_launcher(SshOptions)
+        self._options: HostsOptions = request.options_of_launcher(HostsOptions)
         self._ssh = self._options.ssh
         self._python = self._options.python or sys.executable
         self.address = request.address

@@ -4,7 +4,7 @@ Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.tab
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
 (interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` and :mod:`.scaling` have the
 cell magics. They parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and
-show. :mod:`.counterparts` answers the magics of nbdistributed.
+show.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .completion import Completions
-from .counterparts import Counterparts
-from .hints import NameHints
+from .hints import Hints
 from .history import SessionCells
 from .inspection import Inspections
 from .joining import tell_worlds_after_cell
@@ -68,10 +67,9 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     _loaded[id(shell)] = [
         transform,
         SessionCells(transform),
-        NameHints(),
+        Hints(),
         Completions(transform),
         Inspections(),
-        Counterparts(),
     ]
     for part in _loaded[id(shell)]:
         part.install(shell)

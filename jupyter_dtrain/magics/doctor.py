@@ -32,7 +32,9 @@ def doctor_arguments(parser: MagicParser) -> None:
         help="hosts with their numbers of ranks, such as gpu1:8,gpu2:8 (default: this machine alone)",
         completer=ssh_hosts,
     )
-    parser.add_argument("--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format")
+    parser.add_argument(
+        "--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format; `job`: this batch job's"
+    )
     parser.add_argument(
         "--ssh-args",
         metavar="ARGS",

@@ -33,7 +33,9 @@ def sync_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--hosts", metavar="HOST,…", help="hosts to copy to (default: those of the world)", completer=ssh_hosts
     )
-    parser.add_argument("--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format")
+    parser.add_argument(
+        "--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format; `job`: this batch job's"
+    )
     parser.add_argument(
         "--ssh-args",
         metavar="ARGS",

@@ -21,7 +21,7 @@ import msgspec
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.hostlist import Host, named_hosts
-from jupyter_dtrain.launch.hosts import HostsOptions, SshOptions
+from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
 from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.launch.programs import Stopped, Unreached
@@ -177,7 +177,7 @@ def check_before_start(options: HostsOptions) -> None:
     examine(hosts, reach, interface=options.interface, quick=True).check()
 
 
-def check_hosts(hosts: Mapping[str, int], options: SshOptions, stopped: threading.Event) -> None:
+def check_hosts(hosts: Mapping[str, int], options: HostsOptions, stopped: threading.Event) -> None:
     """The quick examination of a job's ``hosts``, each with its number of ranks, by the ssh of ``options``.
 
     Returns at once when ``stopped`` is set. Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for

@@ -224,8 +224,6 @@ def look_at_hosts(dialog: Locator) -> None:
     expect(dialog.get_by_role("alert").filter(has_text="Name the hosts and their ranks")).to_be_visible()
     expect(dialog.get_by_label("Hosts", exact=True)).to_be_focused()
     shoot(dialog.page, "stranger-03-hosts")
-    place.select_option("PBS, Grid Engine or LSF")
-    assert dialog.get_by_label("Scheduler", exact=True).input_value() == "", "nobody has chosen one"
     place.select_option("Slurm")
     expect(dialog.get_by_label("Nodes", exact=True)).to_be_visible()
     expect(dialog.get_by_role("checkbox")).to_have_count(0)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.hostlist import Host, format_hosts, parse_hosts, place, read_hostfile
+from jupyter_dtrain.launch.hostlist import Host, format_hosts, named_hosts, parse_hosts, place, read_hostfile
 
 
 @pytest.fixture
@@ -143,3 +143,25 @@ def test_a_number_of_ranks_that_does_not_fit_is_refused(hosts, n, words):
         place(hosts, n)
 
     assert caught.value.option == "n"
+
+
+def test_the_hosts_of_a_batch_job_come_from_its_schedulers_variable(hostfile, monkeypatch):
+    """PBS has a line for each slot, Grid Engine four words on a line, LSF hosts and slots in turn."""
+    for name in ("PBS_NODEFILE", "PE_HOSTFILE", "LSB_MCPU_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BadRequest, match="runs in no job of PBS, Grid Engine or LSF") as caught:
+        named_hosts(None, "job")
+    assert caught.value.option == "hostfile"
+
+    both = [Host("gpu1", 2), Host("gpu2", 1)]
+    monkeypatch.setenv("PBS_NODEFILE", str(hostfile("gpu1\ngpu1\ngpu2\n")))
+    assert named_hosts(None, "job") == both
+    monkeypatch.delenv("PBS_NODEFILE")
+    monkeypatch.setenv("PE_HOSTFILE", str(hostfile("gpu1 2 all.q@gpu1 UNDEFINED\ngpu2 1 all.q@gpu2 UNDEFINED\n")))
+    assert named_hosts(None, "job") == both
+    monkeypatch.delenv("PE_HOSTFILE")
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "gpu1 2 gpu2 1")
+    assert named_hosts(None, "job") == both
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "gpu1 2 gpu2")
+    with pytest.raises(BadRequest, match="The list of the job's hosts cannot be read"):
+        named_hosts(None, "job")

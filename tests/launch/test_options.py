@@ -31,9 +31,7 @@ NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_h
 NAMES += ["chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 """They need a Slurm; see test_slurm.py."""
-IN_BATCH = ["scheduler", "job"]
-"""They need a job; see test_schedulers.py."""
-ALL = NAMES[:-3] + IN_BATCH + IN_SLURM + NAMES[-3:]
+ALL = NAMES[:-3] + IN_SLURM + NAMES[-3:]
 SECRET = "hunter2"  # noqa: S105 — must not be shown
 
 PLUGIN = """

@@ -17,7 +17,7 @@ from jupyter_dtrain.launch.programs import Answer, run_on
 from jupyter_dtrain.launch.slurm import gate, shell
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
-from jupyter_dtrain.launch.slurm.options import SlurmOptions, in_job, place
+from jupyter_dtrain.launch.slurm.options import TOOLS, SlurmOptions, in_job, place
 from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
 from jupyter_dtrain.launch.slurm.steps import FAILED, Steps
 from jupyter_dtrain.magics.parsing import HelpShown
@@ -167,6 +167,18 @@ def test_a_machine_without_slurm_says_so(monkeypatch, tmp_path):
         place(None, SlurmOptions(slurm=True))
 
     assert caught.value.option == "slurm"
+
+
+def test_what_seals_the_words_between_nodes_is_an_extra(monkeypatch, tmp_path):
+    for tool in TOOLS:
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "cryptography", None)  # as if it were not installed
+    with pytest.raises(StartFailed, match="cryptography is not installed") as caught:
+        place(None, SlurmOptions(slurm=True))
+
+    assert "pip install 'jupyter-dtrain[slurm]'" in str(caught.value)
 
 
 def test_options_of_slurm_without_slurm_are_refused():

@@ -6,6 +6,7 @@ Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadReque
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -184,6 +185,12 @@ def place(n: int | None, options: SlurmOptions) -> Placement:
         )
     if not options.slurm:
         raise BadRequest("Choose Slurm with --slurm.", option="slurm")
+    if importlib.util.find_spec("cryptography") is None:
+        raise StartFailed(
+            "A world in Slurm seals what crosses between its nodes, for which cryptography is not installed.",
+            "Install it here and on the nodes: pip install 'jupyter-dtrain[slurm]'.",
+            option="slurm",
+        )
     _ = options.more
     if number := os.environ.get("SLURM_JOB_ID", ""):
         job = _own(number)
