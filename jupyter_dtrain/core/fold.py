@@ -81,6 +81,8 @@ class RankFold:
         """Its last event; None where it ended without one."""
         self.reported = False
         """Whether an event of its own says how it ended, and how long that took."""
+        self.names: dict[str, None] = {}
+        """The metrics that it has logged, in the order of their first points."""
         self.steps = RankSteps()
         self.marks: deque[tuple[int, float]] = deque(maxlen=_MARKS)
         """Its newest steps, with their times."""
@@ -212,6 +214,7 @@ class RunFold:
             part.marks.append(part.steps.newest)
         for name, columns in points.items():
             if columns.values and self._keeps(name):
+                part.names[name] = None
                 self.newest.setdefault(name, {})[rank] = (columns.steps[-1], columns.values[-1])
 
     def _keeps(self, name: str) -> bool:
@@ -311,6 +314,14 @@ class RunFold:
     def steps(self) -> dict[int, RankSteps]:
         """The steps of each rank that has reported metrics."""
         return {rank: part.steps for rank, part in self.ranks.items() if part.steps.newest is not None}
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics in the order in which the ranks, one after the other, have first logged them.
+
+        The order in which the ranks' events have come here is another one for each reader.
+        """
+        return list(dict.fromkeys(name for _, part in sorted(self.ranks.items()) for name in part.names))
 
     @property
     def last_values(self) -> list[float]:

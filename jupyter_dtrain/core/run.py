@@ -248,7 +248,7 @@ class Run:
         found = RunMetrics(self.ranks)
         with self._folding:
             kept = {
-                rank: {name: ranks[rank].copy() for name, ranks in self._metrics.items() if rank in ranks}
+                rank: {name: self._metrics[name][rank].copy() for name in self.fold.ranks[rank].names}
                 for rank, part in self._outputs.items()
                 if part.points_whole
             }

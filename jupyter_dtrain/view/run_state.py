@@ -73,7 +73,7 @@ class RunState:
         said = [took(self.elapsed)]
         if (step := self.fold.step) is not None:
             said.append(f"step {step:,}")
-        for name in [name for name in in_order(self._histories) if is_main(name)][:1]:
+        for name in [name for name in in_order(self.fold.names) if is_main(name)][:1]:
             rank = min(self._histories[name])
             said.append(f"{name} {number(self._histories[name][rank].newest)}")
         return f"Run {self._run}: {', '.join(said)}"
@@ -98,8 +98,8 @@ class RunState:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
         metrics = {}
         if with_metrics:
-            for name, ranks in self._histories.items():
-                metrics[name] = {rank: history.columns for rank, history in ranks.items()}
+            for name in self.fold.names:
+                metrics[name] = {rank: history.columns for rank, history in self._histories[name].items()}
         parts = self.fold.ranks
         recent = None
         if outcome == "running":

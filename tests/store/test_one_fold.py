@@ -100,6 +100,7 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
             outcome, elapsed = db.execute("SELECT outcome, elapsed FROM runs").fetchone()
             parts = db.execute("SELECT rank, outcome, words, heard, host, pid FROM parts ORDER BY rank").fetchall()
         stored = store.runs()[0]
+        stored_names = stored.metrics
         spools = SpoolFolder(world.folder, ())
         events = {number: spools.read(1, number, 0).events for number in numbers}
     run = Run(1, "x = 1", numbers, len(ranks), lambda *_: iter(()))
@@ -127,6 +128,7 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
     assert run.fold.step == panel.fold.step == followed.fold.step
     newest = [sorted((name, *map(repr, sorted(one.newest[name].items()))) for name in one.newest) for one in folds]
     assert newest == [newest[0]] * 3
+    assert [one.names for one in folds] == [list(stored_names)] * 3
     assert sorted(map(repr, run.last_values)) == sorted(map(repr, stored.last_values))
     assert [one.errors.keys() for one in folds] == [run.errors.keys()] * 3
     lines = [one.readings.lines() for one in folds]
