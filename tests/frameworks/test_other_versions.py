@@ -68,7 +68,7 @@ LOST = (
     "_ignore_rref_leak, _finalize_shutdown): torch.distributed.rpc is torch's own, so init_rpc() works once,",
     "has no _PipelineSchedule): a pipeline shows the values given to backward(), and no steps.",
     "has no _PipelineSchedule): what the stages of a pipeline compute is not shown.",
-    "has no _batch_p2p): transfers of a pipeline are not shown.",
+    "has no _PipelineStageBase): transfers of a pipeline are not shown.",
 )
 
 

@@ -49,6 +49,12 @@ def test_the_gradients_go_on_where_the_manager_knows_of_the_failure(mended):
         mended(manager(), bucket)
 
 
+def test_a_fault_of_ours_leaves_the_error_of_the_library(mended):
+    """The Manager of another version cannot say whether it knows of the failure."""
+    with pytest.raises(AssertionError):
+        mended(SimpleNamespace(result=None), None)
+
+
 def test_a_rank_that_does_not_come_to_a_process_group_is_not_waited_for_long(monkeypatch):
     import torch.distributed as dist
 

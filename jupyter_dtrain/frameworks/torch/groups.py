@@ -81,7 +81,7 @@ ABORTS = Patch(
     reads=("_get_backend", "_group_start", "_group_end"),
     why="NCCL's groups may wait for each other where they are aborted one by one.",
     lost="ranks that wait in a collective of NCCL are not released when another one fails",
-    upstream="https://github.com/pytorch/pytorch/issues/119797",
+    upstream="https://github.com/pytorch/pytorch/issues/137014",
 )
 
 
@@ -355,8 +355,8 @@ class TorchGroups:
         """Make every present and later wait in a group raise, but for one that gloo loses. Call it on any thread."""
         self._released = True
         self._abort_devices()
-        # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
-        # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
+        # gloo cannot abort: abort() and shutdown() of its group do nothing (pytorch#130345), so a rank waits for a peer
+        # until the group's timeout. The end of its connections, one epoll instance a group, does free it.
         # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
         # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
         # in that queue (gloo, April 2026). Seen on a busy machine, where a stopped rank goes on.

@@ -186,9 +186,9 @@ class TorchPipelines:
         STAGES.replace(stage, "perform_reduce_grad", self._reduce)
 
     def _hook_transfers(self, module: Any) -> None:
+        stage = module._PipelineStageBase  # noqa: SLF001 — the base of all stages
         TRANSFERS.replace(module, "_batch_p2p", self._begin)
         TRANSFERS.replace(module, "_wait_batch_p2p", self._wait)
-        stage = module._PipelineStageBase  # noqa: SLF001 — the base of all stages
         for name, kind in (("get_fwd_send_ops", "S"), ("get_fwd_recv_ops", "R")):
             TRANSFERS.replace(stage, name, partial(self._forward_operations, kind))
         for name, kind in (("get_bwd_send_ops", "S"), ("get_bwd_recv_ops", "R")):

@@ -57,6 +57,12 @@ KEYS = Patch(
     why="Ranks compare and rename the values of a state by the keys under which torch saves them.",
     lost="models and optimizers are neither saved in snapshots nor loaded from them",
 )
+FILES = Patch(
+    "torch.distributed.checkpoint.filesystem",
+    reads=("fs",),
+    why="torch's writer keeps all ranks waiting for the disk, and takes no other file system.",
+    lost="models and optimizers are not saved in snapshots",
+)
 
 
 class Layout(msgspec.Struct, frozen=True):

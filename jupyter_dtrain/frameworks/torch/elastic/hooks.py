@@ -53,6 +53,7 @@ GRADIENTS = Patch(
     replaces=("DistributedDataParallel._comm_hook",),
     why="The communication hook expects a result of a collective that has failed, and raises on every living replica.",
     lost="its DistributedDataParallel may fail on all ranks when one dies",
+    upstream="https://github.com/meta-pytorch/torchft/pull/294",
 )
 
 
