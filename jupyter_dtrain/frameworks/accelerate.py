@@ -49,6 +49,7 @@ STATE = Patch(
 GROUP = Patch(
     "accelerate.accelerator",
     replaces=("Accelerator.__init__",),
+    reads=("_shared_state", "_reset_state"),
     why="After a failure or a resize, a new Accelerator takes over the state of process groups that are gone.",
     lost="an Accelerator keeps the state of process groups that are gone",
 )
