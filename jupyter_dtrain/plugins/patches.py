@@ -163,9 +163,14 @@ class Patch:
         Where one of :attr:`calls` is missing or takes other parameters, or ``hook`` raises, the import succeeds and
         the fault is reported.
         """
-        import wrapt
-
         for place in self.places:
+            module = sys.modules.get(place)
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._hook(hook, module)
+                continue
+            # Only now: it changes how this process imports modules, which is the user's in a notebook or a job.
+            import wrapt
+
             wrapt.register_post_import_hook(functools.partial(self._hook, hook), place)
 
     def _hook(self, hook: Callable[[Any], object], module: Any) -> None:

@@ -453,19 +453,6 @@ def hearing(
     return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides, call=call)
 
 
-def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
-    """Wrap ``kind.backward(loss)`` in :func:`hearing`; ``divides`` gets the object and says whether it divides."""
-    original = kind.backward
-
-    @functools.wraps(original)
-    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        with hearing(loss, frame, divides=divides(self)):
-            return original(self, loss, *args, **kwargs)
-
-    kind.backward = backward
-
-
 def adding() -> contextlib.AbstractContextManager[None]:
     """In this context, each value given to backward is a part of the next step's loss, which is their sum."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
