@@ -293,6 +293,14 @@ def caller() -> FrameType:
     return sys._getframe(3)  # noqa: SLF001 — documented in spite of its name: this, the replacement, the guard
 
 
+IMPORTS = Patch(
+    "importlib.machinery",
+    reads=("_initializing",),
+    why="Python lists a module in sys.modules before it has run it, and says nowhere else that it has not.",
+    lost="a cell may ask a framework that another thread still imports",
+)
+
+
 def require(owner: Any, *names: str) -> None:
     """Raise unless ``owner`` has all attributes ``names``: dotted places, each with the parameters that it must take.
 

@@ -68,7 +68,7 @@ GROUPS = Patch(
         "torch.distributed.rendezvous._rendezvous_handlers",
     ),
     calls=("_world", "_new_process_group_helper"),
-    reads=("_rendezvous_handlers", "_update_process_group"),
+    reads=("_rendezvous_handlers", "_update_process_group", "group_count"),
     why="A process sets up its group once: a second set-up raises or hangs, and nothing ends the wait for a rank that "
     "has died.",
     lost="a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are "

@@ -19,7 +19,6 @@ between cells, each hook costs one comparison. ``torch.compile`` skips this pack
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import threading
