@@ -9,6 +9,7 @@
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
+#   make oldest OLDEST_TORCH=2.11.0                 with another PyTorch
 #   make newest PYTHON=python3.14                   the newest versions on PyPI, with another Python
 #   make newest DIRS=frameworks                     with them only these test directories
 #   make gpu PYTHON=~/v/bin/python                  the environment that has PyTorch for CUDA
@@ -29,6 +30,8 @@ LAB_ARGS ?=
 PYTHON_VERSION ?= 3.12
 PLATFORM       ?= manylinux_2_28_x86_64
 EXTRA          ?=
+# The oldest PyTorch that pyproject.toml promises.
+OLDEST_TORCH   ?= 2.8.0
 WHEELHOUSE     ?= build/wheelhouse
 
 PY    := $(VENV)/bin/python
@@ -199,15 +202,16 @@ $(PLATFORMS)/installed: pyproject.toml
 	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
 	@touch $@
 
-# The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux.
-# TORCH=torch==2.11.0 takes the oldest that is promised all the same.
+# The lower bound of each requirement. PyTorch's own wheels bring gigabytes of GPU libraries, which run on CPUs too; with
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, pip takes those for CPUs.
 $(OLDEST)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet uv
 	@mkdir -p build
 	$(OLDEST)/bin/uv pip compile --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --extra test-core \
 	  --output-file build/oldest.txt pyproject.toml
-	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet -c build/oldest.txt $(TORCH) -e '.[test-core,torch]'
+	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet -c build/oldest.txt \
+	  torch==$(OLDEST_TORCH) -e '.[test-core,torch]'
 	@touch $@
 
 # Where there is none to be had, the browser tests are skipped.
