@@ -121,6 +121,8 @@ class MainThread:
         """A cell begins."""
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
         self._older = frozenset(frames)
+        # A frame that holds itself, and with it all others and the message of the cell, would live until a collection.
+        frames.pop(threading.get_ident(), None)
         if self._engines is None:
             self._engines = weakref.WeakSet(threading.enumerate())
         self._busy = frozenset(ident for _, ident, _ in self._users() if not _waits_for_work(frames.get(ident)))

@@ -26,7 +26,7 @@ from jupyter_dtrain.wire.messages import Watching
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
-TESTED = "5.17 and 5.23"
+TESTED = "5.17 and 5.24"
 """The versions that the tests have run with."""
 NO_CURVES = ("epoch", "total_flos", "num_input_tokens_seen")
 NO_CURVES_END = ("_runtime", "_per_second", "_time")

@@ -46,6 +46,8 @@ MOST_COUNTED: Final = (1 << 16) - 1
 SHORTEST: Final = 50e-6
 """Seconds that a wait for the end of a send must take to be recorded."""
 _LONGEST: Final = 1 << 16  # the largest power of two
+_COMPUTATIONS: Final = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+"""By PyTorch's names for them; the values that stand behind the names differ between versions."""
 _KNOWN: Final = ("ScheduleGPipe", "Schedule1F1B")
 _LABEL: Final = "_dtrain_pipeline"  # attribute that labels a send or receive
 
@@ -396,7 +398,7 @@ def _computations(actions: Iterable[Any]) -> Iterable[tuple[str, int, int]]:
     for action in actions:
         if action is None:
             continue
-        if action.sub_actions:
-            yield from _computations(action.sub_actions)
-        elif action.computation_type.value in "FBIW":
-            yield action.computation_type.value, action.stage_index, action.microbatch_index
+        if parts := getattr(action, "sub_actions", None):  # PyTorch before 2.9 has none
+            yield from _computations(parts)
+        elif kind := _COMPUTATIONS.get(action.computation_type.name):
+            yield kind, action.stage_index, action.microbatch_index

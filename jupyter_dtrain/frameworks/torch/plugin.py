@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import RankSpec
 
 
-TESTED = "2.11 and 2.13"
+TESTED = "2.8 and 2.15"
 """The versions that the tests have run with."""
 
 
