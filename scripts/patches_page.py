@@ -50,7 +50,7 @@ def section(library: str, rows: list[Patch]) -> Iterator[str]:
     """The rows of one library."""
     yield f"\n## {library}\n"
     for one in rows:
-        yield f"\n**{', '.join(f'`{place}`' for place in one.places)}**\n\n"
+        yield f"\n### {', '.join(f'`{place}`' for place in one.places)}\n\n"
         yield item("Why", one.why)
         yield item("Without it", f"{one.lost[0].upper()}{one.lost[1:]}.")
         for words, names in (("Replaces", one.replaces), ("Calls", one.calls), ("Reads", one.reads)):
