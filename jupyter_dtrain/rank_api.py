@@ -23,11 +23,11 @@ from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share
-from jupyter_dtrain.engine.home import Bar, rank_home
-from jupyter_dtrain.engine.metrics import MAX_NAME
+from jupyter_dtrain.rank.metrics import MAX_NAME
+from jupyter_dtrain.rank.rank_context import Bar, rank_home
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.home import RankHome
+    from jupyter_dtrain.rank.rank_context import RankHome
 
 CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
@@ -85,7 +85,7 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
     from IPython.core.getipython import get_ipython
 
     from jupyter_dtrain.core.world import parse_ranks
-    from jupyter_dtrain.engine.resync import resync as transfer
+    from jupyter_dtrain.rank.resync import resync as transfer
     from jupyter_dtrain.wire.values import check_variable
 
     for name in names:

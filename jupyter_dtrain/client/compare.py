@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .rank_requests import RankRequests
 
-CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.engine.{}').{}(*{!r}, **{!r})"
+CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.rank.{}').{}(*{!r}, **{!r})"
 """A cell that leaves no name behind, nor a value."""
 MARGIN: Final = 1.0
 """Seconds between the time for reading and the end of the wait for an answer."""

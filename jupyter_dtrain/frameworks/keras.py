@@ -26,16 +26,17 @@ from typing import TYPE_CHECKING, Any, cast
 from jupyter_dtrain.core.contents import Facts as FactsOfPart
 from jupyter_dtrain.core.contents import Kind
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
-from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.home import Bar, bar_text
 from jupyter_dtrain.frameworks.torch.metrics import unheard
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
+from jupyter_dtrain.rank.rank_context import Bar, bar_text
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "3.15"
 """The version that the tests run with."""

@@ -25,13 +25,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.values import read, take
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "2.6"
 """The version that the tests run with."""

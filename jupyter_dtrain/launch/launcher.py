@@ -102,7 +102,7 @@ class Launcher(Protocol):
     def slot_command(self) -> list[str]:
         """The process that ``mpiexec`` starts for each rank, on every host of the world.
 
-        One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.engine.slot_holder`).
+        One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.rank.slot_holder`).
         """
 
     def resize(self, request: WorldRequest) -> None:

@@ -200,7 +200,7 @@ def transports(request: WorldRequest) -> str:
 
 def watch_command() -> list[str]:
     """The watch, which forks the ranks of this machine."""
-    return program("jupyter_dtrain.engine.watch")
+    return program("jupyter_dtrain.watch.watch")
 
 
 def launched_variables(request: WorldRequest, scratch: str) -> dict[str, Variable]:

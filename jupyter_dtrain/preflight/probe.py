@@ -49,7 +49,7 @@ SHOWN = 120
 STEWARD = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
 LABEL = ".dtrain-folder"
-"""The file by which a world's watch labels its folders; see engine/own_folders."""
+"""The file by which a world's watch labels its folders; see watch/own_folders."""
 MEMORY = "/dev/shm"  # noqa: S108 — nothing is written there
 DAEMONS = ("prted", "orted", "sshd", "sshd-session", "slurmstepd", "hydra_pmi_proxy", "pbs_mom", "sge_shepherd")
 """Programs through which a steward on another machine holds the ranks of this one. They spare processes, never end

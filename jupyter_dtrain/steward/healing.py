@@ -1,6 +1,6 @@
 """Replaces dead ranks and changes how many ranks there are: the steward's part of a heal and of a resize.
 
-:mod:`jupyter_dtrain.engine.healing` is the ranks'. A resize is a heal with another number of ranks at its end.
+:mod:`jupyter_dtrain.rank.healing` is the ranks'. A resize is a heal with another number of ranks at its end.
 
 The living ranks say whether they are idle. Those that the world is to lose are ended. Then the others are asked to form
 MPI's world with a new process for each dead rank and each further one; each reports that it has, and each new rank that

@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain.engine import own_folders
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.programs import Answer, Unreached, run_here
 from jupyter_dtrain.preflight import probe, software
 from jupyter_dtrain.preflight.doctor import Removal
 from jupyter_dtrain.preflight.facts import Facts
 from jupyter_dtrain.preflight.remote import Program, ask_here, command
+from jupyter_dtrain.watch import own_folders
 from tests.steward.until import runs, until
 
 FOLDER = Path(probe.__file__).parent

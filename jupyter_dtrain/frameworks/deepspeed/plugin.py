@@ -28,11 +28,11 @@ from typing import Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hearing, one_step, whole_step
 from jupyter_dtrain.frameworks.torch.replicas import averages
+from jupyter_dtrain.plugins.framework import Framework, user_names
 from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .engines import ENGINES, ZERO, make_engine, number_parameters

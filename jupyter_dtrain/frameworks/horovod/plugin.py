@@ -23,10 +23,10 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, installed_version
-from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 from .keras import KERAS, refuse_keras_3

@@ -12,7 +12,8 @@ import sys
 from typing import Any
 
 from jupyter_dtrain.core.contents import Facts
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
+from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
 
 
 def parts(name: str, value: Any) -> list[Part] | None:

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.engine.framework import value_of
-from jupyter_dtrain.engine.libraries import is_library
-from jupyter_dtrain.engine.sources import called_in, calls_on_line
-from jupyter_dtrain.engine.tracebacks import PACKAGE
+from jupyter_dtrain.plugins.framework import value_of
+from jupyter_dtrain.plugins.libraries import is_library
+from jupyter_dtrain.plugins.sources import called_in, calls_on_line
+from jupyter_dtrain.rank.tracebacks import PACKAGE
 
 PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})
 """The methods for Python objects that are known as MPI's by their names; so are those that begin with a capital."""

@@ -18,10 +18,10 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, locals_of, user_names
-from jupyter_dtrain.engine.healing import THREAD, WORLD
-from jupyter_dtrain.engine.sources import called_in
+from jupyter_dtrain.plugins.framework import Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.plugins.sources import called_in
+from jupyter_dtrain.rank.healing import THREAD, WORLD
 
 from .calls import Call, calls_in
 from .communicators import ENDLESS, hidden_of

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.plugins.framework import Framework
 
 from .ports import hold_port, keep_here
 from .servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.21"

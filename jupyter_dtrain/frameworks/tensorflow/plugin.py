@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from jupyter_dtrain.core.contents import Facts as FactsOfPart
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.wire.messages import Watching
 
 from .collectives import COLLECTIVES, Collectives
@@ -31,7 +32,8 @@ from .waits import call_that_waits
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "2.21"
 """The version that the tests run with."""

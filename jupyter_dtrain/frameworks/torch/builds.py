@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.rank_context import Bar, rank_home
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""

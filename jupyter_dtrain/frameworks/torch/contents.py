@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from jupyter_dtrain.core.contents import Facts, Kind
-from jupyter_dtrain.engine.contents import Part, PlainPart
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import PlainPart
 
 from .digests import digest, is_readable
 from .values import undisturbed

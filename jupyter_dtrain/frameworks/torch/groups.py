@@ -36,10 +36,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
+from jupyter_dtrain.plugins.framework import user_names
 from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
+from jupyter_dtrain.rank.sockets import connected_to, end_connections, epolls, registered
 
 from .backends import Backends
 from .flight_recorder import is_pending

@@ -10,7 +10,7 @@
   And it is where old workers are still busy with an interrupted epoch: plain torch would wait for them.
 
 Under failure: a loader that cannot be changed stays as it is. A batch that does not come whole, such as that of a
-worker which was killed, holds an interrupt up for :data:`~jupyter_dtrain.engine.interrupts.BRIEF` seconds. Batches that
+worker which was killed, holds an interrupt up for :data:`~jupyter_dtrain.rank.interrupts.BRIEF` seconds. Batches that
 a thread pins (``pin_memory=True``, with a GPU) come whole to that thread in any case.
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_dtrain.plugins.patches import Patch
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.interrupts import Shield
+    from jupyter_dtrain.rank.interrupts import Shield
 
 DEEP = 64
 """Frames in which a loader is looked for: collating and reading images is rarely deeper."""

@@ -16,9 +16,9 @@ from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
-from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.contents import Part
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.events import Reading
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
     from .steps import Stepper
 

@@ -20,9 +20,9 @@ from typing import Final
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
+from jupyter_dtrain.launch import daemons, local
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
-from .. import daemons, local
 from ..hostlist import fill
 from ..launcher import Allocation, Capacity, LauncherDeclaration, Look, Mpi, WatchCommand
 from ..leftovers import MARK

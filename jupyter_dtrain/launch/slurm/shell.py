@@ -16,7 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from .. import local
+from jupyter_dtrain.launch import local
+
 from .gate import serve_near
 from .steps import Steps, node_environment
 

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.launch import local
 
-from .. import local
 from ..programs import Answer, Kind, Unreached
 from . import queue
 
