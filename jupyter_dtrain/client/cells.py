@@ -21,8 +21,8 @@ from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import pickle_values
 
-from .entry import Entry
 from .rank_requests import check_free
+from .submitted_run import Entry
 from .syntax import check_syntax
 
 if TYPE_CHECKING:

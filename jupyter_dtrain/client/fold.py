@@ -6,7 +6,7 @@ to it and go on; it alone changes runs. It also sends: a queued cell goes out th
 a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
 Under failure: this thread asks a rank for a hole in its numbers, and a quiet rank for where it stands (see
-:mod:`.holes`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the steward for
+:mod:`.missed_events`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the steward for
 news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends, whichever
 message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread
 that waits for this one goes on after :data:`PATIENCE` seconds.
@@ -37,7 +37,7 @@ from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
 
 from .delivery import Delivery, travel
-from .holes import QUIET, Holes
+from .missed_events import QUIET, Holes
 from .run_queue import RunQueue
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
-    from .entry import Entry
     from .steward_acts import StewardActs
+    from .submitted_run import Entry
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""

@@ -14,8 +14,8 @@ from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.values import check_variable
 
 from .compare import Comparison, Inventory, comparison_cell, read_comparison, take_inventory
-from .parts import cut, join
 from .rank_names import RankNames
+from .scatter import cut, join
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run

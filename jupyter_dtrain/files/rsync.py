@@ -1,4 +1,4 @@
-"""One copy to one host by rsync, over ssh or srun: see :mod:`.ways`.
+"""One copy to one host by rsync, over ssh or srun: see :mod:`.transports`.
 
 No file name passes through a shell, but for the folder there, which is quoted. No option lets rsync delete a file.
 
@@ -25,7 +25,7 @@ import msgspec
 
 from jupyter_dtrain.launch.programs import NOT_RUN, Answer, Unreached, end, start
 
-from .ways import Way
+from .transports import Way
 
 SILENCE: Final = 60
 """Seconds without a byte after which rsync gives up, here and there."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.frameworks.torch.metrics import hearing
 from jupyter_dtrain.plugins.framework import Framework

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jupyter_dtrain.core.contents import Facts as FactsOfPart
 from jupyter_dtrain.core.contents import Kind
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.parts import Part

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.frameworks.torch.values import read, take
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch

@@ -26,7 +26,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
-from . import daemons, local
+from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
 from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
 from .leftovers import MARK
@@ -161,7 +161,7 @@ class Hosts:
         if network:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
-            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *daemons.OPTIONS]
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *prte_settings.OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
@@ -171,7 +171,7 @@ class Hosts:
             # Only a shell there knows the home.
             python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
         slot = ["-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *daemons.FORGET, *python, *slot]
+        return ["/usr/bin/env", *prte_settings.FORGET, *python, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Ranks fill the hosts in order, as in a start."""
@@ -179,7 +179,7 @@ class Hosts:
 
     def environment(self) -> dict[str, str]:
         """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
-        return local.ranks_environment(self._request) | daemons.ENVIRONMENT
+        return local.ranks_environment(self._request) | prte_settings.ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
         request = self._request

@@ -34,7 +34,7 @@ from types import FrameType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.facts import Facts
+    from jupyter_dtrain.core.framework_report import Facts
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from jupyter_dtrain.core.cpu_activity import work_beneath
 from jupyter_dtrain.core.declarations import is_collective
 from jupyter_dtrain.core.stacks import Stack, Wait
-from jupyter_dtrain.core.work import work_beneath
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.plugins.sources import called_in, prepare

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.framework_report import Facts
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable

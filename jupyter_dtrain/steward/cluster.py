@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from jupyter_dtrain.core.cpu_activity import Work
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
-from jupyter_dtrain.core.work import Work
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.launcher import Launcher, Mpi
 from jupyter_dtrain.launch.networks import shared_network

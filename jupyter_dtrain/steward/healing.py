@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .seats import Seats
+    from .placement import Seats
     from .state import State
 
 TRIES = 3

@@ -52,18 +52,18 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldRestarting,
 )
 
-from .actions import Actions
 from .cluster import Cluster
 from .healing import Owner
 from .keeper import Keeper
 from .lease import Lease
 from .nodes import Nodes
 from .open_runs import OpenRuns
+from .placement import Seats
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import REPORT_PATIENCE, STILL, Progress
+from .rank_control import Actions
 from .renumbering import number_of
 from .requests import Requests
-from .seats import Seats
 from .state import State, rank_of
 from .watches import WatchEnd
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.framework_report import Facts
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.framework_report import Facts
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import ARGUMENTS, ATTRIBUTES, MEMBERS, Framework

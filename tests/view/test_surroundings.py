@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from jupyter_dtrain.core.facts import Facts, compare_tested
+from jupyter_dtrain.core.framework_report import Facts, compare_tested
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World

@@ -26,7 +26,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package, installed_version
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package, installed_version
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending

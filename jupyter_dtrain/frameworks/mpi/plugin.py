@@ -17,7 +17,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.plugins.framework import Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.plugins.sources import called_in

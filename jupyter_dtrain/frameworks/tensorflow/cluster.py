@@ -15,7 +15,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.plugins.framework import Framework
 

@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.contents import Facts as FactsOfPart
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.parts import Part

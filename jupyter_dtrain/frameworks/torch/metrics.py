@@ -33,8 +33,8 @@ from jupyter_dtrain.rank.metrics import SOON
 
 from . import values
 from .call_sites import Call, CallSites
+from .dataloader_stats import LoaderReadings
 from .losses import UNNAMED, Losses, Training
-from .reading import LoaderReadings
 from .replicas import replicas_of
 from .steps import Step, Stepper, Steppers, rates_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
@@ -24,11 +24,11 @@ from jupyter_dtrain.wire.messages import Watching
 
 from . import contents, snapshots
 from .builds import BUILDS, hook_builds
+from .dataloader_workers import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import GROUPS, TorchGroups
-from .loaders import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import AUTOGRAD, OPTIMIZER, hook_autograd, hook_optimizer

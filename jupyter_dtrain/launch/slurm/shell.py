@@ -1,6 +1,6 @@
 """A remote shell over srun, as rsync calls ssh: ``shell JOB MUNGE HOST WORD…`` runs the words on a node of a job.
 
-It is the near gate of a sealed pipe (:mod:`.gate`), so srun carries nothing that the network can read. It gives its
+It is the near gate of a sealed pipe (:mod:`.sealed_pipe`), so srun carries nothing that the network can read. It gives its
 input, output and exit code to rsync. As under ssh, a shell on the node reads the words, joined by blanks.
 
 Under failure: it ends with :data:`.steps.FAILED` and the reason among its errors. When rsync fails here, it sends
@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from jupyter_dtrain.launch import local
 
-from .gate import serve_near
+from .sealed_pipe import serve_near
 from .steps import Steps, node_environment
 
 NAME: Final = "dtrain-sync"

@@ -1,4 +1,4 @@
-"""Programs on the nodes of a job: steps that srun starts, each through the sealed pipe of :mod:`.gate`.
+"""Programs on the nodes of a job: steps that srun starts, each through the sealed pipe of :mod:`.sealed_pipe`.
 
 Worlds have their watches in such steps, and the examination before a start its probes. A step gets the variables that
 ranks have, and its program, in a credential of munge; only the same user can open it.
@@ -137,7 +137,7 @@ class Steps(msgspec.Struct, frozen=True):
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:  # noqa: ARG002 — the gate reads both
         """A gate; it starts srun."""
-        return local.program("jupyter_dtrain.launch.slurm.gate")
+        return local.program("jupyter_dtrain.launch.slurm.sealed_pipe")
 
     def opening(self, host: str, program: Sequence[str]) -> str:
         """The line for the gate."""

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.rank.interfaces import interface_to

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.wire.questions import Answers
 
-    from .entry import Entry
+    from .submitted_run import Entry
 
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""

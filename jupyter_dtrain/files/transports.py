@@ -68,7 +68,7 @@ class OverSsh(BySsh):
 
 
 class OverSrun:
-    """A :class:`Way` by steps of a job of Slurm, each of them sealed: see :mod:`jupyter_dtrain.launch.slurm.gate`."""
+    """A :class:`Way` by steps of a job of Slurm, each sealed: see :mod:`jupyter_dtrain.launch.slurm.sealed_pipe`."""
 
     cures = SRUN
     python = sys.executable
