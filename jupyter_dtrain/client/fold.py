@@ -6,10 +6,10 @@ to it and go on; it alone changes runs. It also sends: a queued cell goes out th
 a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
 Under failure: this thread asks a rank for a hole in its numbers, and a quiet rank for where it stands (see
-:mod:`.missed_events`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the steward for
-news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends, whichever
-message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread
-that waits for this one goes on after :data:`PATIENCE` seconds.
+:mod:`.missed_events`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the
+steward for news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends,
+whichever message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A
+thread that waits for this one goes on after :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations

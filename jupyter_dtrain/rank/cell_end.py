@@ -4,7 +4,8 @@ These are the steps. Each is guarded, so that the next one gets its turn:
 
 1. The rank tells the steward that the cell failed. The steward then releases ranks that wait for this one, even while
    the steps below run.
-2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.user_text.PATIENCE` seconds.
+2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.user_text.PATIENCE`
+seconds.
 3. Processes that an interrupted cell has started end, within deadlines.
 4. The rank waits for the output of child processes, the plug-ins and the last points of the metrics, within deadlines.
    A cell that has not failed may compute for longer; there Stop ends the wait.

@@ -1,7 +1,8 @@
 """The loaded plug-ins for frameworks: each capability is asked here, and guarded here.
 
 A rank, and the steward, hold one :class:`Plugins` and call no plug-in by themselves. It asks only the plug-ins that
-override a member of :mod:`jupyter_dtrain.plugins.framework`, passes each of them the arguments that it takes, and checks the answers.
+override a member of :mod:`jupyter_dtrain.plugins.framework`, passes each of them the arguments that it takes, and
+checks the answers.
 
 Under failure: whatever a plug-in raises (``SystemExit`` too, but for an interrupt of the user's), the others are asked
 and the caller goes on. The first failure of a member is logged with its traceback and becomes a notice for the next

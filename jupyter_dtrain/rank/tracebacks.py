@@ -5,8 +5,8 @@ Where this package stands between a user and a library, its frames are left out,
 warnings name the user's line. A verb of the notebook that runs as a cell has no line of the user's.
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
-module reads the interpreter's own attributes, and :mod:`.user_text` makes the texts that only the class can give. All sizes
-are bounded.
+module reads the interpreter's own attributes, and :mod:`.user_text` makes the texts that only the class can give. All
+sizes are bounded.
 """
 
 from __future__ import annotations

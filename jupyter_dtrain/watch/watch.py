@@ -1,8 +1,8 @@
 """The parent process of the ranks of one host.
 
 The steward starts one watch on each host of a world, and tells it by a pipe what the world is. The watch imports the
-engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank for each (:mod:`.rank_process`),
-and stays. It
+engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank for each
+(:mod:`.rank_process`), and stays. It
 
 * knows each rank's true exit status, and writes the ``Finished`` event of a rank that died during a run, after the
   rank's last output;

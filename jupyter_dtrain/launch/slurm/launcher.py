@@ -1,8 +1,8 @@
 """Ranks on the nodes of a job in Slurm: a watch on each, started by srun, and one ``mpiexec``, which uses srun too.
 
 Nothing needs ssh between nodes, nor files that they share, but for the package itself under the same path. A watch
-gets its specification, and gives its reports, over srun's pipe, sealed (:mod:`.sealed_pipe`). The rest is as with hosts over
-ssh: ipyparallel's controller listens on TCP, encrypted; what ranks say to each other in MPI crosses in clear.
+gets its specification, and gives its reports, over srun's pipe, sealed (:mod:`.sealed_pipe`). The rest is as with hosts
+over ssh: ipyparallel's controller listens on TCP, encrypted; what ranks say to each other in MPI crosses in clear.
 
 The ranks have the variables of this process, as sbatch would give them to a job; on a node, Slurm's own count.
 
