@@ -26,7 +26,7 @@ OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
 """The number of ranks by default where there is no GPU."""
 
-_SLOT_HOLDER: Final = Path(__file__).parent.parent / "engine" / "slot_holder.py"
+_SLOT_HOLDER: Final = Path(__file__).parent.parent / "rank" / "slot_holder.py"
 
 _INTERFACES: Final = ("btl_tcp_if_include", "btl_tcp_if_exclude")
 """The parameters that choose interfaces for TCP; Open MPI refuses both at once."""
@@ -174,7 +174,7 @@ def client_file(request: WorldRequest) -> str:
 
 
 def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
-    """``mpiexec`` with one process per rank, which hands its slot to the watch; see :mod:`.engine.slot_holder`."""
+    """``mpiexec`` with one process per rank, which hands its slot to the watch: :mod:`jupyter_dtrain.rank.slot_holder`."""
     command = [mpi.path, "-n", str(request.size)]
     if mpi.open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
