@@ -174,7 +174,7 @@ def client_file(request: WorldRequest) -> str:
 
 
 def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
-    """``mpiexec`` with one process per rank, which hands its slot to the watch: :mod:`jupyter_dtrain.rank.slot_holder`."""
+    """``mpiexec`` with one process per rank, which hands its slot to the watch (:mod:`~.rank.slot_holder`)."""
     command = [mpi.path, "-n", str(request.size)]
     if mpi.open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
