@@ -18,11 +18,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from jupyter_dtrain.core import kinds
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
-from jupyter_dtrain.core.sharding import Mode, Share
+from jupyter_dtrain.core.sharding import Mode, Share, share_of
 from jupyter_dtrain.rank.metrics import MAX_NAME
 from jupyter_dtrain.rank.rank_context import Bar, rank_home
 
@@ -143,7 +142,7 @@ def shard(
     for one in declarations():
         if one.shard and (found := load(one.shard)(data, share)) is not None:
             return found
-    return kinds.share_of(data, share)
+    return share_of(data, share)
 
 
 def _place(rank: int | None, size: int | None) -> tuple[int, int]:

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -30,7 +30,7 @@ from jupyter_dtrain.core.causes import LEFT
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
-from jupyter_dtrain.core.interruption import Interruption
+from jupyter_dtrain.core.interruption import Acts, Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.stop_button import Latch, shutdown
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
-    from .steward_acts import StewardActs
     from .submitted_run import Entry
 
 CAUSE = 2.0
@@ -59,6 +58,20 @@ BURST = 256
 """Messages that are folded before deadlines are looked at again."""
 
 _log = logging.getLogger(__name__)
+
+
+class StewardActs(Acts, Protocol):
+    """What only the steward can do for runs. Acts raise as a link's requests do; the fold goes on without."""
+
+    def advance(self, run: int) -> int:
+        """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
+
+    def renew_soon(self) -> None:
+        """Ask at once what this client may have missed."""
+
+    @property
+    def drives(self) -> bool:
+        """Whether this client may run cells."""
 
 
 class Fold:
