@@ -31,7 +31,7 @@ QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""
 
 
-class Asks(Protocol):
+class AsksForEvents(Protocol):
     """A component that asks agents and passes on their answers; see :class:`.Questions`."""
 
     def ask(
@@ -60,7 +60,7 @@ class Holes:
     def __init__(
         self,
         read: Callable[[int, int, int], Future[EventsRead] | None],
-        questions: Asks,
+        questions: AsksForEvents,
         apply: Callable[[Entry, Batch], None],
         post: Callable[[Callable[[], None]], None],
         sent: Sent,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 
-class Facts(msgspec.Struct, frozen=True):
+class FrameworkReport(msgspec.Struct, frozen=True):
     """A framework's surroundings in one rank."""
 
     title: str
@@ -32,7 +32,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 def facts_of_package(
     title: str, package: str, tested: str, details: Callable[[Any], Mapping[str, str]] | None = None
-) -> Facts:
+) -> FrameworkReport:
     """The facts about an installed ``package``, whose module has its name.
 
     ``details`` is called with the module, once user code has imported it.
@@ -40,12 +40,12 @@ def facts_of_package(
     installed = installed_version(package)
     module = imported(package)
     if module is None:
-        return Facts(title, installed, tested, imported=False, details={})
+        return FrameworkReport(title, installed, tested, imported=False, details={})
     used = str(getattr(module, "__version__", installed))
     found = {} if details is None else dict(details(module))
     if installed and _numbers(used) != _numbers(installed):
         found = {"installed meanwhile": f"{installed}; %distributed restart loads it"} | found
-    return Facts(title, used, tested, imported=True, details=found)
+    return FrameworkReport(title, used, tested, imported=True, details=found)
 
 
 def installed_version(package: str) -> str:

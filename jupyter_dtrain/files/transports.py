@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.launch.programs import Answer, Unreached
 from jupyter_dtrain.launch.slurm import shell
 from jupyter_dtrain.launch.slurm.allocation import look_at
-from jupyter_dtrain.launch.slurm.queue import Job
+from jupyter_dtrain.launch.slurm.queue import SlurmJob
 from jupyter_dtrain.launch.slurm.steps import FAILED, explain, munge_options
 from jupyter_dtrain.launch.ssh import SSH_FAILED
 from jupyter_dtrain.preflight.cures import SRUN
@@ -105,7 +105,7 @@ class OverSrun:
     def _ended(self) -> Unreached | None:
         with self._lock:
             if time.monotonic() - self._looked > FRESH:
-                _, found = look_at(Job(self.carrier.job, "RUNNING"), ending=True)
+                _, found = look_at(SlurmJob(self.carrier.job, "RUNNING"), ending=True)
                 self._over, self._looked = found.over, time.monotonic()
         if not self._over:
             return None

@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from jupyter_dtrain.core.contents import Facts as FactsOfPart
-from jupyter_dtrain.core.contents import Kind
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
+from jupyter_dtrain.core.contents import Kind, PartSummary
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.parts import Part
@@ -101,7 +100,7 @@ class Keras(Framework):
         self._on = watch.metrics
         self._steps = 0
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the imported Keras and its backend."""
         if imported("tf_keras") is not None and imported("keras") is None:
             return facts_of_package("Keras", "tf_keras", OLDER_TESTED, lambda _: {"backend": "tensorflow"})
@@ -304,4 +303,4 @@ def _part(name: str, kind: Kind, weight: Any) -> Part:
     shape, dtype = list(weight.shape), getattr(weight.dtype, "name", str(weight.dtype))
     digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")  # of float32, say
     size = math.prod(shape) * (int(digits) // 8 if digits.isdecimal() else 1)
-    return ArrayPart(FactsOfPart(name, kind, type(weight).__name__, shape, dtype, size=size), values)
+    return ArrayPart(PartSummary(name, kind, type(weight).__name__, shape, dtype, size=size), values)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch
@@ -68,7 +68,7 @@ class Transformers(Framework):
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe whether its ``Trainer`` is in use, because its parts are imported one by one."""
         return facts_of_package("Transformers", "transformers", TESTED, lambda _: _details())
 

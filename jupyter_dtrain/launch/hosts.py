@@ -28,7 +28,7 @@ from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
 from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
+from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, WatchCommand, WorldPlan
 from .leftovers import MARK
 from .networks import address_to
 from .programs import Answer, Unreached
@@ -204,14 +204,14 @@ class Hosts:
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 
-def _place(n: int | None, options: HostsOptions) -> Placement:
+def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
     ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
     slots = {host.name: host.slots for host in hosts}
-    return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
+    return WorldPlan(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
 
 
 DECLARATION: Final = LauncherDeclaration(

@@ -35,7 +35,7 @@ class WatchCommand(NamedTuple):
     """The watch's program and environment, which the command reads first. A command line may not show them."""
 
 
-class Look(NamedTuple):
+class NodesLook(NamedTuple):
     """The nodes of a world, as their scheduler shows them."""
 
     ends: float = 0.0
@@ -64,7 +64,7 @@ class Allocation(Protocol):
         can start on them; nodes that were taken away meanwhile do not answer, and then that is the reason.
         """
 
-    def look(self, *, ending: bool = False) -> Look:
+    def look(self, *, ending: bool = False) -> NodesLook:
         """How the nodes are. ``ending``: something on them has ended; wait some seconds for the reason."""
 
     def give_back(self) -> None:
@@ -118,7 +118,7 @@ class Launcher(Protocol):
         """Reason and cure where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""
 
 
-class Placement(NamedTuple):
+class WorldPlan(NamedTuple):
     """Where the ranks of a world run, as far as that is known before it starts."""
 
     size: int
@@ -147,7 +147,7 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     name: str
     title: str
     """The place, as the dialog calls it."""
-    place: Callable[[int | None, Any], Placement]
+    place: Callable[[int | None, Any], WorldPlan]
     """Puts ranks in their places: takes the number of ranks, None for the default, and the ``options``. Raises
     :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]

@@ -20,7 +20,7 @@ from jupyter_dtrain.core.start_failures import StartFailure, process_ended, rele
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
 from jupyter_dtrain.wire.requests import ADDRESS, LOCAL, WorldRequest
 
-from .launcher import Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
+from .launcher import Capacity, LauncherDeclaration, Mpi, WatchCommand, WorldPlan
 
 OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
@@ -301,8 +301,8 @@ class Local:
         return "", ""
 
 
-def _place(n: int | None, _: Any) -> Placement:
-    return Placement(n or default_size(), {}, ADDRESS)
+def _place(n: int | None, _: Any) -> WorldPlan:
+    return WorldPlan(n or default_size(), {}, ADDRESS)
 
 
 def _capacity() -> Capacity:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CELL_NAMES = ("distributed", "rank", "speedup")
 
 
-class Part(Protocol):
+class ShellPart(Protocol):
     """A part that joins a shell."""
 
     def install(self, shell: Any) -> None:
@@ -41,7 +41,7 @@ class Part(Protocol):
 
 P = TypeVar("P")
 
-_loaded: dict[int, list[Part]] = {}
+_loaded: dict[int, list[ShellPart]] = {}
 """The installed parts, by the id of the shell."""
 
 

@@ -34,7 +34,7 @@ from types import FrameType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.framework_report import Facts
+    from jupyter_dtrain.core.framework_report import FrameworkReport
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 
@@ -93,7 +93,7 @@ class Start:
 class Description:
     """The framework as this rank sees it. Any thread may ask, also while a cell runs."""
 
-    def describe(self) -> Facts | None:
+    def describe(self) -> FrameworkReport | None:
         """Return what the framework sees in this rank; None where there is nothing to say.
 
         Import nothing and wait for nothing. The reader sees an exception in place of the facts.

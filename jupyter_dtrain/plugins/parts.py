@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from jupyter_dtrain.core.contents import Facts, Kind
+from jupyter_dtrain.core.contents import Kind, PartSummary
 
 
 class Part(ABC):
@@ -20,7 +20,7 @@ class Part(ABC):
     """Whether another thread may read its values while a cell runs, which may free their memory meanwhile."""
 
     @abstractmethod
-    def facts(self) -> Facts:
+    def facts(self) -> PartSummary:
         """Describe it, without looking at its values."""
 
     @abstractmethod

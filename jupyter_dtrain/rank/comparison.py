@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.contents import COMPARISON, ORDER, Amount, Compared, Difference, Facts
+from jupyter_dtrain.core.contents import COMPARISON, ORDER, Amount, Compared, Difference, PartSummary
 from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import TransferFailed
 
@@ -54,7 +54,7 @@ def compare(path: str, namespace: Mapping[str, Any], plugins: Plugins, *, states
     parts = _parts(comm, path, namespace, plugins)
     if states:
         parts += [*plugins.states(namespace), *random_parts()]
-    mine: dict[tuple[str, str], Facts] = {}
+    mine: dict[tuple[str, str], PartSummary] = {}
     of: dict[tuple[str, str], Part] = {}
     for part in parts:
         facts = fingerprint(part)
@@ -67,7 +67,7 @@ def compare(path: str, namespace: Mapping[str, Any], plugins: Plugins, *, states
     found: list[Difference] = []
     names = len(mine)
     if len(set(comm.allgather(whole))) > 1:
-        table: list[dict[tuple[str, str], Facts]] = comm.allgather(mine)
+        table: list[dict[tuple[str, str], PartSummary]] = comm.allgather(mine)
         found, names = find_differences(table)
     found.sort(key=lambda one: ORDER.index(one.kind))
     shown, moved = found[:MOST], 0
@@ -119,10 +119,10 @@ def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins)
     return parts
 
 
-def find_differences(table: list[dict[tuple[str, str], Facts]]) -> tuple[list[Difference], int]:
+def find_differences(table: list[dict[tuple[str, str], PartSummary]]) -> tuple[list[Difference], int]:
     """Where ranks differ, in the order of the parts, and how many different parts there are. ``table``: by rank."""
-    names: dict[str, dict[int, Facts]] = {}
-    pieces: dict[tuple[str, str], dict[int, Facts]] = {}
+    names: dict[str, dict[int, PartSummary]] = {}
+    pieces: dict[tuple[str, str], dict[int, PartSummary]] = {}
     for rank, parts in enumerate(table):
         for key, facts in parts.items():
             names.setdefault(facts.name, {})[rank] = facts
@@ -138,7 +138,7 @@ def find_differences(table: list[dict[tuple[str, str], Facts]]) -> tuple[list[Di
     return [one for differences in found.values() for one in differences], len(names)
 
 
-def _in_form(name: str, ranks: Mapping[int, Facts], size: int) -> Difference | None:
+def _in_form(name: str, ranks: Mapping[int, PartSummary], size: int) -> Difference | None:
     """A part that is missing, or has another form, on some ranks."""
     first = next(iter(ranks.values()))
     if len(ranks) < size:
@@ -159,7 +159,7 @@ def _in_form(name: str, ranks: Mapping[int, Facts], size: int) -> Difference | N
     return None
 
 
-def _in_values(name: str, ranks: Mapping[int, Facts]) -> Difference | None:
+def _in_values(name: str, ranks: Mapping[int, PartSummary]) -> Difference | None:
     digests = {rank: one.digest for rank, one in ranks.items() if one.digest}
     if len(set(digests.values())) < 2:  # noqa: PLR2004 — all alike
         return None
@@ -179,7 +179,7 @@ def _sides(values: Mapping[int, str]) -> tuple[int, list[int]]:
 
 
 def _measured(
-    comm: Any, difference: Difference, mine: Mapping[tuple[str, str], Facts], of: Mapping[tuple[str, str], Part]
+    comm: Any, difference: Difference, mine: Mapping[tuple[str, str], PartSummary], of: Mapping[tuple[str, str], Part]
 ) -> tuple[Difference, int]:
     """The difference with its amounts, the same on all ranks, and the bytes that travelled."""
     rank = comm.Get_rank()

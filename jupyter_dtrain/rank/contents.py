@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain.core.contents import PASSING, Facts, Kind
+from jupyter_dtrain.core.contents import PASSING, Kind, PartSummary
 from jupyter_dtrain.core.dotted_paths import is_plainly
 from jupyter_dtrain.plugins.parts import Part
 
@@ -38,9 +38,9 @@ class PlainPart(Part):
     def __init__(self, name: str, kind: Kind, value: Any) -> None:
         self.name, self.kind, self._value = name, kind, value
 
-    def facts(self) -> Facts:
+    def facts(self) -> PartSummary:
         """Its type."""
-        return Facts(self.name, self.kind, type(self._value).__name__)
+        return PartSummary(self.name, self.kind, type(self._value).__name__)
 
     def digest(self) -> str:
         """Digest its text."""
@@ -67,11 +67,11 @@ class PlainPart(Part):
 class ArrayPart(Part):
     """An array of numpy's, or one that a framework gives as such when it is asked for."""
 
-    def __init__(self, facts: Facts, fetch: Callable[[], Any]) -> None:
+    def __init__(self, facts: PartSummary, fetch: Callable[[], Any]) -> None:
         """``fetch`` returns the values as an array of numpy's; it may take long, and may raise."""
         self.name, self.kind, self._facts, self._fetch = facts.name, facts.kind, facts, fetch
 
-    def facts(self) -> Facts:
+    def facts(self) -> PartSummary:
         """Its shape, and its type of elements."""
         return self._facts
 
@@ -133,9 +133,9 @@ class OpaquePart(Part):
     def __init__(self, name: str, kind: Kind, value: Any) -> None:
         self.name, self.kind, self._type = name, kind, _type_name(value)
 
-    def facts(self) -> Facts:
+    def facts(self) -> PartSummary:
         """Its type."""
-        return Facts(self.name, self.kind, self._type)
+        return PartSummary(self.name, self.kind, self._type)
 
     def digest(self) -> str:
         """Unknown."""
@@ -184,7 +184,9 @@ def _look(
         return
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject:
         shape, dtype, size = list(value.shape), str(value.dtype), int(value.nbytes)
-        yield ArrayPart(Facts(name, "value", _type_name(value), shape, dtype, "cpu", size=size), lambda: asarray(value))
+        yield ArrayPart(
+            PartSummary(name, "value", _type_name(value), shape, dtype, "cpu", size=size), lambda: asarray(value)
+        )
         return
     inner = _inside(value) if depth < DEPTH and id(value) not in above else None
     if inner is None:
@@ -247,7 +249,7 @@ def _short(state: Any) -> str:
     return hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
 
 
-def fingerprint(part: Part, *, norm: bool = False) -> Facts:
+def fingerprint(part: Part, *, norm: bool = False) -> PartSummary:
     """The facts of a part with its digest, and its norm where that is wanted."""
     facts = part.facts()
     return msgspec.structs.replace(facts, digest=part.digest(), norm=part.norm() if norm else None)

@@ -17,7 +17,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.contents import Facts, NamedValue
+from jupyter_dtrain.core.contents import NamedValue, PartSummary
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.plugins.framework import of_ipython
 from jupyter_dtrain.plugins.parts import Part
@@ -118,7 +118,7 @@ class Inventory:
         except Exception:  # noqa: BLE001 — user code may raise anything, and may change what is read here
             return NamedValue(plainly)
 
-    def _read(self, part: Part, deadline: float) -> Facts:
+    def _read(self, part: Part, deadline: float) -> PartSummary:
         """The facts of a part, with norm and digest where there is time, and where no cell may free the memory."""
         if time.monotonic() > deadline:
             return part.facts()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.framework_report import Facts
+from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
@@ -118,9 +118,9 @@ def as_variables(answer: Any) -> dict[str, Variable]:
     return msgspec.convert(msgspec.to_builtins(found), readable(dict[str, Variable]))
 
 
-def as_facts(answer: Any) -> Facts | None:
+def as_facts(answer: Any) -> FrameworkReport | None:
     """The facts that a framework sees."""
-    return msgspec.convert(msgspec.to_builtins(answer), readable(Facts | None))
+    return msgspec.convert(msgspec.to_builtins(answer), readable(FrameworkReport | None))
 
 
 def as_collectives(answer: Any) -> list[Collective]:

@@ -21,7 +21,7 @@ import traceback
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.framework_report import Facts
+from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.plugins.framework import GROUP
 
 from .interrupts import CellStopped, Overdue
@@ -153,14 +153,14 @@ class Plugins:
 
     # Description.
 
-    def describe(self) -> dict[str, Facts]:
+    def describe(self) -> dict[str, FrameworkReport]:
         """Facts, by plug-in. The facts of a plug-in that raises say what it raised."""
         found = {}
         for call in self._calls("describe"):
             try:
                 facts = as_facts(call())
             except BaseException as error:  # noqa: BLE001 — a library of another version; the reader sees why
-                facts = Facts(call.name, "", "", imported=True, details={"unknown": words_of(error)})
+                facts = FrameworkReport(call.name, "", "", imported=True, details={"unknown": words_of(error)})
             if facts is not None:
                 found[call.name] = facts
         return found

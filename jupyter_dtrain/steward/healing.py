@@ -74,7 +74,7 @@ PAUSE = 0.3
 _log = logging.getLogger(__name__)
 
 
-class Owner(NamedTuple):
+class HealOwner(NamedTuple):
     """The supervisor, as a heal needs it."""
 
     state: State
@@ -98,7 +98,7 @@ class Healing:
     def __init__(
         self,
         request: WorldRequest,
-        owner: Owner,
+        owner: HealOwner,
         questions: Questions,
         bound: Callable[[], tuple[World, RanksChannel] | None],
         post: Callable[[Callable[[], None]], None],

@@ -32,7 +32,7 @@ from jupyter_dtrain.wire.steward_messages import (
     TakeUpInterrupt,
 )
 
-from .healing import Healing, Owner
+from .healing import Healing, HealOwner
 from .interrupts import Interrupts
 from .relayed_questions import RelayedQuestions
 from .release import Release
@@ -61,7 +61,7 @@ class Actions:
         released: Callable[[int, dict[int, Wait]], None],
         stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
-        owner: Owner,
+        owner: HealOwner,
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 

@@ -53,7 +53,7 @@ from jupyter_dtrain.wire.steward_messages import (
 )
 
 from .cluster import Cluster
-from .healing import Owner
+from .healing import HealOwner
 from .keeper import Keeper
 from .lease import Lease
 from .nodes import Nodes
@@ -119,7 +119,9 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
-            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats),
+            HealOwner(
+                self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats
+            ),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)

@@ -37,7 +37,7 @@ SKIPPED = ("display", "clear_output", "progress", "dropped")
 """Types of events that only the spool keeps."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class WorldOwner(msgspec.Struct, frozen=True):
     """The world that the runs belong to."""
 
     id: str
@@ -117,7 +117,7 @@ class _Run:
 class StoreWriter:
     """Writes the events of one world. Use it from one thread; the connection comes with each call."""
 
-    def __init__(self, owner: Owner, source: Source, *, afterwards: bool = False) -> None:
+    def __init__(self, owner: WorldOwner, source: Source, *, afterwards: bool = False) -> None:
         """``afterwards``: the world ended before now, at an unknown time."""
         self.owner = owner
         self._afterwards = afterwards

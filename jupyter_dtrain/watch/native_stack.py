@@ -37,7 +37,7 @@ _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libff
 """Files whose frames say only that Python has called something."""
 
 
-class Look:
+class StackLook:
     """One look at a process, under way."""
 
     def __init__(self, pid: int, spool: str) -> None:

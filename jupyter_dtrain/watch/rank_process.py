@@ -35,7 +35,7 @@ from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report,
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
 
-from .native_stack import Look
+from .native_stack import StackLook
 
 LAST_WORDS: Final = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -95,7 +95,7 @@ class RankProcess:
         """Why the watch itself has asked the rank to end."""
         self._end_reason = end_reason.renew()
         self._stopped = False
-        self._look: Look | None = None
+        self._look: StackLook | None = None
         """The look that is under way."""
         self._lookers: list[Callable[[Stack], None]] = []
         """The functions that take its result."""
@@ -219,7 +219,7 @@ class RankProcess:
             looker(Stack("stopped"))
             return
         try:
-            self._look = self._look or Look(self.pid, self._spec.spool)
+            self._look = self._look or StackLook(self.pid, self._spec.spool)
         except Exception as error:  # noqa: BLE001 — the watch must go on
             looker(Stack("silent", f"py-spy cannot be started: {error}"))
             return

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.core.framework_report import Facts
+from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import ARGUMENTS, ATTRIBUTES, MEMBERS, Framework
@@ -227,7 +227,7 @@ def test_exceptions_that_are_answers():
     for ask, member in ((lambda: plugins.on_host(1), "on_host"), (lambda: list(plugins.recover()), "recover")):
         with pytest.raises(RuntimeError, match=f"^The plug-in 'x' failed in {member}: SystemExit: no$"):
             ask()
-    facts = Facts("x", "", "", imported=True, details={"unknown": "SystemExit: no"})
+    facts = FrameworkReport("x", "", "", imported=True, details={"unknown": "SystemExit: no"})
     assert plugins.describe() == {"x": facts}
 
 

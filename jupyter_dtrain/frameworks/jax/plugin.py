@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.plugins.framework import Framework, user_names
@@ -100,7 +100,7 @@ class Jax(Framework):
         if not self._groups.unusable:
             jax.effects_barrier()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe JAX's backends and processes, once they exist."""
         return facts_of_package("JAX", "jax", TESTED, _details)
 

@@ -17,7 +17,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.plugins.framework import Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.plugins.sources import called_in
@@ -89,7 +89,7 @@ class Mpi(Framework):
         """From now on MPI may have to be driven."""
         self._progress.end_cell()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the library beneath mpi4py, which every rank has imported, and whether it can free waiting ranks."""
         return facts_of_package("MPI", "mpi4py", TESTED, lambda _: _details())
 

@@ -14,8 +14,8 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.contents import Facts as FactsOfPart
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package, imported
+from jupyter_dtrain.core.contents import PartSummary
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.parts import Part
@@ -99,7 +99,7 @@ class TensorFlow(Framework):
         """Record the losses that traced functions have written."""
         self._metrics.end()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the devices in use, this rank's task in the cluster, and whether collectives work."""
         return facts_of_package("TensorFlow", "tensorflow", TESTED, self._details)
 
@@ -121,7 +121,7 @@ class TensorFlow(Framework):
         shape, dtype = list(value.shape), value.dtype
         device = value.device.rpartition("device:")[2].lower()
         kind, size = type(value).__name__, math.prod(shape) * dtype.size
-        facts = FactsOfPart(name, "value", kind, shape, dtype.name, device, size=size)
+        facts = PartSummary(name, "value", kind, shape, dtype.name, device, size=size)
         return [ArrayPart(facts, lambda: asarray(value.numpy()))]
 
     def reserved(self) -> int | None:

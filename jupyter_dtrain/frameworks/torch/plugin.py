@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.framework_report import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
@@ -120,7 +120,7 @@ class Torch(Framework):
         if pids:
             drop_workers(pids)
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""
         return facts_of_package("PyTorch", "torch", TESTED, partial(torch_details, self._groups))
 

@@ -24,7 +24,7 @@ from jupyter_dtrain.launch import local, prte_settings
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from ..hostlist import fill
-from ..launcher import Allocation, Capacity, LauncherDeclaration, Look, Mpi, WatchCommand
+from ..launcher import Allocation, Capacity, LauncherDeclaration, Mpi, NodesLook, WatchCommand
 from ..leftovers import MARK
 from ..networks import local_address
 from . import queue
@@ -89,7 +89,7 @@ class Slurm:
                 raise StartFailed(f"{over}.", "Start the world again.") from None
             raise
 
-    def look(self, *, ending: bool = False) -> Look:
+    def look(self, *, ending: bool = False) -> NodesLook:
         """The time that is left, and whether the job is over."""
         return self._held.look(ending=ending)
 
