@@ -23,7 +23,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share, share_of
 from jupyter_dtrain.rank.metrics import MAX_NAME
-from jupyter_dtrain.rank.rank_context import Bar, rank_home
+from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
 
 if TYPE_CHECKING:
     from jupyter_dtrain.rank.rank_context import RankHome
@@ -180,7 +180,7 @@ def progress(iterable: Iterable[T], total: float | None = None, name: str = "") 
     """
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    bar = Bar(name, total)
+    bar = ProgressBar(name, total)
     try:
         for done, item in enumerate(iterable, 1):
             yield item

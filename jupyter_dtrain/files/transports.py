@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from jupyter_dtrain.launch.programs import Answer, Unreached
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached
 from jupyter_dtrain.launch.slurm import shell
 from jupyter_dtrain.launch.slurm.allocation import look_at
 from jupyter_dtrain.launch.slurm.queue import SlurmJob
@@ -37,7 +37,7 @@ class Way(Asking, Protocol):
     def unreached(self, found: Unreached) -> Unreached:
         """``found``, or the reason behind it."""
 
-    def broken(self, host: str, answer: Answer) -> Unreached | None:
+    def broken(self, host: str, answer: ProgramAnswer) -> Unreached | None:
         """Why rsync, which gave ``answer``, lost its connection to ``host``; None where nobody says."""
 
     def check(self, host: str) -> str:
@@ -57,7 +57,7 @@ class OverSsh(BySsh):
         """Itself."""
         return found
 
-    def broken(self, host: str, answer: Answer) -> Unreached | None:
+    def broken(self, host: str, answer: ProgramAnswer) -> Unreached | None:
         """In ssh's words, where it has any."""
         found = self.carrier.explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, "rsync")
         return found if isinstance(found, Unreached) and found.kind != "failed" else None
@@ -90,7 +90,7 @@ class OverSrun:
         """The end of the job comes before what srun says about it."""
         return self._ended() or found
 
-    def broken(self, host: str, answer: Answer) -> Unreached | None:
+    def broken(self, host: str, answer: ProgramAnswer) -> Unreached | None:
         """The end of the job, or the words of gate and srun, which stand among those of rsync."""
         if ended := self._ended():
             return ended

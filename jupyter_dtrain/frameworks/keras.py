@@ -30,7 +30,7 @@ from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
-from jupyter_dtrain.rank.rank_context import Bar, bar_text
+from jupyter_dtrain.rank.rank_context import ProgressBar, bar_text
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _update(original: Any, progress: Any, current: Any, values: Any = None, fina
 def _report(progress: Any, current: float, *, ends: bool) -> None:
     bar = vars(progress).setdefault("_dtrain_bar", None)
     if bar is None:
-        bar = progress._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
+        bar = progress._dtrain_bar = ProgressBar("", None)  # noqa: SLF001 — ours
     seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — the start time of its own line
     rate = current / seconds
     numbers = [(name, _mean(progress._values[name])) for name in progress._values_order]  # noqa: SLF001

@@ -28,10 +28,10 @@ from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
 from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, WatchCommand, WorldPlan
+from .launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
 from .leftovers import MARK
 from .networks import address_to
-from .programs import Answer, Unreached
+from .programs import ProgramAnswer, Unreached
 from .ssh import Ssh
 
 FORWARDED: Final = (
@@ -149,7 +149,7 @@ class Hosts:
         program = [self._python, "-I", "-c", _START]
         return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """With its daemons over the same ssh, and one network where all hosts share one."""
         request = self._request
         places = ",".join(f"{host}:{ranks}" for host, ranks in self.hosts.items())
@@ -200,7 +200,7 @@ class Hosts:
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """In ssh's words, where it was ssh."""
-        found = self._ssh.explain(Answer("", log, code, 0.0, 0.0), host, self._python)
+        found = self._ssh.explain(ProgramAnswer("", log, code, 0.0, 0.0), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 

@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.wire.requests import WorldRequest
 
 
-class Mpi(msgspec.Struct, frozen=True):
+class MpiProgram(msgspec.Struct, frozen=True):
     """An ``mpiexec`` and what it can do."""
 
     path: str
@@ -96,7 +96,7 @@ class Launcher(Protocol):
     def watches(self) -> list[WatchCommand]:
         """The watch of each host, in the order of their ranks."""
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec``; ``network``: the subnet that all hosts share with this machine, empty if there is none."""
 
     def slot_command(self) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .completion import Completions
+from .completion import RankCompletions
 from .hints import Hints
 from .history import SessionCells
 from .inspection import Inspections
@@ -68,7 +68,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
         transform,
         SessionCells(transform),
         Hints(),
-        Completions(transform),
+        RankCompletions(transform),
         Inspections(),
     ]
     for part in _loaded[id(shell)]:

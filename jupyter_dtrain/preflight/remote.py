@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached, run_here, run_on
 
 from .reach import Asking
 
@@ -54,7 +54,7 @@ class Program:
         except ValueError:
             return None
 
-    def read(self, done: Answer | Unreached, python: str, kind: Any, cure: str = "") -> Any:
+    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cure: str = "") -> Any:
         """The answer in all of the output as a value of ``kind``, or the reason why there is none.
 
         ``cure``: the way to another interpreter than ``python``, as a sentence.

@@ -78,16 +78,16 @@ from .cell_end import CellEnd
 from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
-from .healing import Healing
+from .healing import RankHealing
 from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
-from .inventory import Inventory
+from .inventory import RankInventory
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
-from .rank_context import Bar
+from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
@@ -186,7 +186,7 @@ class Agent:
         home: Path,
         report: Callable[[Report], None],
         generation: int,
-        healing: Healing,
+        healing: RankHealing,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
@@ -233,7 +233,7 @@ class Agent:
         )
         self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._step_work = step_work
-        self._inventory = Inventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
+        self._inventory = RankInventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
         self._surroundings = Background("dtrain-surroundings")
         self._display_failure: BaseException | None = None
         self._running: int | None = None
@@ -434,7 +434,7 @@ class Agent:
         self._main_thread.begin()
         self._spending.begin(on=cell.watch.spending)
         self._sampler.begin(self._main_thread.still)
-        Bar.begin_run()
+        ProgressBar.begin_run()
 
     def _prepare(self, cell: RunCell, buffers: Any) -> None:
         generation = cell.generation

@@ -42,7 +42,7 @@ from .capture import DISPLAYS, EventSession, RankStream
 from .comms import RankComms
 from .connectivity import check_reach
 from .descriptors import DescriptorReader
-from .healing import Healing, introduce
+from .healing import RankHealing, introduce
 from .ipengine import IPEngine
 from .memory import keep_freed
 from .metrics import MetricBuffer
@@ -104,7 +104,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         plugins: Plugins,
         channel: socket.socket,
         report: Callable[[Report], None],
-        healer: Healing,
+        healer: RankHealing,
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -347,7 +347,7 @@ def run_engine(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
     )
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
-    healer = Healing(MPI, comm, own, place, plugins, report)
+    healer = RankHealing(MPI, comm, own, place, plugins, report)
     if replacement is not None:
         healer.heritage = healing.heritage_of(told, replacement.ranks)
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report, healer)

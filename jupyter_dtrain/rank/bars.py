@@ -17,7 +17,7 @@ from typing import Any
 
 from jupyter_dtrain.plugins.patches import Patch
 
-from .rank_context import Bar
+from .rank_context import ProgressBar
 
 BARS = Patch(
     "tqdm.std",
@@ -63,7 +63,7 @@ def _hook(module: ModuleType) -> None:
         # A worker process of the rank can only write to its streams.
         if os.getpid() == rank and len(args) <= _FILE and file in (None, sys.stdout, sys.stderr):
             file = _Nowhere()
-            bar._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
+            bar._dtrain_bar = ProgressBar("", None)  # noqa: SLF001 — ours
         if file is not None:
             kwargs["file"] = file
         original(bar, *args, **kwargs)

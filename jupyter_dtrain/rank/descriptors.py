@@ -4,7 +4,7 @@ The descriptors are pipes. The watch reads them, since it goes on where the rank
 interpreter lock may print as much as it likes, and a dead rank leaves no text behind in its memory. The watch passes
 the text on, and holds it until the rank says that it is spooled::
 
-    native code ── pipe ──▶ Holder (watch) ── channel: pieces ──▶ DescriptorReader (rank) ──▶ Recorder
+    native code ── pipe ──▶ DescriptorHolder (watch) ── channel: pieces ──▶ DescriptorReader (rank) ──▶ Recorder
                                           ◀── bytes kept, "drain"
 
 Every event with such text says how many bytes of its descriptor are in events by then. With that number and the text
@@ -57,7 +57,7 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-class Holder:
+class DescriptorHolder:
     """The watch's end. Not locked: the watch has one thread."""
 
     def __init__(self, pipes: Mapping[Stream, int], channel: socket.socket, rank: psutil.Process) -> None:

@@ -137,7 +137,7 @@ class _Try:
         """The words of all its ranks."""
 
 
-class Healing:
+class RankHealing:
     """Forms the world anew from this rank's side. The control thread calls it."""
 
     def __init__(

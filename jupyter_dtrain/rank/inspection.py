@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import Complete, Completions, Describe, Described
-from jupyter_dtrain.wire.answers import Description
+from jupyter_dtrain.wire.answers import NameDescription
 
 from .background import Background
 
@@ -73,14 +73,14 @@ def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -
     return [(name, _kind(values[name])) for name in found[:MOST]]
 
 
-def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> Description | None:
+def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> NameDescription | None:
     """The thing that ``path``, a name or a dotted path, stands for; None where it stands for nothing."""
     try:
         value = resolve(namespace, path)
     except LookupError:
         return None
     is_code = is_plainly(value, type, *FUNCTIONS)
-    return Description(
+    return NameDescription(
         _type_name(value),
         _tried(lambda: _in_few_words(value)),
         _tried(lambda: f"{path}{_signature(value)}") if is_code else "",

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import psutil
 
 
-class Interface(NamedTuple):
+class NetworkInterface(NamedTuple):
     """A network interface, by its name and the address that this host has there; both empty where there is none."""
 
     name: str = ""
     address: str = ""
 
 
-def interface_to(address: str) -> Interface:
+def interface_to(address: str) -> NetworkInterface:
     """The interface that leads to ``address``. Nothing is sent."""
     with contextlib.suppress(OSError):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -25,5 +25,5 @@ def interface_to(address: str) -> Interface:
             own = str(probe.getsockname()[0])
         for name, addresses in psutil.net_if_addrs().items():
             if any(one.address.partition("%")[0] == own for one in addresses):
-                return Interface(name, own)
-    return Interface()
+                return NetworkInterface(name, own)
+    return NetworkInterface()

@@ -37,7 +37,7 @@ PATIENCE: Final = 10.0
 """The most seconds that a cell which begins waits for the tensor that is being read."""
 
 
-class Inventory:
+class RankInventory:
     """Answers for one rank. A caller never waits."""
 
     def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins) -> None:

@@ -29,7 +29,7 @@ _BITS = 63
 """Size of a count in the rank's messages, without its sign."""
 
 
-class Call(NamedTuple):
+class PluginCall(NamedTuple):
     """A member of one plug-in."""
 
     name: str
@@ -74,7 +74,7 @@ def failed_in(member: str) -> str:
     return f"failed in {member}" if member else "cannot be loaded"
 
 
-def taken(take: Callable[[Any], Any], call: Call) -> Any:
+def taken(take: Callable[[Any], Any], call: PluginCall) -> Any:
     """The answer of a call, as ``take`` reads it."""
     return take(call())
 

@@ -26,7 +26,7 @@ from jupyter_dtrain.plugins.framework import GROUP
 
 from .interrupts import CellStopped, Overdue
 from .plugin_calls import (
-    Call,
+    PluginCall,
     as_collectives,
     as_count,
     as_counts,
@@ -88,7 +88,7 @@ class Plugins:
         self._lock = threading.Lock()
         self._failed: set[tuple[str, str]] = set()
         self._notices: list[str] = []
-        self._asked: dict[str, list[Call]] = {}
+        self._asked: dict[str, list[PluginCall]] = {}
         """By member: the plug-ins that have it, as far as they were looked up."""
         self._plugins = list(plugins)
 
@@ -418,11 +418,11 @@ class Plugins:
 
     # How they are asked.
 
-    def _calls(self, member: str) -> list[Call]:
+    def _calls(self, member: str) -> list[PluginCall]:
         found = self._asked.get(member)
         if found is None:
             found = self._asked[member] = [
-                Call(name, plugin, member, wanted_by(plugin, member))
+                PluginCall(name, plugin, member, wanted_by(plugin, member))
                 for name, plugin in self._plugins
                 if overrides(plugin, member)
             ]

@@ -49,7 +49,7 @@ def rank_home() -> RankHome | None:
     return _home
 
 
-class Bar:
+class ProgressBar:
     """One loop's progress. :func:`jupyter_dtrain.progress` and the hook into tqdm report with it.
 
     Not for several threads.
@@ -58,8 +58,8 @@ class Bar:
     _count = 0
 
     def __init__(self, name: str, total: float | None) -> None:
-        Bar._count += 1
-        self._number = Bar._count
+        ProgressBar._count += 1
+        self._number = ProgressBar._count
         self._name = name
         self._total = total
         self._done = 0.0
@@ -94,7 +94,7 @@ class Bar:
     @staticmethod
     def begin_run() -> None:
         """Count bars from 1 again: those of one loop have the same number on all ranks then."""
-        Bar._count = 0
+        ProgressBar._count = 0
 
     def _rate(self) -> float | None:
         seconds = time.monotonic() - self._began

@@ -25,7 +25,7 @@ from jupyter_dtrain.wire.requests import ServerSpec
 from .callers import keep_for_this_user
 
 
-class Given(NamedTuple):
+class ServerArguments(NamedTuple):
     """All that the steward gives to a server."""
 
     fd: int
@@ -39,7 +39,7 @@ class Given(NamedTuple):
         return socket.socket(fileno=self.fd)
 
 
-def begin(description: str | None) -> Given:
+def begin(description: str | None) -> ServerArguments:
     """Read the command line; from here on, no other user of this host connects to anything in this process."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--fd", type=int, required=True)
@@ -48,7 +48,7 @@ def begin(description: str | None) -> Given:
     parser.add_argument("--peer", action="append", default=[])
     args = parser.parse_args()
     keep_for_this_user(args.peer)
-    return Given(args.fd, args.host, args.port)
+    return ServerArguments(args.fd, args.host, args.port)
 
 
 def read_spec() -> ServerSpec:

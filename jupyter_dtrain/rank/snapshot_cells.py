@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_dtrain.core.snapshots import ANSWER, KEY, Answer
+from jupyter_dtrain.core.snapshots import ANSWER, KEY, SnapshotAnswer
 
 from .rank_context import rank_home
 from .snapshots import Order, load, save
@@ -21,7 +21,7 @@ def run_save(name: str, names: list[str], root: str, world: str) -> None:
     """Save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk."""
     namespace, home = _here()
     size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world), namespace, home.plugins)
-    _answer(Answer(names, notes=notes, bytes=size, seconds=seconds))
+    _answer(SnapshotAnswer(names, notes=notes, bytes=size, seconds=seconds))
 
 
 def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None:
@@ -29,7 +29,7 @@ def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None
     namespace, home = _here()
     key = namespace.pop(KEY)
     loaded, waiting, notes = load(Path(folder), names, key, namespace, home.plugins, trust=trust, ready=ready)
-    _answer(Answer(loaded, waiting, notes))
+    _answer(SnapshotAnswer(loaded, waiting, notes))
 
 
 def run_order(name: str, names: list[str], root: str, world: str, *, steps: int, seconds: float) -> None:
@@ -37,13 +37,13 @@ def run_order(name: str, names: list[str], root: str, world: str, *, steps: int,
     namespace, home = _here()
     key = namespace.pop(KEY)
     home.step_work.place(Order(name, names, root, key, world), steps, seconds)
-    _answer(Answer(names))
+    _answer(SnapshotAnswer(names))
 
 
 def run_cancel(name: str) -> None:
     """Save ``name`` by itself no more; an empty name stands for all."""
     _, home = _here()
-    _answer(Answer(home.step_work.cancel(name)))
+    _answer(SnapshotAnswer(home.step_work.cancel(name)))
 
 
 def _here() -> tuple[dict[str, Any], Any]:
@@ -55,7 +55,7 @@ def _here() -> tuple[dict[str, Any], Any]:
     return shell.user_ns, home
 
 
-def _answer(answer: Answer) -> None:
+def _answer(answer: SnapshotAnswer) -> None:
     from IPython.core import display_functions
 
     home = rank_home()

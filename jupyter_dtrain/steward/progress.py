@@ -31,7 +31,7 @@ _STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready":
 """The steps of a rank, in this order, and in words."""
 
 
-class Progress:
+class StartProgress:
     """The progress of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
 
     def __init__(self, size: int, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:

@@ -33,7 +33,7 @@ from jupyter_dtrain.wire.steward_messages import (
 )
 
 from .healing import Healing, HealOwner
-from .interrupts import Interrupts
+from .interrupts import StewardInterrupts
 from .relayed_questions import RelayedQuestions
 from .release import Release
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 Bound = Callable[[], "tuple[World, RanksChannel] | None"]
 
 
-class Actions:
+class RankControl:
     """In one world."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Actions:
         self._driven = driven
         self._questions = Questions(bound, lambda: post(lambda: None))
         self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
-        self._interrupts = Interrupts(self._questions, request.settings, tell, self)
+        self._interrupts = StewardInterrupts(self._questions, request.settings, tell, self)
         self._relayed = RelayedQuestions(self._questions, post)
         self.healing = Healing(request, owner, self._questions, bound, post, tell)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {

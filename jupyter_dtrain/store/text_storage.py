@@ -46,20 +46,20 @@ class Tail:
         return self._pieces
 
 
-class Cut(NamedTuple):
+class TextCut(NamedTuple):
     """A text in two parts."""
 
     head: str
     rest: str
 
 
-def cut(text: str, room: int) -> Cut:
+def cut(text: str, room: int) -> TextCut:
     """The part of ``text`` that fits ``room`` bytes, and the rest."""
     data = text.encode("utf-8", "replace")
     if len(data) <= room:
-        return Cut(text, "")
+        return TextCut(text, "")
     head = data[: max(0, room)].decode("utf-8", "ignore")
-    return Cut(head, text[len(head) :])
+    return TextCut(head, text[len(head) :])
 
 
 def size(text: str) -> int:

@@ -29,7 +29,7 @@ from jupyter_dtrain.core.exits import SLOT_ENDED, describe_exit
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import app, end_reason
-from jupyter_dtrain.rank.descriptors import STREAMS, Holder, Stream, make_channel
+from jupyter_dtrain.rank.descriptors import STREAMS, DescriptorHolder, Stream, make_channel
 from jupyter_dtrain.rank.slots import Slot
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
@@ -124,7 +124,7 @@ class RankProcess:
         for fd in (*write_ends.values(), tell):
             os.close(fd)
         rank_channel.close()
-        self._holder = Holder(self._pipes, channel, psutil.Process(self.pid))
+        self._holder = DescriptorHolder(self._pipes, channel, psutil.Process(self.pid))
 
     # Polled by the watch.
 

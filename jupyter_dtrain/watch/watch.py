@@ -46,7 +46,7 @@ from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
-from jupyter_dtrain.rank.interfaces import Interface, interface_to
+from jupyter_dtrain.rank.interfaces import NetworkInterface, interface_to
 from jupyter_dtrain.rank.slots import Slot, Slots
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
@@ -82,7 +82,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Watch:
     """The loop of the parent."""
 
-    def __init__(self, spec: RankSpec, slots: Slots, interface: Interface, orders: bytes, instead: str = "") -> None:
+    def __init__(
+        self, spec: RankSpec, slots: Slots, interface: NetworkInterface, orders: bytes, instead: str = ""
+    ) -> None:
         """``interface``: the network interface that reaches the steward, where that is another host.
 
         ``orders``: those that came with the specification; ``instead``: the folder of the ranks, where it is not the
@@ -478,7 +480,7 @@ def main() -> NoReturn:
         # The steward works under a stricter one, and a login on another host may have any.
         os.umask(spec.umask)
     if not spec.remote:
-        Watch(spec, Slots(spec.scratch), Interface(), rest).run()
+        Watch(spec, Slots(spec.scratch), NetworkInterface(), rest).run()
     try:
         spec = own_folders.make(spec)
     except OSError as error:

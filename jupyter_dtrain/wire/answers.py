@@ -21,7 +21,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Those on which it may run now; None where Linux does not tell."""
 
 
-class Description(msgspec.Struct, frozen=True):
+class NameDescription(msgspec.Struct, frozen=True):
     """The object behind a name on one rank."""
 
     type: str

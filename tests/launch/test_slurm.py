@@ -13,7 +13,7 @@ from cryptography.fernet import Fernet
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
-from jupyter_dtrain.launch.programs import Answer, run_on
+from jupyter_dtrain.launch.programs import ProgramAnswer, run_on
 from jupyter_dtrain.launch.slurm import sealed_pipe, shell
 from jupyter_dtrain.launch.slurm.allocation import submission
 from jupyter_dtrain.launch.slurm.options import TOOLS, SlurmOptions, in_job, place
@@ -219,11 +219,11 @@ def seals():
 def test_a_step_that_fails_says_why(log, kind, words):
     """In the words of the gate or of srun, whose exit codes lie: the gate has one of its own."""
     steps = Steps("7", [], "step", {}, "/")
-    found = steps.explain(Answer("", log, FAILED, 0.0, 0.0), "n2", "python")
+    found = steps.explain(ProgramAnswer("", log, FAILED, 0.0, 0.0), "n2", "python")
 
     assert (found.kind, found.reason) == (kind, f"{words}.")
     assert ("under the paths of this machine" in found.cure) is ("No " in words)
-    assert steps.explain(Answer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
+    assert steps.explain(ProgramAnswer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
     assert FAILED == sealed_pipe.FAILED
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.launch.leftovers import MARK
-from jupyter_dtrain.launch.programs import Answer, Unreached, run_here
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached, run_here
 from jupyter_dtrain.preflight import probe, software
 from jupyter_dtrain.preflight.doctor import Removal
 from jupyter_dtrain.preflight.facts import Facts
@@ -125,10 +125,10 @@ def test_a_module_in_the_working_directory_does_not_break_it(tmp_path, monkeypat
 
 def test_words_of_a_shell_around_the_answer_are_passed_over():
     program = Program("probe", 10, task="facts")
-    answer = Answer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
+    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
 
     assert program.read(answer, "python", Facts).python == "3.11.2"
-    assert isinstance(program.read(Answer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
+    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
 
 
 def test_a_python_that_is_too_old_is_told_with_its_last_words(tmp_path):

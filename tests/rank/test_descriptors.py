@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_dtrain.core.events import Output
 from jupyter_dtrain.rank import descriptors
-from jupyter_dtrain.rank.descriptors import DescriptorReader, Holder, make_channel
+from jupyter_dtrain.rank.descriptors import DescriptorHolder, DescriptorReader, make_channel
 from jupyter_dtrain.wire.spool import descriptor_counts, last_outputs, read_file
 
 
@@ -28,7 +28,7 @@ class Line:
         for fd in self.read.values():
             os.set_blocking(fd, False)
         ours, self.theirs = make_channel()
-        self.holder = Holder(self.read, ours, psutil.Process())
+        self.holder = DescriptorHolder(self.read, ours, psutil.Process())
         self._ending = os.pipe()
         self._thread = threading.Thread(target=self._serve)
 

@@ -55,7 +55,7 @@ COORDINATORS = Patch(
 )
 
 
-class Meeting:
+class JaxMeeting:
     """The ranks that come to one set-up of JAX."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Meetings:
         self._host = host
         self._begin = begin or self._begin_service
         self._lock = threading.Lock()
-        self._meetings: dict[str, Meeting] = {}
+        self._meetings: dict[str, JaxMeeting] = {}
         self._coordinators: list[Any] = []
 
     def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Meetings:
         Without ``comes``, ``rank`` declares to the others that it will not come.
         """
         with self._lock:
-            meeting = self._meetings.setdefault(name, Meeting())
+            meeting = self._meetings.setdefault(name, JaxMeeting())
             (meeting.here if comes else meeting.absent).add(rank)
             if len(meeting.here) == size and not meeting.address and not meeting.problem:
                 try:
@@ -121,10 +121,10 @@ class Meetings:
         raise AssertionError
 
 
-class Handler(socketserver.BaseRequestHandler):
+class CoordinatorHandler(socketserver.BaseRequestHandler):
     """One rank's connection."""
 
-    server: Server
+    server: CoordinatorServer
 
     def handle(self) -> None:
         """Answer the rank until it disconnects."""
@@ -155,12 +155,12 @@ class Handler(socketserver.BaseRequestHandler):
         return arrival if self.server.knows(arrival) else None
 
 
-class Server(DeskServer):
+class CoordinatorServer(DeskServer):
     """Serves the meetings."""
 
     def __init__(self, listening: socket.socket, meetings: Meetings, spec: ServerSpec) -> None:
         self.meetings = meetings
-        super().__init__(listening, Handler, spec)
+        super().__init__(listening, CoordinatorHandler, spec)
 
     def knows(self, arrival: Arrival) -> bool:
         """Whether a rank of this world sent it."""
@@ -170,7 +170,7 @@ class Server(DeskServer):
 def main() -> None:
     """Serve until killed."""
     given = begin(__doc__)
-    Server(given.socket, Meetings(given.host), read_spec()).serve_forever()
+    CoordinatorServer(given.socket, Meetings(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.plugins.sources import called_in
 from jupyter_dtrain.rank.healing import THREAD, WORLD
 
-from .calls import Call, calls_in
+from .calls import MpiCall, calls_in
 from .communicators import ENDLESS, hidden_of
 from .holders import c_libraries
-from .progress import Progress
+from .progress import MpiProgress
 from .rounds import Round
 
 TESTED = "4.1"
@@ -69,7 +69,7 @@ class Mpi(Framework):
         """The world that the user's names may hold: that of the last :meth:`recover`."""
         self._broken: list[Any] = []
         """The communicators inside windows and files that :meth:`recover` has reported."""
-        self._progress = Progress()
+        self._progress = MpiProgress()
         self._run = 0
         self._round: Round | None = None
         """The round that this rank has begun, and whose result it has not seen."""
@@ -307,7 +307,7 @@ def _frames() -> list[FrameType]:
     return list(frames.values())
 
 
-def _calls_in_use(mpi: ModuleType) -> list[Call]:
+def _calls_in_use(mpi: ModuleType) -> list[MpiCall]:
     """The calls of MPI that this rank's threads are in now."""
     return [call for frame in _frames() for call in calls_in(mpi, frame, called_in(frame))]
 

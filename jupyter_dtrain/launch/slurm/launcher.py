@@ -24,7 +24,7 @@ from jupyter_dtrain.launch import local, prte_settings
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from ..hostlist import fill
-from ..launcher import Allocation, Capacity, LauncherDeclaration, Mpi, NodesLook, WatchCommand
+from ..launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
 from ..leftovers import MARK
 from ..networks import local_address
 from . import queue
@@ -120,7 +120,7 @@ class Slurm:
     def _steps(self, name: str) -> Steps:
         return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         request = self._request
         command = [mpi.path, "-n", str(request.size), "--bind-to", "none", "--wdir", "/"]

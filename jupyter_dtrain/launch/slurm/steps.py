@@ -21,7 +21,7 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.launch import local
 
-from ..programs import Answer, Kind, Unreached
+from ..programs import Kind, ProgramAnswer, Unreached
 from . import queue
 
 FAILED: Final = 255
@@ -143,7 +143,7 @@ class Steps(msgspec.Struct, frozen=True):
         """The line for the gate."""
         return self.told(host, program).decode()
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:  # noqa: ARG002 — they say enough
+    def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:  # noqa: ARG002 — they say enough
         """``answer``, or why the step did not run to its end."""
         if answer.code != FAILED:
             return answer

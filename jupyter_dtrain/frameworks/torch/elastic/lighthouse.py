@@ -89,10 +89,10 @@ class Places:
         return int(self._stores[rank].port)
 
 
-class Handler(socketserver.StreamRequestHandler):
+class LighthouseHandler(socketserver.StreamRequestHandler):
     """One rank's question."""
 
-    server: Server
+    server: LighthouseServer
     timeout = SILENCE
 
     def handle(self) -> None:
@@ -105,12 +105,12 @@ class Handler(socketserver.StreamRequestHandler):
             pass  # it has disconnected, or is no rank
 
 
-class Server(DeskServer):
+class LighthouseServer(DeskServer):
     """Gives directions."""
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
-        super().__init__(listening, Handler, spec)
+        super().__init__(listening, LighthouseHandler, spec)
 
     def knows(self, question: Question) -> bool:
         """Whether a rank of this world sent it."""
@@ -121,7 +121,7 @@ def main() -> None:
     """Serve until killed."""
     os.environ.setdefault("RUST_LOG", "warn")  # a line for each heartbeat, otherwise
     given = begin(__doc__)
-    Server(given.socket, Places(given.host), read_spec()).serve_forever()
+    LighthouseServer(given.socket, Places(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":
