@@ -221,7 +221,7 @@ class Patch:
 
         ``bound``: whether the first argument is an object or a class, whose parameter may have any name.
         """
-        name = name or str(getattr(original, "__name__", "a call"))
+        name = str(getattr(original, "__qualname__", name) or "a call")
         _check_parameters(ours, original, bound=bound)
         tell = self._tell
 
@@ -283,7 +283,8 @@ class Patch:
             why = f"{type(error).__name__}: {error}".rstrip(".: ")
             where = f"{self.library}{_version(self.library)}"
             words = (
-                f"jupyter-dtrain failed inside {name} of {where} ({why}), and the call went on without it: {self.lost}."
+                f"A part of jupyter-dtrain failed inside {name} of {where} ({why}), and the call went on without it: "
+                f"{self.lost}."
             )
         _report(Fault(words, "".join(traceback.format_exception(type(error), error, error.__traceback__))))
 

@@ -81,7 +81,7 @@ def test_an_engine_is_made_however_it_gets_its_model(play, faults):
     assert [one.module for one in made] == [model, model, model, strange]
     assert (model.cleared, strange.cleared) == (3, 0)
     (fault,) = faults
-    assert "failed inside __init__ of deepspeed" in fault.words
+    assert ".__init__ of deepspeed" in fault.words
 
 
 def test_an_engine_with_other_parameters_stays_as_it_is(play, faults):

@@ -116,7 +116,7 @@ def test_a_replacement_that_raises_changes_nothing_for_the_user(monkeypatch, lib
 
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
     (fault,) = faults
-    assert "failed inside take of a_library (AttributeError: '" in fault.words
+    assert "A part of jupyter-dtrain failed inside Loader.take of a_library (AttributeError: '" in fault.words
     assert fault.words.endswith("and the call went on without it: losses are not shown.")
     assert "index.nothing" in fault.trace
 

@@ -67,18 +67,18 @@ def test_a_loop_goes_on_without_its_bar(monkeypatch, faults):
         monkeypatch.setattr(std.tqdm, name, getattr(std.tqdm, name))
     bars._hook(std)
     told = []
-    monkeypatch.setattr(bars.Bar, "report", lambda _bar, done, *_: told.append(done))
-    monkeypatch.setattr(bars.Bar, "end", lambda _bar, done, *_: told.append(done))
+    monkeypatch.setattr(bars.ProgressBar, "report", lambda _bar, done, *_: told.append(done))
+    monkeypatch.setattr(bars.ProgressBar, "end", lambda _bar, done, *_: told.append(done))
     assert list(std.tqdm(range(3), mininterval=0)) == [0, 1, 2]
     assert (told[0], told[-1], faults) == (0, 3, [])
 
-    monkeypatch.setattr(bars.Bar, "report", fail)
-    monkeypatch.setattr(bars.Bar, "end", fail)
+    monkeypatch.setattr(bars.ProgressBar, "report", fail)
+    monkeypatch.setattr(bars.ProgressBar, "end", fail)
     assert list(std.tqdm(range(3), mininterval=0)) == [0, 1, 2]
     assert list(std.tqdm(range(3), "again", mininterval=0)) == [0, 1, 2]
     assert [fault.words.split(" of tqdm")[0] for fault in faults] == [
-        "jupyter-dtrain failed inside display",
-        "jupyter-dtrain failed inside close",
+        "A part of jupyter-dtrain failed inside tqdm.display",
+        "A part of jupyter-dtrain failed inside tqdm.close",
     ]
 
 

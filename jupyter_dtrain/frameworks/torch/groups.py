@@ -247,7 +247,6 @@ class TorchGroups:
         # A failed set-up leaves this counter different across ranks; the next set-up would then wait forever.
         dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
         self._half_made = True
-        self._attempts += 1
         self.made_at = time.time_ns()
         result = original(backend, init_method, *args, **kwargs)
         self._half_made = False
@@ -332,6 +331,8 @@ class TorchGroups:
         else:
             return iter([(self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size)])
         store, rank, size = _first(source)
+        # Here, where ranks meet, and not in _init: a set-up goes on without that part where it fails.
+        self._attempts += 1
         prefixed = dist.PrefixStore(f"generation-{self._generation}/setup-{self._attempts}", store)
         self._arrive("init_process_group", prefixed, rank, range(size), timeout)
         return itertools.chain([(prefixed, rank, size)], source)
