@@ -37,8 +37,6 @@ class Interface(msgspec.Struct, frozen=True):
     loopback: bool = False
     addresses: list[str] = []
     """Each as ``address/prefix``."""
-    speed: int = 0
-    """Its link's megabits a second; 0 where the driver does not say."""
 
     def bare(self) -> list[str]:
         """The addresses without prefixes: IPv4 first, those that need no zone before those that do."""
@@ -93,8 +91,8 @@ class Leftover(msgspec.Struct, frozen=True):
     """A process of a dead world, by its identity."""
 
     pid: int
-    started: int
-    """Ticks since the machine's boot."""
+    started: float
+    """When it was created, in seconds since the epoch."""
     world: str
     command: str = ""
 
@@ -119,7 +117,7 @@ class Facts(msgspec.Struct, frozen=True):
     executable: str = ""
     packages: dict[str, str] = {}
     package: Package | None = None
-    """Our own package; None if it cannot be imported."""
+    """Our own package; None if it cannot be read."""
     cores: int = 0
     memory: Space | None = None
     shm: Space | None = None
@@ -159,20 +157,11 @@ class Facts(msgspec.Struct, frozen=True):
         return next((one for one in self.interfaces if one.name == name), None)
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """Two hosts, by their places in the list, and the seconds of a small and a large all-reduce between them."""
+class Speeds(msgspec.Struct, frozen=True):
+    """The answer of :mod:`.allreduce`: the seconds of an all-reduce over all hosts, of few bytes and of many."""
 
-    pair: tuple[int, int]
     small: float
     large: float
-
-
-class Speeds(msgspec.Struct, frozen=True):
-    """The answer of :mod:`.allreduce`."""
-
-    pairs: list[Pair]
-    all: float
-    """Seconds of a large all-reduce over all hosts."""
 
 
 class Failure(msgspec.Struct, frozen=True, order=True):
