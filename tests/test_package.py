@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import jupyter_dtrain
 from jupyter_dtrain.core.errors import DtrainError
@@ -172,6 +174,30 @@ def test_wheel_and_sdist_carry_the_front_end_and_switch_it_on(tmp_path):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"jupyter_dtrain/static/widget.js", "jupyter_dtrain/labextension/package.json", "hatch_build.py"}
     assert wanted | {"jupyter-config/jupyter_dtrain.json", "labextension/src/lab/index.ts"} <= names
+
+
+SITES_OWN = {"torch", "tensorflow", "tensorflow-cpu", "tf-keras", "keras", "jax", "jaxlib", "horovod", "numpy"}
+"""What a site has installed for its GPUs and drivers, or what that was built against."""
+
+
+def test_an_install_replaces_no_framework():
+    """Without an extra, neither the package nor anything that it brings along asks for one, in whatever version."""
+    asked, asks = set(), [Requirement("jupyter-dtrain")]
+    while asks:
+        asking = asks.pop()
+        asked.add(canonicalize_name(asking.name))
+        try:
+            wanted = [Requirement(line) for line in requires(asking.name) or ()]
+        except PackageNotFoundError:
+            continue  # something else of this environment stands in for it
+        for want in wanted:
+            applies = want.marker is None or any(want.marker.evaluate({"extra": one}) for one in {"", *asking.extras})
+            if applies and canonicalize_name(want.name) not in asked:
+                asks.append(want)
+
+    assert {"ipyparallel", "mpi4py", "traitlets"} <= asked
+    assert asked & SITES_OWN == set()
+    assert any("torch" in line and "extra ==" in line for line in requires("jupyter-dtrain"))
 
 
 PUBLIC = (

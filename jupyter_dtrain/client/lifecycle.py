@@ -15,6 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from jupyter_dtrain.core.errors import DtrainError, NoWorld
 from jupyter_dtrain.core.stop_button import shutdown
+from jupyter_dtrain.plugins.patches import Patch
+
+SHUTDOWN = Patch(
+    "ipykernel.kernelbase",
+    replaces=("Kernel.do_shutdown",),
+    why="A kernel that ends does not say whether it restarts, on which the end of its worlds depends.",
+    lost="a world outlives its notebook's kernel until its lease ends",
+)
 
 
 class OpenSession(Protocol):
@@ -148,14 +156,15 @@ class OpenSessions(Generic[S]):
             self.stop_all()
 
     def _wrap_shutdown(self, kernel: Any) -> None:
-        original = kernel.do_shutdown
-        shutdown.comes_by_request = True
-
-        def do_shutdown(restart: bool) -> Any:  # noqa: FBT001 — ipykernel's signature
+        def do_shutdown(original: Any, restart: bool, *args: Any, **kwargs: Any) -> Any:  # noqa: FBT001 — ipykernel's
             shutdown.asked = True
             self._restarting = bool(restart)
             if not restart:
                 self.stop_all()
-            return original(restart)
+            return original(restart, *args, **kwargs)
 
-        kernel.do_shutdown = do_shutdown
+        def install(_: Any) -> None:
+            SHUTDOWN.replace(kernel, "do_shutdown", do_shutdown)
+            shutdown.comes_by_request = True
+
+        SHUTDOWN.when_imported(install)

@@ -24,7 +24,7 @@ class Facts(msgspec.Struct, frozen=True):
     version: str
     """Such as ``2.13.0+cpu``; empty where it is not installed."""
     tested: str
-    """The versions that this project is tested with, such as ``2.13``, or ``2.11 and 2.13``."""
+    """The versions that this project is tested with, such as ``2.13``, or the first and the last: ``2.8 and 2.15``."""
     imported: bool
     details: dict[str, str]
     """Such as ``threads`` → ``8``, in words; what stands behind a first colon and space explains the rest."""

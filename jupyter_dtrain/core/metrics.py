@@ -46,9 +46,9 @@ class Columns(NamedTuple):
         """No points yet."""
         return cls(array("q"), array("d"), array("d"))
 
-    def extend(self, series: Series) -> None:
-        """Append what a rank has sent. Raises :class:`ValueError` for columns of different lengths."""
-        steps, times, values = unpack(series)
+    def extend(self, more: Series | Columns) -> None:
+        """Append points, or what a rank has sent. Raises :class:`ValueError` for columns of different lengths."""
+        steps, times, values = unpack(more) if isinstance(more, Series) else more
         self.steps.extend(steps)
         self.times.extend(times)
         self.values.extend(values)
@@ -107,12 +107,6 @@ def unpack(series: Series) -> Columns:
     if len({len(column) for column in columns}) > 1:
         raise ValueError(f"The columns of {series.name!r} have different lengths.")
     return columns
-
-
-def newest(series: Series) -> float | None:
-    """The last value of a part of an event; None where it has no points."""
-    values = _column("d", series.values[-8:])
-    return values[0] if values else None
 
 
 def _column(kind: Literal["q", "d"], data: bytes) -> array[Any]:
@@ -307,9 +301,13 @@ class RunMetrics(Mapping[str, Mapping[int, Columns]]):
         self._series: dict[str, dict[int, Columns]] = {}
 
     def add(self, rank: int, series: Series) -> int:
-        """Append points; how many there are now in that series."""
-        columns = self._series.setdefault(series.name, {}).setdefault(rank, Columns.empty())
-        columns.extend(series)
+        """Append what a rank has sent; how many points there are now in that series."""
+        return self.append(rank, series.name, series)
+
+    def append(self, rank: int, name: str, points: Series | Columns) -> int:
+        """Append points to a series; how many there are now in it."""
+        columns = self._series.setdefault(name, {}).setdefault(rank, Columns.empty())
+        columns.extend(points)
         return len(columns.values)
 
     def replace(self, rank: int, name: str, columns: Columns) -> None:

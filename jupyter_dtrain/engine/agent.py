@@ -32,6 +32,7 @@ from IPython.core.compilerop import CachingCompiler
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
     Describe,
@@ -117,30 +118,55 @@ _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
 
-class CellCompiler(CachingCompiler):
-    """IPython's compiler. Code that a magic compiles, such as ``%%time``, is code of the cell, too."""
-
-    def __init__(self, name: Callable[[str, str, int], str], of_magic: Callable[[], str | None]) -> None:
-        """``name`` names a cell's code; ``of_magic`` gives the name of the cell whose magic runs now."""
-        super().__init__()  # type: ignore[no-untyped-call]  # IPython has no types
-        self._name = name
-        self._of_magic = of_magic
-
-    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        """As IPython asks it."""
-        return self._name(raw_code, transformed_code, number)
-
-    def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> Any:
-        """As IPython calls it."""
-        return super().__call__(source, self._place(filename), symbol, **options)
-
-    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
-        """As IPython calls it."""
-        return super().ast_parse(source, self._place(filename), symbol)
-
-    def _place(self, filename: str) -> str:
-        found = self._of_magic() if filename.startswith(_OF_MAGICS) else None
-        return found or filename
+KERNEL = Patch(
+    "ipykernel.kernelbase",
+    replaces=("Kernel.pre_handler_hook", "Kernel.post_handler_hook"),
+    why="A kernel sets Python's own handler of SIGINT around each message, where an interrupt would break the engine.",
+    lost="an interrupt that comes between two cells may end the rank",
+)
+SOURCES = Patch(
+    "IPython.core.interactiveshell",
+    replaces=(
+        "InteractiveShell.transform_cell",
+        "InteractiveShell.compile",
+        "IPython.core.compilerop.CachingCompiler.get_code_name",
+        "IPython.core.compilerop.CachingCompiler.__call__",
+        "IPython.core.compilerop.CachingCompiler.ast_parse",
+    ),
+    why="A cell's code needs a name that is the same on all ranks, and the lines that its editor shows.",
+    lost="an error in a cell may name another line than its editor shows",
+)
+ERRORS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell.showtraceback",),
+    reads=("_last_traceback",),
+    why="IPython prints the traceback of each rank, while the errors of the ranks travel as data and are shown as one.",
+    lost="each rank prints its traceback itself",
+)
+STORED_ERRORS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell._format_exception_for_storage",),
+    why="IPython 9 formats every error for its history, which takes up to a second and is never read in a rank.",
+    lost="a cell that fails ends up to a second later",
+)
+COMMANDS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell.system",),
+    why="IPython runs !command in a terminal of its own, and a rank has none.",
+    lost="the output of !command may come out of order",
+)
+LAZY_MAGICS = Patch(
+    "IPython.core.magic",
+    replaces=("MagicsManager.load_lazy",),
+    why="IPython never loads a magic again if an interrupt has ended the first try.",
+    lost="a magic may be unknown after an interrupt",
+)
+THREADS = Patch(
+    "threading",
+    replaces=("excepthook",),
+    why="A thread that ends with an exception may have waited for other ranks, of which its cell then fails.",
+    lost="a cell may not say that it failed because its thread has lost other ranks",
+)
 
 
 class Agent:
@@ -170,7 +196,6 @@ class Agent:
         """The cell that runs, or ran last."""
         self._file = ""
         """The file name of its code."""
-        self._transform, self._shell.transform_cell = self._shell.transform_cell, self._transform_cell
         self._place = place
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
@@ -236,33 +261,52 @@ class Agent:
         for kind in ("execute_request", "apply_request"):
             kernel.shell_handlers.pop(kind, None)
         kernel.control_handlers[REQUEST_MESSAGE] = self._request
-        # The kernel would install Python's own SIGINT handler around every message.
-        kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+        KERNEL.when_imported(self._hook_kernel)
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
-        shell.compile = CellCompiler(self._code_name, lambda: self._magic()[1])
+        SOURCES.when_imported(self._hook_sources)
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         blame_users()
-        shell.showtraceback = self._showtraceback
-        # IPython 9 formats every error for its history, which takes up to a second and is never read here.
-        shell._format_exception_for_storage = lambda *_args, **_kwargs: {}  # noqa: SLF001 — no public switch
-        shell.system = self._system
+        ERRORS.when_imported(lambda _: ERRORS.replace(shell, "showtraceback", self._showtraceback))
+        if hasattr(shell, "_format_exception_for_storage"):
+            STORED_ERRORS.when_imported(
+                lambda _: STORED_ERRORS.replace(shell, "_format_exception_for_storage", _format_nothing)
+            )
+        COMMANDS.when_imported(lambda _: COMMANDS.replace(shell, "system", self._system))
         refuse_keyboard(shell)
-        # IPython (from 9.18) never loads a magic again if an interrupt has ended the first try.
-        load: Callable[..., None] | None = getattr(shell.magics_manager, "load_lazy", None)
-        if load is not None:
-            shell.magics_manager.load_lazy = self._recorder.shield.briefly()(load)
+        if hasattr(shell.magics_manager, "load_lazy"):  # from IPython 9.18 on
+            LAZY_MAGICS.when_imported(lambda _: LAZY_MAGICS.replace(shell.magics_manager, "load_lazy", self._load_lazy))
         send_code_along()
-        self._thread_hook, threading.excepthook = threading.excepthook, self._thread_failed
+        THREADS.when_imported(lambda module: THREADS.replace(module, "excepthook", self._thread_failed))
 
-    def _thread_failed(self, failed: threading.ExceptHookArgs) -> None:
+    def _hook_kernel(self, _: Any) -> None:
+        for name in ("pre_handler_hook", "post_handler_hook"):
+            KERNEL.replace(self._kernel, name, lambda _original: None)
+
+    def _hook_sources(self, _: Any) -> None:
+        """Code that a magic compiles, such as that of ``%%time``, is code of the cell, too."""
+        shell = self._shell
+        SOURCES.replace(shell, "transform_cell", self._transform_cell)
+        kind = type("CellCompiler", (CachingCompiler,), {})
+        for name, ours in (
+            ("get_code_name", self._code_name),
+            ("__call__", self._compile),
+            ("ast_parse", self._parse),
+        ):
+            SOURCES.replace(kind, name, ours)
+        SOURCES.put(shell, "compile", kind())
+
+    def _load_lazy(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.shield.briefly():
+            return original(*args, **kwargs)
+
+    def _thread_failed(self, original: Any, args: threading.ExceptHookArgs, /) -> None:
         """A thread has ended with an exception: its cell may fail of what the thread was to bring."""
-        with contextlib.suppress(Exception):
-            lost = failed.exc_value is not None and self._cell_end.lost_others(failed.exc_value)
-            self._released = self._released or (lost and self._running is not None)
-        self._thread_hook(failed)
+        lost = args.exc_value is not None and self._cell_end.lost_others(args.exc_value)
+        self._released = self._released or (lost and self._running is not None)
+        original(args)
 
     def outlive(self, error: BaseException) -> bool:
         """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""
@@ -283,14 +327,29 @@ class Agent:
             f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
         )
 
-    def _code_name(self, raw: str, code: str, number: int) -> str:
+    def _code_name(self, _original: Any, _compiler: Any, raw_code: str, transformed_code: str, number: int) -> str:
         """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
         run = number if self._running is None else self._running
-        name = f"<ipython-input-{run}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
+        name = f"<ipython-input-{run}-{zlib.crc32(transformed_code.encode('utf-8', 'replace')):08x}>"
         self._cells[name] = cell_name(run, self._cell.number)
-        if raw == self._code:
+        if raw_code == self._code:
             self._file = name
         return name
+
+    def _compile(
+        self, original: Any, compiler: Any, source: Any, filename: str, symbol: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        return original(compiler, source, self._of_cell(filename), symbol, *args, **kwargs)
+
+    def _parse(
+        self, original: Any, compiler: Any, source: str, filename: str = "<unknown>", symbol: str = "exec"
+    ) -> Any:
+        return original(compiler, source, self._of_cell(filename), symbol)
+
+    def _of_cell(self, filename: str) -> str:
+        """The file name of the cell whose magic compiles code under ``filename``; else that."""
+        found = self._magic()[1] if filename.startswith(_OF_MAGICS) else None
+        return found or filename
 
     def _cell_name(self, file: str) -> str | None:
         return self._cells.get(file)
@@ -431,14 +490,15 @@ class Agent:
         self._display_failure = None
         return exception
 
-    def _transform_cell(self, code: str) -> str:
+    def _transform_cell(self, original: Any, raw_cell: str) -> str:
         """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
 
         The body of a magic is part of the cell. IPython drops empty lines at the beginning.
         """
+        code = raw_cell
         above, file = (self._cell.above, None) if code == self._code else self._magic(code)
         empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
-        text = "\n" * (above + empty) + str(self._transform(code))
+        text = "\n" * (above + empty) + str(original(code))
         if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         return text
@@ -485,13 +545,17 @@ class Agent:
                 self._recorder.write("stdout", payload["data"].get("text/plain", "") + "\n")
         self._shell.payload_manager.clear_payload()
 
-    def _system(self, command: str) -> None:
+    def _system(self, _original: Any, cmd: str) -> None:
         """``!command``: without a terminal, and with its output in order with what Python prints."""
-        self._shell.system_raw(command)
-        self._descriptors.drain()
+        raises_on_purpose(_run_command)(self._shell, cmd)
+        try:
+            self._descriptors.drain()
+        except Exception as error:  # noqa: BLE001 — else IPython's own function would run the command again
+            COMMANDS.failed("system", error)
 
     def _showtraceback(
         self,
+        _original: Any,
         exc_tuple: Any = None,
         filename: Any = None,  # noqa: ARG002 — IPython's signature
         tb_offset: Any = None,  # noqa: ARG002
@@ -589,6 +653,15 @@ class Agent:
                 return  # it came late, or for a rank that was left behind: the groups that exist now are whole
             self._released = self._running is not None
             self._plugins.release(request.frameworks)
+
+
+def _run_command(_shell: Any, _command: str) -> None:
+    """IPython takes the names of this frame for variables of the command."""
+    _shell.system_raw(_command)
+
+
+def _format_nothing(_original: Any, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    return {}
 
 
 def _default_signals() -> None:

@@ -31,13 +31,14 @@ from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, rank_environment
 from jupyter_dtrain.plugins import patches
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import healing
 from .agent import Agent
 from .bars import install_bars
-from .capture import EventSession, RankStream
+from .capture import DISPLAYS, EventSession, RankStream
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .healing import Healing, introduce
@@ -60,6 +61,25 @@ NAP = 0.01
 """Seconds that a look of Open MPI's may be late while it waits for all ranks to start."""
 MAX_SOCKET_FOLDER = 85
 """Bytes of a folder's path: a unix socket's may have 107, and multiprocessing adds up to 20."""
+
+ENGINE = Patch(
+    "ipyparallel.engine.app",
+    calls=("IPEngine._start()",),
+    why="A task of a cell that raises SystemExit, and loop.stop(), end ipyparallel's engine, and with it the rank.",
+    lost="a rank cannot start",
+)
+STATUS = Patch(
+    "ipykernel.kernelbase",
+    replaces=("Kernel._publish_status",),
+    why="ipykernel says for each message that it is busy and idle, which was half of what a cell sent to clients.",
+    lost="each cell of a rank sends two more messages",
+)
+SOCKETS = Patch(
+    "multiprocessing.process",
+    reads=("_config",),
+    why="Each worker of a data loader makes a folder among the temporary files, which stays when the worker is killed.",
+    lost="workers of data loaders may leave folders among the temporary files",
+)
 
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 
@@ -135,7 +155,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         spec, kernel = self._spec, self.kernel
         session = kernel.session
         # Nobody hears ipykernel's "busy" and "idle", and two messages a rank were half of what a cell sent to clients.
-        kernel._publish_status = lambda *_args, **_options: None  # noqa: SLF001 — it has no public name
+        STATUS.when_imported(lambda _: STATUS.replace(kernel, "_publish_status", _say_nothing))
 
         def announce(batch: Batch) -> None:
             session.send(iopub_socket, EVENTS_MESSAGE, to_wire(batch), ident=f"engine.{self.id}.dtrain".encode())
@@ -156,8 +176,13 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         sys.stderr = RankStream(recorder, "stderr", 2, descriptors.drain_ended)
         shell = kernel.shell
         keys = {"key": session.key, "signature_scheme": session.signature_scheme}
-        events = EventSession(recorder, descriptors.drain_ended, **keys)
-        shell.display_pub.session = shell.displayhook.session = events
+
+        def record_displays(_: Any) -> None:
+            events = EventSession(recorder, descriptors.drain_ended, **keys)
+            for hook in (shell.display_pub, shell.displayhook):
+                DISPLAYS.put(hook, "session", events)
+
+        DISPLAYS.when_imported(record_displays)
         metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
         self._plugins.inherit(self._healer.heritage)
@@ -211,6 +236,10 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
                 self._place.node,
             )
         )
+
+
+def _say_nothing(_original: Any, *_args: Any, **_kwargs: Any) -> None:
+    pass
 
 
 @contextlib.contextmanager
@@ -295,7 +324,7 @@ def run_engine(
             time.sleep(LOOK)
     else:
         comm = healing.enter(MPI, replacement)
-        vars(MPI)["COMM_WORLD"] = comm
+        healing.WORLD.put(MPI, "COMM_WORLD", comm)
         report(Reached(comm.rank, "mpi", os.getpid()))
         # Cells come in that generation: in the first of them, this rank joins the others' groups.
         spec = msgspec.structs.replace(spec, generation=replacement.generation - 1)

@@ -21,8 +21,20 @@ from typing import Any
 from jupyter_client.session import Session
 
 from jupyter_dtrain.core.events import ClearOutput, Display, Result
+from jupyter_dtrain.plugins.patches import Patch
 
 from .recorder import Recorder
+
+DISPLAYS = Patch(
+    "ipykernel.zmqshell",
+    replaces=(
+        "ZMQDisplayPublisher.session",
+        "ipykernel.displayhook.ZMQShellDisplayHook.session",
+        "jupyter_client.session.Session.send",
+    ),
+    why="IPython's displays go to clients one by one, past the record of the cell's output.",
+    lost="displays of a cell may not appear",
+)
 
 
 class RankStream(io.TextIOBase):
@@ -132,8 +144,17 @@ class EventSession(Session):
         self._recorder = recorder
         self._before = before
         self._pid = os.getpid()
+        DISPLAYS.replace(self, "send", self._record)
 
-    def send(self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+    def _record(
+        self,
+        _original: Any,
+        stream: Any,  # noqa: ARG002 — jupyter_client's signature
+        msg_or_type: Any,
+        content: Any = None,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> Any:
         """Record the message as an event; a forked child has no recorder and drops it."""
         if os.getpid() != self._pid:
             return None

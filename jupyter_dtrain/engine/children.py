@@ -31,6 +31,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from jupyter_dtrain.plugins.patches import Patch
+
 ENDING: Final = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 1.0))
 """The signals that end a process, and the seconds that it then has. A process gets no signal that it ignores."""
 LOOK: Final = 0.02
@@ -40,6 +42,20 @@ EXECUTOR_PATIENCE: Final = 2.0
 """Seconds in which an executor's workers must come to their next tasks, to be interrupted there."""
 TAKEN: Final = 0.1
 """Seconds in which a worker has taken the next task, or waits for one."""
+
+POOLS = Patch(
+    "multiprocessing.pool",
+    reads=("_finalizer_registry", "_weakref", "_cache", "_pool", "_taskqueue", "_inqueue", "_reader", "_rlock"),
+    why="Workers of a pool go on with the tasks of an interrupted cell, and the next cell's wait for them.",
+    lost="workers of multiprocessing pools go on after an interrupt",
+)
+EXECUTORS = Patch(
+    "concurrent.futures.process",
+    calls=("_threads_wakeups",),
+    reads=("_pending_work_items", "_processes"),
+    why="Workers of an executor go on with the tasks of an interrupted cell, and the next cell's wait for them.",
+    lost="workers of a ProcessPoolExecutor go on after an interrupt",
+)
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVICES = re.compile(r"from [\w.]+\.(resource_tracker|forkserver) import main")

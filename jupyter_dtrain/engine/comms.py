@@ -15,11 +15,19 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import comm
 import msgspec
 from comm.base_comm import BaseComm, CommManager
 
 from jupyter_dtrain.core.events import CommMessage
+from jupyter_dtrain.plugins.patches import Patch
+
+COMMS = Patch(
+    "comm",
+    replaces=("create_comm", "get_comm_manager"),
+    why="A rank is no kernel that a front end talks to: its widgets' messages would reach nobody. comm means both "
+    "functions to be replaced.",
+    lost="widgets that a rank makes do not appear",
+)
 
 KINDS = ("comm_open", "comm_msg", "comm_close")
 
@@ -46,8 +54,14 @@ class RankComms:
             ) -> None:
                 comms.say(msg_type, self.comm_id, data, metadata, buffers, str(keys.get("target_name") or ""))
 
-        comm.create_comm = RankComm
-        comm.get_comm_manager = lambda: self._manager
+        def create_comm(_original: Any, *args: Any, **kwargs: Any) -> BaseComm:
+            return RankComm(*args, **kwargs)
+
+        def install(module: Any) -> None:
+            COMMS.replace(module, "create_comm", create_comm)
+            COMMS.replace(module, "get_comm_manager", lambda _original: self._manager)
+
+        COMMS.when_imported(install)
 
     def say(self, kind: str, comm_id: str, data: Any, metadata: Any, buffers: Any, target: str) -> None:
         """A comm of this rank publishes something."""

@@ -2,7 +2,7 @@
 
 The core names no framework. Each framework is a class that derives from :class:`Framework`, found by the entry point
 group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
-the user's code does later (:func:`~.imports.when_imported`). A framework that is not installed costs nothing.
+the user's code does later (:meth:`.Patch.when_imported`). A framework that is not installed costs nothing.
 
 :class:`Framework` offers nine capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
 :class:`Cells`, :class:`Values`, :class:`Snapshots`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and

@@ -29,6 +29,7 @@ from jupyter_dtrain.core.numbering import numbers_without
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
 from jupyter_dtrain.core.world import place_environment, placements
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.healing_messages import AbandonWorld, AnyHealingRequest, FormWorld, Heritage, ReadHeritage
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.reports import Formed, Renumbered, Report
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
 
 THREAD: Final = "dtrain-heal"
 """The name of the threads that form a world. Their communicators are no cell's: no release may revoke one."""
+
+WORLD = Patch(
+    "mpi4py.MPI",
+    replaces=("COMM_WORLD",),
+    why="MPI keeps the world that it began with, also when ranks of it are dead, revoked, or new.",
+    lost="after a failure MPI.COMM_WORLD is of no use",
+)
 
 
 class Introduction(NamedTuple):
@@ -246,7 +254,7 @@ class Healing:
             self._place.become(mine.place)
             given.put(place_environment(mine.place))
             adopt(os.environ, mine.place)
-        self._mpi.COMM_WORLD = mine.world
+        WORLD.put(self._mpi, "COMM_WORLD", mine.world)
         self._plugins.meet([one.frameworks for one in mine.told])
         self._plugins.rejoin()
 

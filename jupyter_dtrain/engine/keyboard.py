@@ -6,13 +6,46 @@ swallows the error may ask again without end, so the second question of a cell i
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
+
+from jupyter_dtrain.plugins.patches import Patch, meant
+
+INPUT = Patch(
+    "builtins",
+    replaces=("input",),
+    why="input() in a rank reads an empty input, and its EOFError names no way that works in cells.",
+    lost="input() meets the end of the rank's empty input",
+)
+BREAKPOINT = Patch(
+    "sys",
+    replaces=("breakpointhook",),
+    why="A debugger that breakpoint() starts in a rank reads an empty input.",
+    lost="breakpoint() starts a debugger without a keyboard",
+)
+PASSWORD = Patch(
+    "getpass",
+    replaces=("getpass",),
+    why="getpass() in a rank opens a terminal that is not there, or reads an empty input.",
+    lost="getpass() meets the end of the rank's empty input",
+)
+DEBUGGER = Patch(
+    "pdb",
+    replaces=("set_trace",),
+    why="A debugger in a rank reads an empty input.",
+    lost="pdb.set_trace() starts a debugger without a keyboard",
+)
+EXIT = Patch(
+    "ipykernel.zmqshell",
+    replaces=("ZMQInteractiveShell.ask_exit",),
+    why="exit() would end one rank, and leave a hole in the world.",
+    lost="exit() ends the rank",
+)
 
 _CURE = (
     "{what} needs a keyboard, and a rank has none: a cell runs on all ranks at once. "
@@ -24,7 +57,6 @@ _AGAIN = 2
 
 def refuse_keyboard(shell: Any) -> None:
     """Have questions, debuggers and exit() in this process raise. ``shell``: its IPython."""
-    shell.ask_exit = _refuse_exit
     asked: list[int] = []
     """The numbers of the cells that have asked, those of the last cell alone."""
 
@@ -35,23 +67,27 @@ def refuse_keyboard(shell: Any) -> None:
             words = f"This cell goes on after an error, and asks again: {_CURE.format(what=what)}{question}"
             print(f"[jupyter-dtrain] {words}", file=sys.stderr)  # noqa: T201 — into the cell's output
 
-    builtins.input = _refuse("input()", tell)
-    sys.breakpointhook = _refuse("breakpoint()", tell)
-    with contextlib.suppress(ImportError):
-        import getpass
-
-        getpass.getpass = _refuse("getpass()", tell)
-    import pdb  # noqa: T100 — to refuse it
-
-    pdb.set_trace = _refuse("pdb.set_trace()", tell)
+    for patch, name, what in (
+        (INPUT, "input", "input()"),
+        (BREAKPOINT, "breakpointhook", "breakpoint()"),
+        (PASSWORD, "getpass", "getpass()"),
+        (DEBUGGER, "set_trace", "pdb.set_trace()"),
+    ):
+        patch.when_imported(partial(_replace, patch, name, _refuse(what, tell)))
+    EXIT.when_imported(lambda _: EXIT.replace(shell, "ask_exit", _refuse_exit))
     for magic in ("debug", "pdb"):
         shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
 
 
-def _refuse(what: str, tell: Callable[[str, str], None]) -> Any:
-    def refuse(*args: Any, **_options: Any) -> NoReturn:
-        tell(what, args[0] if args and type(args[0]) is str else "")
-        raise RuntimeError(_CURE.format(what=what))
+def _replace(patch: Patch, name: str, ours: Callable[..., NoReturn], module: Any) -> None:
+    patch.replace(module, name, ours)
+
+
+def _refuse(what: str, tell: Callable[[str, str], None]) -> Callable[..., NoReturn]:
+    def refuse(_original: Any, prompt: Any = "", *_args: Any, **_options: Any) -> NoReturn:
+        with contextlib.suppress(Exception):
+            tell(what, prompt if type(prompt) is str else "")
+        raise meant(RuntimeError(_CURE.format(what=what)))
 
     return refuse
 
@@ -63,7 +99,6 @@ def _refuse_magic(name: str) -> Any:
     return magic
 
 
-def _refuse_exit() -> NoReturn:
-    raise RuntimeError(
-        "exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook."
-    )
+def _refuse_exit(_original: Any) -> NoReturn:
+    words = "exit() would end this rank and leave a hole in the world: use %distributed stop in the notebook."
+    raise meant(RuntimeError(words))

@@ -25,6 +25,7 @@ import psutil
 from jupyter_dtrain.core.declarations import is_collective
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.work import work_beneath
+from jupyter_dtrain.plugins.patches import Patch
 
 from .libraries import is_library
 from .scripts import is_script
@@ -50,6 +51,19 @@ MOMENT = 0.3
 OURS = "dtrain-"
 """How the names of our own threads begin."""
 _QUEUES = (threading.__file__, queue.__file__)
+TASKS = Patch(
+    "asyncio.tasks",
+    reads=("_fut_waiter", "_children"),
+    why="A cell that waits in an await is on no thread's stack, and asyncio does not say for what a task waits.",
+    lost="the stack of a cell that waits in an await ends at its first task",
+)
+POOL_THREADS = Patch(
+    "concurrent.futures.thread",
+    calls=("_worker",),
+    why="A thread of a pool that waits for work has nothing to do with the cell that runs.",
+    lost="a rank with idle threads of pools may count as one whose cell has left threads",
+)
+
 _WORKERS = (("concurrent.futures.thread", "_worker"), ("multiprocessing.pool", "worker"))
 """Functions in which threads of pools wait for work."""
 DEEP = 1000
@@ -107,6 +121,8 @@ class MainThread:
         """A cell begins."""
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
         self._older = frozenset(frames)
+        # A frame that holds itself, and with it all others and the message of the cell, would live until a collection.
+        frames.pop(threading.get_ident(), None)
         if self._engines is None:
             self._engines = weakref.WeakSet(threading.enumerate())
         self._busy = frozenset(ident for _, ident, _ in self._users() if not _waits_for_work(frames.get(ident)))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import pickle
 import sys
-from multiprocessing import context, reduction
+from multiprocessing import context
 from types import FunctionType
 from typing import Any
 
 import cloudpickle
 
 from jupyter_dtrain.core.dotted_paths import is_plainly
+from jupyter_dtrain.plugins.patches import Patch, meant
 from jupyter_dtrain.wire.agent_messages import Fetched
 from jupyter_dtrain.wire.values import digests
 
@@ -23,6 +24,14 @@ from .home import rank_home
 _CURE = (
     "{} of this notebook cannot be sent to a process that multiprocessing spawns: {}: {}. Put it into a module beside "
     "the notebook and import it, or start the process with multiprocessing.get_context('fork')."
+)
+
+
+SPAWNED = Patch(
+    "multiprocessing.reduction",
+    replaces=("ForkingPickler.reducer_override",),
+    why="A process that a cell spawns cannot import the cell's classes and functions, which are in no file.",
+    lost="a process that a cell spawns does not know the cell's functions and classes",
 )
 
 
@@ -108,21 +117,28 @@ def send_code_along() -> None:
     A script's processes import its file. Python 3.14 starts processes so by default. A process that a fork has made
     knows the code anyway, so messages on queues carry it only once this process has spawned one.
     """
-    pickler: Any = reduction.ForkingPickler
-    original = getattr(pickler, "reducer_override", None)
     spawned = False
 
-    def reducer_override(self: Any, value: Any) -> Any:
+    def reducer_override(original: Any, pickler: Any, obj: Any, /) -> Any:
         nonlocal spawned
         spawned = spawned or context.get_spawning_popen() is not None
-        if spawned and is_plainly(value, type, FunctionType) and _is_of_cell(value):
+        if spawned and is_plainly(obj, type, FunctionType) and _is_of_cell(obj):
             try:
-                return _receive_code, (value.__qualname__, cloudpickle.dumps(value))
+                return _receive_code, (obj.__qualname__, cloudpickle.dumps(obj))
             except Exception as error:
-                raise pickle.PicklingError(_CURE.format(value.__qualname__, type(error).__name__, error)) from error
-        return NotImplemented if original is None else original(self, value)
+                words = _CURE.format(obj.__qualname__, type(error).__name__, error)
+                raise meant(pickle.PicklingError(words)) from error
+        return original(pickler, obj)
 
-    pickler.reducer_override = reducer_override
+    def install(module: Any) -> None:
+        kind = module.ForkingPickler
+        SPAWNED.replace(kind, "reducer_override", reducer_override, getattr(kind, "reducer_override", _as_ever))
+
+    SPAWNED.when_imported(install)
+
+
+def _as_ever(_pickler: Any, _obj: Any) -> Any:
+    return NotImplemented
 
 
 def _is_of_cell(value: Any) -> bool:

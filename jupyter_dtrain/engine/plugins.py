@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts
 
-from . import imports
 from .framework import GROUP
 from .interrupts import CellStopped, Overdue
 from .plugin_calls import (
@@ -110,7 +109,7 @@ class Plugins:
         """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""
         with self._lock:
             notices, self._notices = self._notices, []
-        return [*notices, *imports.take_notices()]
+        return notices
 
     def patch_failed(self, fault: Fault) -> None:
         """What this package changes in a library was left out, or failed in a call: the next notices tell it."""

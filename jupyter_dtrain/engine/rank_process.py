@@ -27,6 +27,7 @@ import psutil
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, Started, encode
 from jupyter_dtrain.core.exits import SLOT_ENDED, describe_exit
 from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
@@ -45,6 +46,13 @@ TERMINATE: Final = 1.0
 """Seconds that a rank has to end after SIGTERM, where the steward gives it no time."""
 ASK_AGAIN: Final = 0.2
 """Seconds after which a rank that is to end gets another SIGTERM."""
+
+EXIT = Patch(
+    "atexit",
+    calls=("_run_exitfuncs()",),
+    why="Python's own end joins threads and finalises MPI, which may wait for other ranks for ever.",
+    lost="what libraries register with atexit is not called at the end of a rank",
+)
 
 _LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
 _HIGH = 200

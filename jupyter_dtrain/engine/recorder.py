@@ -247,6 +247,7 @@ class Recorder:
     def _write_log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._log.write(text)
+            self._log.flush()  # the end of a line that is not whole; Python 3.14 would keep up to 128 kB of it
 
     def flush(self) -> None:
         """Spool the text printed so far, so that it survives the death of this process."""

@@ -18,9 +18,7 @@ import functools
 import linecache
 import os
 import re
-import sys
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +26,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
+from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .libraries import is_library
 from .scripts import is_script
@@ -61,6 +60,15 @@ _VERB = re.compile(
     r"__import__\('importlib'\)\.import_module\('jupyter_dtrain\.|import jupyter_dtrain\njupyter_dtrain\..*\n*\Z"
 )
 """The cells of verbs, as ``client/`` writes them."""
+
+WARNINGS = Patch(
+    "warnings",
+    replaces=("warn",),
+    why="A library counts frames to name its caller's line, and our functions that stand in its place are frames, too.",
+    lost="a warning may name a line of a library in place of the user's",
+)
+_OF_GUARD = 3
+"""The frames between the code that warns and Python's own function: the guard, what stands in its place, its call."""
 
 
 class Tracebacks:
@@ -191,17 +199,16 @@ def blame_users() -> None:
     A library counts frames to its caller (``stacklevel``), and a function of ours that stands in the library's place is
     one more. Only the frame that warns counts in any case.
     """
-    original = warnings.warn
+    WARNINGS.when_imported(lambda module: WARNINGS.replace(module, "warn", _warn))
 
-    @functools.wraps(original)
-    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any) -> None:
-        level = stacklevel
-        if stacklevel > 1 and not options.get("skip_file_prefixes"):
-            with contextlib.suppress(Exception):
-                level = _level(sys._getframe(1), stacklevel)  # noqa: SLF001 — documented in spite of its name
-        original(message, category, level + 1, source, **options)
 
-    warnings.warn = warn
+def _warn(
+    original: Any, message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any
+) -> None:
+    level = stacklevel
+    if stacklevel > 1 and not options.get("skip_file_prefixes"):
+        level = _level(caller(), stacklevel)
+    original(message, category, level + _OF_GUARD, source, **options)
 
 
 def _level(frame: FrameType | None, wanted: int) -> int:

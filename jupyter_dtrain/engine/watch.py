@@ -44,6 +44,7 @@ from jupyter_client.session import Session
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
@@ -66,6 +67,13 @@ TURN: Final = 0.1
 """Seconds in which the loop copies spools before it looks around."""
 LONGEST: Final = 30.0
 """Seconds without an event after which the loop looks around."""
+
+MESSAGES = Patch(
+    "ipyparallel.util",
+    calls=("_disable_session_extract_dates()",),
+    why="jupyter_client looks for dates in each message, and ipyparallel's own nanny has it leave that out.",
+    lost="ranks cannot be interrupted and inspected from outside",
+)
 
 _PR_SET_CHILD_SUBREAPER = 36
 

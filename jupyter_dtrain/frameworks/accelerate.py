@@ -14,22 +14,51 @@ Under failure: another version of Accelerate, without the parts that this module
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import require, when_imported
-from jupyter_dtrain.frameworks.torch.metrics import hear_backward
+from jupyter_dtrain.frameworks.torch.metrics import hearing
+from jupyter_dtrain.plugins.patches import Patch, caller
 
 TESTED = "1.15"
 """The version that the tests run with."""
 CPU = "ACCELERATE_USE_CPU"
 _ALREADY = "already been initialized"
 """Part of Accelerate 1.x's error for a state that differs from the requested one."""
+
+WORLD = Patch(
+    "accelerate.state",
+    why="On a host without a GPU, Accelerate sees the other ranks only where a variable says that it computes on CPUs.",
+    lost="without a GPU an Accelerator trains on each rank alone, unless ACCELERATE_USE_CPU is set",
+)
+STATE = Patch(
+    "accelerate.state",
+    replaces=("AcceleratorState.__init__",),
+    calls=(
+        "PartialState._shared_state",
+        "AcceleratorState._shared_state",
+        "AcceleratorState._reset_state(reset_partial_state)",
+    ),
+    reads=("_reset_state", "_mixed_precision"),
+    why="Accelerate makes its state once in a process, and refuses an Accelerator with other settings in a later cell.",
+    lost="an Accelerator keeps the state of the first one in its process",
+)
+GROUP = Patch(
+    "accelerate.accelerator",
+    replaces=("Accelerator.__init__",),
+    reads=("_shared_state", "_reset_state"),
+    why="After a failure or a resize, a new Accelerator takes over the state of process groups that are gone.",
+    lost="an Accelerator keeps the state of process groups that are gone",
+)
+LOSSES = Patch(
+    "accelerate.accelerator",
+    replaces=("Accelerator.backward",),
+    why="Accelerate divides a loss by the steps of an accumulation before torch's backward gets it.",
+    lost="a loss given to Accelerator.backward() is shown as Accelerate divides it",
+)
 
 
 class Accelerate(Framework):
@@ -39,10 +68,10 @@ class Accelerate(Framework):
 
     def prepare(self) -> None:
         """Wait for ``accelerate`` to be imported."""
-        again = "an Accelerator keeps the state of the first one in its process"
-        when_imported("accelerate.state", _hook_state, otherwise=again)
-        unheard = "a loss given to Accelerator.backward() is shown as Accelerate divides it"
-        when_imported("accelerate.accelerator", _hook_accelerator, otherwise=unheard)
+        WORLD.when_imported(_offer_cpu)
+        STATE.when_imported(lambda module: STATE.replace(module.AcceleratorState, "__init__", _as_asked_for))
+        GROUP.when_imported(lambda module: GROUP.replace(module.Accelerator, "__init__", _in_a_living_group))
+        LOSSES.when_imported(lambda module: LOSSES.replace(module.Accelerator, "backward", _backward))
 
     def describe(self) -> Facts:
         """Describe Accelerate's state, once an ``Accelerator`` has made it."""
@@ -53,22 +82,11 @@ class Accelerate(Framework):
         return "Accelerate" if "accelerate" in sys.modules else ""
 
 
-def _hook_state(state: Any) -> None:
+def _offer_cpu(_: Any) -> None:
     if not has_accelerator():
         given.offer(
             {CPU: Variable("true", "no GPU here: Accelerate then sees the other ranks only with this")}, Accelerate.name
         )
-    for kind in (state.PartialState, state.AcceleratorState):
-        require(kind, "_reset_state")
-    state.AcceleratorState.__init__ = _as_asked_for(state, state.AcceleratorState.__init__)
-
-
-def _hook_accelerator(module: Any) -> None:
-    kind, state = module.Accelerator, sys.modules["accelerate.state"]
-    require(kind, "backward")
-    require(state, "PartialState")
-    kind.__init__ = _in_a_living_group(state, kind.__init__)
-    hear_backward(kind, lambda accelerator: getattr(accelerator, "gradient_accumulation_steps", 1) > 1)
 
 
 def _details() -> dict[str, str]:
@@ -89,32 +107,36 @@ def has_accelerator() -> bool:
     return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
 
 
-def _in_a_living_group(state: Any, original: Callable[..., None]) -> Callable[..., None]:
+def _backward(original: Any, accelerator: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the loss as the user gives it."""
+    with hearing(loss, caller(), divides=getattr(accelerator, "gradient_accumulation_steps", 1) > 1):
+        return original(accelerator, loss, *args, **kwargs)
+
+
+def _in_a_living_group(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> None:
     """Drop a state that is outdated, before user code makes a new ``Accelerator``; keep any other."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        if _is_outdated(state):
-            _forget(state, everything=True)
-        original(self, *args, **kwargs)
-
-    return __init__
+    state: Any = sys.modules["accelerate.state"]
+    if _is_outdated(state):
+        _forget(state, everything=True)
+    original(accelerator, *args, **kwargs)
 
 
-def _as_asked_for(state: Any, original: Callable[..., None]) -> Callable[..., None]:
+def _as_asked_for(
+    original: Any,
+    asked: Any,
+    mixed_precision: Any = None,
+    cpu: Any = False,  # noqa: FBT002 — Accelerate's signature
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """Drop a state that differs from the requested one."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        try:
-            original(self, *args, **kwargs)
-        except ValueError as error:
-            if _ALREADY not in str(error):
-                raise
-            _forget(state, everything=bool(kwargs.get("cpu")))
-            original(self, *args, **kwargs)
-
-    return __init__
+    try:
+        original(asked, mixed_precision, cpu, *args, **kwargs)
+    except ValueError as error:
+        if _ALREADY not in str(error):
+            raise
+        _forget(sys.modules["accelerate.state"], everything=bool(cpu))
+        original(asked, mixed_precision, cpu, *args, **kwargs)
 
 
 def _is_outdated(state: Any) -> bool:

@@ -56,7 +56,7 @@ LOGS = Patch(
 BARS = Patch(
     ("keras.src.utils.progbar", "tf_keras.src.utils.generic_utils"),
     replaces=("Progbar.update",),
-    reads=("_start", "_values", "_values_order"),
+    reads=("_start", "_values", "_values_order", "verbose"),
     why="Every rank would draw the same bar over and over, into one cell.",
     lost="fit() prints a progress bar for each rank",
 )

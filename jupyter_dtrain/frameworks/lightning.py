@@ -18,18 +18,16 @@ module patches, stays unchanged.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.values import read, take
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
@@ -39,8 +37,36 @@ TESTED = "2.6"
 """The version that the tests run with."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """The same code is packaged under each of these names."""
-_TOLD = ("update_train_step_metrics", "update_train_epoch_metrics", "log_eval_end_metrics")
-"""Methods by which Lightning gives values to its loggers."""
+
+DEVICES = Patch(
+    tuple(f"{package}.accelerators.cpu" for package in PACKAGES),
+    replaces=("CPUAccelerator.auto_device_count",),
+    why='Without a GPU, Lightning takes devices="auto" for one device, so that each rank trains alone.',
+    lost='devices="auto" is one device where there is no GPU',
+)
+FABRIC = Patch(
+    ("lightning.fabric.fabric", "lightning_fabric.fabric"),
+    replaces=("Fabric.__init__",),
+    calls=("Fabric._validate_launched()",),
+    reads=("_launched",),
+    why="Each rank is a process that Fabric's launch() would make, and Fabric refuses to work before that call.",
+    lost="a Fabric needs launch() before its first use",
+)
+LOGGED = Patch(
+    tuple(
+        f"{package}.trainer.connectors.logger_connector.logger_connector"
+        for package in ("lightning.pytorch", "pytorch_lightning")
+    ),
+    replaces=(
+        "_LoggerConnector.update_train_step_metrics",
+        "_LoggerConnector.update_train_epoch_metrics",
+        "_LoggerConnector.log_eval_end_metrics",
+    ),
+    calls=("_LoggerConnector.metrics",),
+    reads=("_should_accumulate",),
+    why="Lightning gives the values of self.log() to its loggers alone, and to these only at some of the steps.",
+    lost="values passed to self.log() are not shown",
+)
 
 
 class Lightning(Framework):
@@ -52,14 +78,9 @@ class Lightning(Framework):
         """Hide ``sys.ps1`` before Lightning is imported, because it looks at it then."""
         vars(sys).pop("ps1", None)
         self._logged = _Logged(metrics)
-        for package in PACKAGES:
-            module = f"{package}.accelerators.cpu"
-            when_imported(module, _hook_devices, otherwise='devices="auto" is one device where there is no GPU')
-        for package in ("lightning.fabric", "lightning_fabric"):
-            when_imported(f"{package}.fabric", _hook_fabric, otherwise="a Fabric needs launch() before its first use")
-        for package in ("lightning.pytorch", "pytorch_lightning"):
-            connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
-            when_imported(connector, self._logged.hook, otherwise="values passed to self.log() are not shown")
+        DEVICES.when_imported(_hook_devices)
+        FABRIC.when_imported(lambda module: FABRIC.replace(module.Fabric, "__init__", _launched))
+        LOGGED.when_imported(self._logged.hook)
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -77,28 +98,23 @@ class Lightning(Framework):
 
 
 def _hook_devices(module: ModuleType) -> None:
-    require(module.CPUAccelerator, "auto_device_count")
-    module.CPUAccelerator.auto_device_count = staticmethod(_local_size)
+    DEVICES.replace(module.CPUAccelerator, "auto_device_count", lambda _original: _local_size())
 
 
-def _hook_fabric(module: ModuleType) -> None:
-    require(module.Fabric, "_validate_launched")
-    module.Fabric.__init__ = _launched(module.Fabric.__init__)
-
-
-def _launched(original: Callable[..., None]) -> Callable[..., None]:
+def _launched(original: Any, fabric: Any, *args: Any, **kwargs: Any) -> None:
     """``Fabric.__init__``, which then sets up the ranks. ``LT_CLI_USED`` would do so too, but forbids ``launch()``."""
+    original(fabric, *args, **kwargs)
+    # Other launchers make processes, or have none to make.
+    environment = getattr(fabric.strategy.launcher, "cluster_environment", None)
+    if getattr(environment, "creates_processes_externally", False) and not fabric._launched:  # noqa: SLF001 — as launch()
+        _set_up(fabric.strategy)
+        fabric._launched = True  # noqa: SLF001
 
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        original(self, *args, **kwargs)
-        # Other launchers make processes, or have none to make.
-        environment = getattr(self.strategy.launcher, "cluster_environment", None)
-        if getattr(environment, "creates_processes_externally", False) and not self._launched:
-            self.strategy.setup_environment()
-            self._launched = True
 
-    return __init__
+@raises_on_purpose
+def _set_up(strategy: Any) -> None:
+    """As ``launch()`` does: it waits for the other ranks, and its errors are those of Lightning."""
+    strategy.setup_environment()
 
 
 def _details() -> dict[str, str]:
@@ -119,22 +135,27 @@ class _Logged:
     def hook(self, module: Any) -> None:
         """Follow the values that Lightning gives to loggers, even without a logger and at steps that it skips."""
         kind = module._LoggerConnector  # noqa: SLF001 — Lightning has no public way
-        require(kind, "metrics", *_TOLD)
-        tellers: list[Callable[..., None]] = [self._step, self._epoch, self._evaluation]
-        for name, told in zip(_TOLD, tellers, strict=True):
-            setattr(kind, name, _before(getattr(kind, name), told))
+        for name, ours in (
+            ("update_train_step_metrics", self._step),
+            ("update_train_epoch_metrics", self._epoch),
+            ("log_eval_end_metrics", self._evaluation),
+        ):
+            LOGGED.replace(kind, name, ours)
 
-    def _step(self, connector: Any) -> None:
+    def _step(self, original: Any, connector: Any) -> None:
         trainer = connector.trainer
         by_hand = not trainer.lightning_module.automatic_optimization
         if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — the connector itself asks this
             self._tell(trainer, connector.metrics["log"])
+        original(connector)
 
-    def _epoch(self, connector: Any) -> None:
+    def _epoch(self, original: Any, connector: Any) -> None:
         self._tell(connector.trainer, connector.metrics["log"])
+        original(connector)
 
-    def _evaluation(self, connector: Any, logged: Mapping[str, Any]) -> None:
-        self._tell(connector.trainer, logged)
+    def _evaluation(self, original: Any, connector: Any, metrics: Mapping[str, Any]) -> None:
+        self._tell(connector.trainer, metrics)
+        original(connector, metrics)
 
     def _tell(self, trainer: Any, logged: Mapping[str, Any]) -> None:
         if not self.on or trainer.sanity_checking:
@@ -147,14 +168,3 @@ class _Logged:
                     self._metrics.add(name, number, step, read=read if hasattr(value, "numel") else None, logged=True)
             except (TypeError, ValueError) as error:
                 self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
-
-
-def _before(original: Callable[..., Any], told: Callable[..., None]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Another version may have other attributes; the user's training goes on.
-        with contextlib.suppress(AttributeError, KeyError, TypeError):
-            told(self, *args, **kwargs)
-        return original(self, *args, **kwargs)
-
-    return method

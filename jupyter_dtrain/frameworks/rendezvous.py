@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.plugins.patches import meant, raises_on_purpose
 
 ARRIVAL_POLL = 0.02
 """Seconds between two looks at which ranks have arrived."""
@@ -26,6 +27,7 @@ def awaits_ranks(function: _Function) -> _Function:
     return function
 
 
+@raises_on_purpose
 def arrive(
     call: str, store: Any, rank: int, ranks: Collection[int], timeout: timedelta, released: Callable[[], bool]
 ) -> None:
@@ -72,10 +74,13 @@ def end_of_wait(
     ``deadline`` is in ``time.monotonic``; ``timeout`` is its length in seconds.
     """
     if released():
-        return RuntimeError(f"{call}: {count_ranks(missing)} did not arrive.")
+        return meant(RuntimeError(f"{call}: {count_ranks(missing)} did not arrive."))
     if time.monotonic() > deadline:
-        return TimeoutError(
-            f"{call}: {count_ranks(missing)} did not arrive within {timeout:g} s. Every rank of the world must call it."
+        return meant(
+            TimeoutError(
+                f"{call}: {count_ranks(missing)} did not arrive within {timeout:g} s. Every rank of the world must "
+                f"call it."
+            )
         )
     return None
 

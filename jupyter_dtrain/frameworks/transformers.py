@@ -14,24 +14,41 @@ module patches, stays unchanged.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
 
-TESTED = "5.17 and 5.23"
+TESTED = "5.17 and 5.24"
 """The versions that the tests have run with."""
 NO_CURVES = ("epoch", "total_flos", "num_input_tokens_seen")
 NO_CURVES_END = ("_runtime", "_per_second", "_time")
+
+LOGGED = Patch(
+    "transformers.trainer",
+    calls=("DEFAULT_CALLBACKS",),
+    why="A Trainer prints what it logs, once for each rank; a callback of its own list of defaults takes the values.",
+    lost="values that the Trainer logs are not shown",
+)
+PROGRESS = Patch(
+    "transformers.trainer",
+    replaces=("DEFAULT_PROGRESS_CALLBACK",),
+    why="In a notebook a Trainer shows its progress as a table, and there would be one of each rank.",
+    lost="the Trainer shows its progress as a table of each rank",
+)
+LOSSES = Patch(
+    "transformers.trainer",
+    replaces=("Trainer.training_step",),
+    why="A Trainer divides the losses of an accumulation's batches before torch's backward gets them.",
+    lost="the losses of an accumulation's batches are shown as the Trainer divides them",
+)
 
 
 class Transformers(Framework):
@@ -43,7 +60,9 @@ class Transformers(Framework):
         """Wait for the ``Trainer`` to be imported."""
         self._metrics = metrics
         self._on = False
-        when_imported("transformers.trainer", self._hook, otherwise="values that the Trainer logs are not shown")
+        LOGGED.when_imported(self._hear_logs)
+        PROGRESS.when_imported(_use_bar)
+        LOSSES.when_imported(lambda module: LOSSES.replace(module.Trainer, "training_step", _training_step))
 
     def before_cell(self, watch: Watching) -> None:
         """Whether this cell shows what is logged."""
@@ -57,17 +76,9 @@ class Transformers(Framework):
         """Transformers is in use once it is imported."""
         return "Transformers" if "transformers" in sys.modules else ""
 
-    def _hook(self, module: Any) -> None:
+    def _hear_logs(self, module: Any) -> None:
         callbacks: Any = sys.modules["transformers.trainer_callback"]
-        require(module, "DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK", "Trainer")
-        require(module.Trainer, "training_step")
-        kind = type("RankCallback", (callbacks.TrainerCallback,), {"on_log": self._on_log()})
-        module.DEFAULT_CALLBACKS.append(kind)
-        module.DEFAULT_PROGRESS_CALLBACK = callbacks.ProgressCallback
-        module.Trainer.training_step = _adding(module.Trainer.training_step)
 
-    def _on_log(self) -> Callable[..., None]:
-        @functools.wraps(self._log)
         def on_log(
             callback: Any,  # noqa: ARG001 — a method's signature
             args: Any,  # noqa: ARG001 — the Trainer's signature
@@ -79,7 +90,8 @@ class Transformers(Framework):
             if self._on and logs:
                 self._log(logs, max(0, int(state.global_step) - 1))
 
-        return on_log
+        kind = type("RankCallback", (callbacks.TrainerCallback,), {"on_log": LOGGED.callback(on_log)})
+        module.DEFAULT_CALLBACKS.append(kind)
 
     def _log(self, logs: dict[str, Any], step: int) -> None:
         for name, value in logs.items():
@@ -98,10 +110,11 @@ def _details() -> dict[str, str]:
     return {"Trainer": f"{trainer}: it finds the world through Accelerate"}
 
 
-def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with adding():
-            return original(self, *args, **kwargs)
+def _use_bar(module: Any) -> None:
+    callbacks: Any = sys.modules["transformers.trainer_callback"]
+    PROGRESS.put(module, "DEFAULT_PROGRESS_CALLBACK", callbacks.ProgressCallback)
 
-    return training_step
+
+def _training_step(original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    with adding():
+        return original(trainer, *args, **kwargs)

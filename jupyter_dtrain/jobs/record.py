@@ -32,6 +32,7 @@ from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Body, Error, Event, Finished, Frame, Metrics, Outcome, Started
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.settings import STORE_VARIABLE
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.store.intake import StoreIntake
 from jupyter_dtrain.store.numbers import last_number
 from jupyter_dtrain.store.source import SpoolFolder
@@ -47,6 +48,13 @@ EARLIER: Final = 5.0
 LIMIT: Final = 1 << 20
 """Points that a rank keeps while it has no folder."""
 FRAMES: Final = 20
+
+ERRORS = Patch(
+    "sys",
+    replaces=("excepthook",),
+    why="The exception that ends a job's rank is known to nobody but Python's own hook.",
+    lost="the record of a job does not say which exception has ended it",
+)
 
 _record: JobRecord | None = None
 _lock = threading.Lock()
@@ -103,7 +111,7 @@ class JobRecord:
         """Begin; returns at once, but on rank 0, which makes the folder."""
         if self._rank == 0:
             self._guard(self._make_run)
-        self._hook, sys.excepthook = sys.excepthook, self._failed
+        ERRORS.when_imported(lambda module: ERRORS.replace(module, "excepthook", self._failed))
         atexit.register(self._end)
         self._thread.start()
 
@@ -184,7 +192,9 @@ class JobRecord:
         self._spool.append(Event(self._run, self._rank, self._seq, time.time(), body))
         self._seq += 1
 
-    def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _failed(
+        self, original: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
+    ) -> None:
         """Note the exception that ends this rank; Python shows it as always."""
         frames = traceback.extract_tb(trace)[-FRAMES:]
         self._error = Error(
@@ -192,7 +202,7 @@ class JobRecord:
             str(error),
             [Frame(one.filename, one.lineno or 0, one.name, one.line or "", cell=True) for one in frames],
         )
-        self._hook(kind, error, trace)
+        original(kind, error, trace)
 
     def _end(self) -> None:
         if os.getpid() != self._process[0]:

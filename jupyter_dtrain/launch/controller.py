@@ -16,6 +16,16 @@ import zmq
 from ipyparallel.controller.app import IPController
 from traitlets import observe
 
+from jupyter_dtrain.plugins.patches import Patch
+
+KEYS = Patch(
+    "ipyparallel.controller.app",
+    replaces=("IPController._enable_curve_changed",),
+    calls=("IPController._ensure_curve_keypair()",),
+    why="ipyparallel drops the key by which messages are signed where it encrypts, and its public key is no secret.",
+    lost="a world with ranks on other hosts cannot start",
+)
+
 
 class Controller(IPController):  # type: ignore[misc]  # ipyparallel has no types
     """One world's controller."""

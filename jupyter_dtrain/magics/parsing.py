@@ -56,7 +56,7 @@ class MagicParser(argparse.ArgumentParser):
                 plain.append(word)
                 continue
             first.append(word)
-            action = self._option_string_actions.get(word)
+            action = next((action for action, _ in self.known if word in action.option_strings), None)
             if words and action is not None and action.nargs is None:
                 first.append(words.pop(0))
         return first + plain

@@ -163,9 +163,14 @@ class Patch:
         Where one of :attr:`calls` is missing or takes other parameters, or ``hook`` raises, the import succeeds and
         the fault is reported.
         """
-        import wrapt
-
         for place in self.places:
+            module = sys.modules.get(place)
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._hook(hook, module)
+                continue
+            # Only now: it changes how this process imports modules, which is the user's in a notebook or a job.
+            import wrapt
+
             wrapt.register_post_import_hook(functools.partial(self._hook, hook), place)
 
     def _hook(self, hook: Callable[[Any], object], module: Any) -> None:
@@ -286,6 +291,14 @@ class Patch:
 def caller() -> FrameType:
     """The frame that has called the replaced function, for the replacement to ask directly."""
     return sys._getframe(3)  # noqa: SLF001 — documented in spite of its name: this, the replacement, the guard
+
+
+IMPORTS = Patch(
+    "importlib.machinery",
+    reads=("_initializing",),
+    why="Python lists a module in sys.modules before it has run it, and says nowhere else that it has not.",
+    lost="a cell may ask a framework that another thread still imports",
+)
 
 
 def require(owner: Any, *names: str) -> None:

@@ -120,5 +120,5 @@ class Alarms:
 
 def _causes(run: FollowedRun) -> list[tuple[Error, list[int]]]:
     """The distinct errors of ``run``; without the ranks that failed because others had, if there are others."""
-    every = distinct(run.errors, run.run_state.pids)
+    every = distinct(run.errors, run.fold.pids)
     return [one for one in every if not is_echo(one[0])] or every

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.causes import told_below
-from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
-from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Output, Started, decode, worst
+from jupyter_dtrain.core.events import Batch, Error, Event, Output, Started, decode
 from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
-from jupyter_dtrain.view.rank_state import WORKING
 from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
@@ -32,7 +29,7 @@ from .attention import Judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from jupyter_dtrain.core.events import Outcome
+    from jupyter_dtrain.core.fold import State
     from jupyter_dtrain.store.source import Source
     from jupyter_dtrain.view.document import Picture, RunOutcome
 
@@ -60,15 +57,11 @@ class FollowedRun:
         self.cell_id = begun.cell_id
         self.started = started.time
         """Seconds since the epoch."""
-        self.ended: float | None = None
-        self.elastic = begun.elastic
-        """Whether its cell goes on without ranks that die."""
-        self.joined: list[FollowedRun] = []
-        """The runs whose ranks have joined it, each in the place of one that was lost in it."""
         self.run_state = RunState(number, self.ranks, size, hosts)
+        self.fold = self.run_state.fold
+        """What its events say."""
         self.shown: dict[int, Any] = {}
         self.waits: dict[int, str] = {}
-        self.errors: dict[int, Error] = {}
         self.judge = Judge()
         self.points = PointQueue(POINTS)
         self.sequence = 0
@@ -80,8 +73,6 @@ class FollowedRun:
         """The ranks from which the last reading got no events."""
         self.doomed: dict[int, str] = {}
         """Ranks that will write nothing more, with what happened to each: their logs may have more to read."""
-        self.unexplained = False
-        """Whether ranks are counted as lost although nothing says how they ended."""
         self.news = True
         """Whether something has changed since the last message."""
         self.lock = threading.RLock()
@@ -90,37 +81,39 @@ class FollowedRun:
     @property
     def unfinished(self) -> list[int]:
         """The ranks that have not ended the run."""
-        return self.run_state.unfinished
+        return self.fold.unfinished
 
     @property
-    def states(self) -> dict[int, Outcome | Literal["sent", "running"]]:
+    def states(self) -> dict[int, State]:
         """How far each rank is, or how it ended."""
-        return self.run_state.states
+        return self.fold.states
 
     @property
     def lost(self) -> dict[int, str]:
         """The ranks that were lost, with what happened to each."""
-        states, words = self.run_state.states, self.run_state.words
-        return {rank: words.get(rank, "") for rank in self.ranks if states[rank] == "lost"}
+        return self.fold.lost
+
+    @property
+    def errors(self) -> dict[int, Error]:
+        """The exceptions that ended the cell, by rank."""
+        return self.fold.errors
+
+    @property
+    def ended(self) -> float | None:
+        """When its last rank ended, in seconds since the epoch; None while one has not."""
+        return self.fold.ended
 
     @property
     def outcome(self) -> RunOutcome:
         """``running``, or the worst outcome of the ranks; those of an elastic run, and of the runs that joined it."""
-        return "running" if self.unfinished else self._end.outcome
-
-    @property
-    def _end(self) -> ElasticEnd:
-        states = self.run_state.states
-        if self.elastic and not self.unexplained:
-            return elastic_end(states, [join.run_state.states for join in self.joined])
-        return ElasticEnd(worst(states.values()), "")
+        return self.fold.outcome
 
     @property
     def alarming(self) -> bool:
         """Whether it ended without a request to end it, and no rank's end explains why."""
-        if "interrupted" in self.run_state.states.values():
+        if "interrupted" in self.states.values():
             return False
-        return self.outcome == "error" or (self.outcome == "lost" and self.unexplained)
+        return self.outcome == "error" or (self.outcome == "lost" and self.fold.abandoned)
 
     @property
     def elapsed(self) -> float:
@@ -134,8 +127,6 @@ class FollowedRun:
                 self._take(rank, event)
 
     def _take(self, rank: int, event: Event) -> None:
-        if isinstance(event.body, Error):
-            self.errors[rank] = event.body
         found = self.run_state.take(event)
         if found is None:
             return
@@ -143,8 +134,6 @@ class FollowedRun:
         for name, columns in found:
             self.points.add(name, rank, columns)
             self.judge.take(name, rank, columns)
-        if isinstance(event.body, Finished) and not self.unfinished:
-            self.ended = event.time
 
     def doom(self, rank: int, words: str) -> None:
         """``rank`` writes nothing more: lose it once its log has been read to the end. Any thread."""
@@ -152,17 +141,12 @@ class FollowedRun:
 
     def lose(self, rank: int, words: str) -> None:
         """Record the death of ``rank``, which will send no more events."""
-        if self.run_state.states.get(rank) in WORKING:
-            self.run_state.gone(rank)
-            self.run_state.words[rank] = words
-            self.news = True
-            if not self.unfinished:
-                self.ended = time.time()
+        self.news |= self.fold.lose(rank, words)
 
     def picture(self, *, with_metrics: bool) -> Picture:
         """The whole state, for drawing."""
         found = self.run_state.picture(self.outcome, with_metrics=with_metrics)
-        found.remark = "" if self.unfinished else self._end.remark
+        found.remark = self.fold.remark
         found.states = {**found.states, **{rank: self.shown[rank] for rank in self.unfinished if rank in self.shown}}
         found.words = {**found.words, **{rank: self.waits[rank] for rank in self.unfinished if rank in self.waits}}
         return found
@@ -185,9 +169,9 @@ class FollowedRun:
         """The changes since the last message."""
         self.news = False
         news = News(seq=self.sequence, status=status(self.picture(with_metrics=False)))
-        if self.run_state.pipelines.version != self.pipelines:
-            self.pipelines = self.run_state.pipelines.version
-            pipelines = packed(self.run_state.pipelines.timelines(), LIVE_BYTES)
+        if self.fold.pipelines.version != self.pipelines:
+            self.pipelines = self.fold.pipelines.version
+            pipelines = packed(self.fold.pipelines.timelines(), LIVE_BYTES)
             news = msgspec.structs.replace(news, pipelines=pipelines)
         packet = self.points.take()
         if packet is not None:
@@ -231,7 +215,7 @@ class Follower:
                 # The steward said so before this reading, so nothing more will come.
                 for rank in [rank for rank in run.unfinished if rank in run.quiet]:
                     run.lose(rank, "its log does not say how it ended")
-                    run.unexplained = True
+                    run.fold.abandoned = True
         return more
 
     def leave(self) -> None:
@@ -248,7 +232,7 @@ class Follower:
                 if first is not None and isinstance(first.body, Started) and first.body.ranks:
                     run = self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
                     if first.body.joins in self.runs:
-                        self.runs[first.body.joins].joined.append(run)
+                        self.runs[first.body.joins].fold.joined.append(run.fold)
                     return
 
     def _read(self, run: FollowedRun) -> bool:

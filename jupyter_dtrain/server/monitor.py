@@ -203,7 +203,7 @@ class Monitor:
     def _is_fresh(self, rank: Rank) -> bool:
         """Whether another process was ``rank`` in that run."""
         run = self._run_of(rank)
-        return run is not None and run.run_state.pids.get(rank.rank, rank.pid) != rank.pid
+        return run is not None and run.fold.pids.get(rank.rank, rank.pid) != rank.pid
 
     def _start_of(self, observed: ObservedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""

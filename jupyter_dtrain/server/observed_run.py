@@ -76,7 +76,7 @@ class ObservedRun:
         if now < self._judge_at and self.run.unfinished:
             return ()
         self._judge_at = now + JUDGE
-        self._step = self.run.run_state.step
+        self._step = self.run.fold.step
         return self.run.judge.look(self.run.picture(with_metrics=False))
 
 

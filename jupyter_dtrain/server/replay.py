@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core import causes
-from jupyter_dtrain.core.events import Batch, CommMessage, Display, Event, Finished, Metrics, Output, Started
+from jupyter_dtrain.core.events import Batch, CommMessage, Display, Event, Finished, Metrics, Output, Result, Started
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view import saved
@@ -93,8 +93,8 @@ class Replay:
         """The ids that each rank has displayed in this run."""
         self._now = begun.time
         """The time of the newest event that the view got; the view's clock never goes back."""
-        self._run = Run(number, begun.body.source, self._ranks, size, lambda *_: iter(()), world)
         self._state = RunState(number, self._ranks, size)
+        self._run = Run(number, begun.body.source, self._ranks, size, lambda *_: iter(()), world, fold=self._state.fold)
         self._transcript = Transcript()
         self._view = CellView(
             self._transcript,
@@ -173,8 +173,8 @@ class Replay:
             self._view.feed(msgspec.structs.replace(whole, events=shown), self._now)
             for event in batch.events:
                 self._state.take(event)
-            kept = [event for event in batch.events if not isinstance(event.body, _UNSEEN)]
-            self._run.apply(msgspec.structs.replace(whole, events=kept))
+                if isinstance(event.body, Result):
+                    self._run.keep(event)
             if isinstance(batch.events[-1].body, Finished):
                 self._more.discard(batch.rank)
                 self._view.idle(batch.rank, self._now)
@@ -196,8 +196,6 @@ class Replay:
 
     def _end_rank(self, rank: int, words: str) -> None:
         self._run.mark_lost(rank, words)
-        self._state.gone(rank)
-        self._state.words[rank] = words
         self._view.idle(rank, self._now)
 
     def _show_panel(self) -> None:
@@ -220,8 +218,6 @@ class Replay:
         self._view.close(run, self._now)
         data: dict[str, Any] = {"text/plain": ""}
         if self._state.has_something:
-            self._state.states.update(run.outcomes)
-            self._state.words.update(run.lost)
             picture = self._state.picture(run.outcome)
             picture.remark = run.remark
             data = saved.bundle(picture)

@@ -12,17 +12,25 @@ import signal
 import threading
 from typing import Any
 
-from ipykernel import kernelapp
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from tornado.ioloop import IOLoop
 
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import STEWARD_EVENT, STEWARD_REPLY, STEWARD_REQUEST
 from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 from .supervisor import Supervisor
 
+BROADCASTS = Patch(
+    "ipykernel.kernelapp",
+    replaces=("IOPubThread",),
+    calls=("IOPubThread._setup_pipe_in()",),
+    reads=("_pipe_flag",),
+    why="ipykernel's thread for broadcasts listens on TCP for processes that a cell has forked, also in a steward.",
+    lost="the steward listens at one TCP port more",
+)
 REMEMBERED = 64
 """Answers that are kept, for requests that come again."""
 
@@ -79,7 +87,7 @@ class StewardApp(IPKernelApp):
 
     def init_iopub(self, context: Any) -> None:
         """As in every kernel, but for the listener."""
-        vars(kernelapp)["IOPubThread"] = StewardIOPub
+        BROADCASTS.when_imported(lambda module: BROADCASTS.put(module, "IOPubThread", StewardIOPub))
         super().init_iopub(context)  # type: ignore[no-untyped-call]
 
     def init_gui_pylab(self) -> None:

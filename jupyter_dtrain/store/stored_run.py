@@ -333,7 +333,7 @@ class StoredRun:
         found = RunMetrics(self.ranks)
         rows = self._rows(
             "SELECT rank, name, steps, times, amounts FROM series JOIN blocks ON blocks.series = series.id "
-            "WHERE run = ? AND kind = ? ORDER BY series.id, number",
+            "WHERE run = ? AND kind = ? ORDER BY rank, series.id, number",
             kind,
         )
         with self._store.reading():

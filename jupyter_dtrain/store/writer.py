@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.events import Error, Event, Finished, Metrics, Outcome, Output, Result, Sample, Started, worst
+from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started
+from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
@@ -58,72 +59,59 @@ class _Gone(NamedTuple):
     dead: dict[int, str]
 
 
-class _Part:
-    """One rank of a run."""
-
-    def __init__(self) -> None:
-        self.pid = 0
-        self.host = ""
-        self.spool = ""
-        self.started: float | None = None
-        self.outcome: Outcome | None = None
-        self.elapsed: float | None = None
-        self.ended: float | None = None
-        self.heard: float | None = None
-        self.words = ""
-        self.reported = False
-        """Whether an event of its own, or its client, says how long it took."""
-        self.position = 0
-        self.next_seq = 0
-        self.bytes = 0
-        self.head = 0
-        self.tail = pieces.Tail()
-
-    def finish(self, outcome: Outcome, words: str, ended: float, elapsed: float) -> None:
-        self.outcome, self.words, self.ended, self.elapsed = outcome, words, ended, elapsed
-
-
-_COLUMNS = (
-    "pid",
-    "host",
-    "spool",
-    "started",
-    "outcome",
-    "elapsed",
-    "ended",
-    "heard",
-    "words",
-    "position",
-    "next_seq",
-    "bytes",
-    "head",
-)
+_FOLDED = ("pid", "host", "spool", "started", "outcome", "elapsed", "ended", "heard", "words", "next_seq")
+"""Columns that the fold of a rank has under the same names."""
+_STORED = ("position", "bytes", "head")
+"""Columns that say how much of a rank's log is in the file."""
+_COLUMNS = (*_FOLDED, *_STORED)
 _SET_PART = (
     f"INSERT INTO parts (run, rank, {', '.join(_COLUMNS)}) VALUES (?, ?{', ?' * len(_COLUMNS)}) "  # noqa: S608 — names of ours
     f"ON CONFLICT (run, rank) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS)}"
 )
 
 
+class _Stored:
+    """How much of a rank's log is in the file."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.bytes = 0
+        self.head = 0
+        self.tail = pieces.Tail()
+
+
 class _Run:
     """A run that has not ended."""
 
-    def __init__(self, row: int, started: float, ranks: list[int] | None) -> None:
+    def __init__(self, row: int, began: float, ranks: list[int] | None) -> None:
         self.row = row
-        self.started = started
+        self.began = began
         self.ranks = ranks
-        self.parts: dict[int, _Part] = {}
+        """The ranks that run the cell, where that is known."""
+        self.fold = RunFold(most_names=0)
         self.told: Followed | None = None
-        self.elastic = False
-        self.joins: int | None = None
-        self.abandoned = False
-        """Whether all ranks of the world are gone, and with them some of its own that had not ended."""
+        self._stored: dict[int, _Stored] = {}
 
-    def part(self, rank: int) -> _Part:
-        return self.parts.setdefault(rank, _Part())
+    def stored(self, rank: int) -> _Stored:
+        return self._stored.setdefault(rank, _Stored())
 
     @property
     def expected(self) -> list[int]:
-        return self.ranks if self.ranks is not None else sorted(self.parts)
+        return self.ranks if self.ranks is not None else sorted(self.fold.ranks)
+
+    def values(self, rank: int) -> Iterator[Any]:
+        """The row of a rank."""
+        part, stored = self.fold.rank(rank), self.stored(rank)
+        yield from (getattr(part, name) for name in _FOLDED)
+        yield from (getattr(stored, name) for name in _STORED)
+
+    def restore(self, rank: int, values: Sequence[Any], tail: bytes | None) -> None:
+        """Take a row of a rank, and the end of its text, back from the file."""
+        part, stored = self.fold.rank(rank), self.stored(rank)
+        for name, value in zip(_COLUMNS, values, strict=True):
+            setattr(part if name in _FOLDED else stored, name, value)
+        part.reported = part.outcome not in (None, "lost")
+        stored.tail = pieces.Tail(pieces.unpack(tail) if tail else ())
 
 
 class StoreWriter:
@@ -231,9 +219,9 @@ class StoreWriter:
     def _over(self, active: dict[int, _Run]) -> bool:
         """Whether a rank of an active run has ended without an event."""
         return any(
-            part.outcome is None and (rank in self._dead or self._newest.get(rank, 0) > number)
+            rank in self._dead or self._newest.get(rank, 0) > number
             for number, run in active.items()
-            for rank, part in run.parts.items()
+            for rank in run.fold.unfinished
         )
 
     def _load(self, db: sqlite3.Connection) -> dict[int, _Run]:
@@ -257,17 +245,13 @@ class StoreWriter:
         self, db: sqlite3.Connection, row: int, started: float, ranks: str | None, elastic: int, joins: int | None
     ) -> _Run:
         run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=readable(list[int])))
-        run.elastic, run.joins = bool(elastic), joins
+        run.fold.elastic, run.fold.joins = bool(elastic), joins
         query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — our own names
         for rank, *values in db.execute(query, (row,)).fetchall():
-            part = run.part(rank)
-            for name, value in zip(_COLUMNS, values, strict=True):
-                setattr(part, name, value)
             tail = db.execute(
                 "SELECT pieces FROM texts WHERE run = ? AND rank = ? AND number = -1", (row, rank)
             ).fetchone()
-            part.reported = part.outcome not in (None, "lost")
-            part.tail = pieces.Tail(pieces.unpack(tail[0]) if tail else ())
+            run.restore(rank, values, tail[0] if tail else None)
         return run
 
     def _read(self, active: dict[int, _Run]) -> Iterator[tuple[int, int, Read]]:
@@ -275,11 +259,11 @@ class StoreWriter:
         for number in sorted((found - self._known) | set(active)):
             run = active.get(number)
             for rank in self._source.ranks(number):
-                part = run.parts.get(rank) if run is not None else None
-                if part is not None and part.outcome is not None:
+                if run is not None and rank in run.fold.outcomes:
                     continue
-                read = self._source.read(number, rank, part.position if part is not None else 0)
-                if read.events or read.more or (part is not None and read.position != part.position):
+                position = 0 if run is None else run.stored(rank).position
+                read = self._source.read(number, rank, position)
+                if read.events or read.more or (run is not None and read.position != position):
                     yield number, rank, read
 
     def _write(
@@ -302,7 +286,7 @@ class StoreWriter:
             self._take_told(db, active)
         for number, run in list(active.items()):
             self._settle(db, number, run, behind)
-            if run.expected and all(run.part(rank).outcome is not None for rank in run.expected):
+            if run.expected and not run.fold.unfinished:
                 self._end(db, number, run)
                 del active[number]
 
@@ -332,63 +316,56 @@ class StoreWriter:
         return _Run(row, when, None)
 
     def _apply(self, db: sqlite3.Connection, run: _Run, rank: int, read: Read) -> None:
-        part = run.part(rank)
+        stored = run.stored(rank)
         fresh = Fresh()
         head: list[pieces.Piece] = []
-        before = part.bytes
+        before = stored.bytes
         for event in read.events:
-            if event.seq < part.next_seq:
+            if run.fold.take(event) is None:
                 continue
-            part.next_seq, part.heard = event.seq + 1, event.time
             match event.body:
                 case Output(stream, text, log=False):
-                    _add_text(part, head, stream, text)
+                    _add_text(stored, head, stream, text)
                 case Metrics(series):
                     for one in series:
                         fresh.add("metric", one)
                 case Sample() as sample:
                     fresh.add_sample(sample, event.time)
-                case _:
-                    self._apply_rare(db, run, rank, event)
-        part.position = read.position
-        self._write_text(db, run, rank, head, changed=part.bytes > before)
+                case Started() as started:
+                    self._write_start(db, run, started, event.time)
+                case Error() as error:
+                    self._write_json(db, run, rank, "error", bounded_error(error))
+                case Result() as result:
+                    self._write_json(db, run, rank, "result", bounded_result(result))
+        stored.position = read.position
+        self._write_text(db, run, rank, head, changed=stored.bytes > before)
         self._columns.write(db, run.row, rank, fresh)
         self._write_part(db, run, rank)
 
-    def _apply_rare(self, db: sqlite3.Connection, run: _Run, rank: int, event: Event) -> None:
-        part = run.part(rank)
-        match event.body:
-            case Started() as started:
-                part.pid, part.host, part.spool, part.started = started.pid, started.host, started.spool, event.time
-                if (started.elastic or started.joins is not None) and not run.elastic and run.joins is None:
-                    run.elastic, run.joins = started.elastic, started.joins
-                    elastic.note(db, run.row, started.joins)
-                if started.ranks:
-                    run.ranks = started.ranks
-                    db.execute(
-                        "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
-                        (started.source[:MAX_SOURCE], to_json(started.ranks), event.time, started.name, run.row),
-                    )
-                elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
-                    run.ranks = members(started)
-                    db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (to_json(run.ranks), run.row))
-            case Error() as error:
-                self._write_part(db, run, rank)
-                db.execute(
-                    "UPDATE parts SET error = ? WHERE run = ? AND rank = ?",
-                    (to_json(bounded_error(error)), run.row, rank),
-                )
-            case Result() as result:
-                self._write_part(db, run, rank)
-                text = to_json(bounded_result(result))
-                db.execute("UPDATE parts SET result = ? WHERE run = ? AND rank = ?", (text, run.row, rank))
-            case Finished(outcome, elapsed, words):
-                part.finish(outcome, words, event.time, elapsed)
-                part.reported = True
+    def _write_start(self, db: sqlite3.Connection, run: _Run, started: Started, when: float) -> None:
+        if started.elastic or started.joins is not None:
+            elastic.note(db, run.row, run.fold.joins)
+        if started.ranks:
+            run.ranks = started.ranks
+            db.execute(
+                "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
+                (started.source[:MAX_SOURCE], to_json(started.ranks), when, started.name, run.row),
+            )
+        elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
+            run.ranks = members(started)
+            db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (to_json(run.ranks), run.row))
+        for rank in run.ranks or ():
+            run.fold.rank(rank)
+
+    def _write_json(
+        self, db: sqlite3.Connection, run: _Run, rank: int, column: Literal["error", "result"], value: Any
+    ) -> None:
+        self._write_part(db, run, rank)
+        query = f"UPDATE parts SET {column} = ? WHERE run = ? AND rank = ?"  # noqa: S608 — one of two names of ours
+        db.execute(query, (to_json(value), run.row, rank))
 
     def _write_part(self, db: sqlite3.Connection, run: _Run, rank: int) -> None:
-        part = run.part(rank)
-        db.execute(_SET_PART, (run.row, rank, *(getattr(part, name) for name in _COLUMNS)))
+        db.execute(_SET_PART, (run.row, rank, *run.values(rank)))
 
     def _write_text(
         self, db: sqlite3.Connection, run: _Run, rank: int, head: list[pieces.Piece], *, changed: bool
@@ -408,7 +385,7 @@ class StoreWriter:
             else:
                 number += 1
             self._set_text(db, run, rank, number, head)
-        if changed and (tail := run.part(rank).tail.trimmed()):
+        if changed and (tail := run.stored(rank).tail.trimmed()):
             self._set_text(db, run, rank, -1, tail)
 
     def _set_text(self, db: sqlite3.Connection, run: _Run, rank: int, number: int, text: list[pieces.Piece]) -> None:
@@ -435,31 +412,31 @@ class StoreWriter:
         if run.ranks is None and told:
             run.ranks = sorted(int(rank) for rank in told)
         for rank in run.expected:
-            part = run.part(rank)
-            if part.outcome is not None or (number, rank) in behind:
+            run.fold.rank(rank)
+        for rank in run.fold.unfinished:
+            if (number, rank) in behind:
                 continue
+            part = run.fold.rank(rank)
             outcome: Outcome = "lost"
             if (own := told.get(str(rank))) is not None:
                 outcome, words = own, "its log is incomplete: it could not be written"
-            elif (gone := next((gone for gone in self._gone if run.started < gone.before), None)) is not None:
+            elif (gone := next((gone for gone in self._gone if run.began < gone.before), None)) is not None:
                 words = gone.dead.get(rank) or f"rank {rank} is lost: {gone.words}"
-                run.abandoned = run.abandoned or rank not in gone.dead
+                run.fold.abandoned = run.fold.abandoned or rank not in gone.dead
             elif rank in self._dead:
                 words = self._dead[rank]
             elif self._newest.get(rank, 0) > number:
                 words = "its log ends before the cell did: it could not be written"
             else:
                 continue
-            began = part.started or run.started
-            ended = part.heard or began if self._afterwards else time.time()
-            part.finish(outcome, words, ended, ended - began)
+            run.fold.lose(rank, words, (part.heard or run.began) if self._afterwards else None, outcome)
             self._write_part(db, run, rank)
 
     def _end(self, db: sqlite3.Connection, number: int, run: _Run) -> None:
         assert self._world is not None
-        parts = [run.part(rank) for rank in run.expected]
-        outcome, remark = worst({part.outcome for part in parts}), ""
-        if run.elastic and not run.abandoned:
+        fold = run.fold
+        outcome, remark = fold.end
+        if fold.elastic and not fold.abandoned:
             outcome, remark = elastic.end_of(db, self._world, number, run.row)
         if run.told is not None and run.told.interrupted:
             outcome = "interrupted"
@@ -468,19 +445,19 @@ class StoreWriter:
             (
                 outcome,
                 remark,
-                run.elastic and not run.abandoned,
-                max(part.ended or 0.0 for part in parts),
-                max(part.elapsed or 0.0 for part in [part for part in parts if part.reported] or parts),
+                fold.elastic and not fold.abandoned,
+                fold.ended,
+                fold.elapsed or 0.0,
                 to_json(run.expected),
                 run.row,
             ),
         )
-        if run.joins is not None:
-            elastic.count_join(db, self._world, run.joins)
+        if fold.joins is not None:
+            elastic.count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)
 
 
-def _add_text(part: _Part, head: list[pieces.Piece], stream: str, text: str) -> None:
+def _add_text(part: _Stored, head: list[pieces.Piece], stream: str, text: str) -> None:
     part.bytes += pieces.size(text)
     if part.head < pieces.HEAD:
         first, text = pieces.cut(text, pieces.HEAD - part.head)

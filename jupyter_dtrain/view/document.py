@@ -12,7 +12,7 @@ import base64
 import json
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -295,7 +295,7 @@ class Band(NamedTuple):
     high: array[float]
 
 
-def in_order(names: Mapping[str, Any]) -> list[str]:
+def in_order(names: Iterable[str]) -> list[str]:
     """The names of metrics: losses first, then other logged values, then learning rates and speeds."""
     return sorted(names, key=lambda name: (not is_main(name), not is_loss(name)))
 

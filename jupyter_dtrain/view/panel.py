@@ -130,7 +130,7 @@ class Panel:
 
     def idle(self, rank: int, now: float) -> None:
         """Note that ``rank`` will send no more."""
-        self._gathered.gone(rank)
+        self._gathered.fold.lose(rank, "")
         self._news = self._stale = True
         self.tick(now)
 
@@ -163,8 +163,8 @@ class Panel:
     def close(self, run: Run, now: float) -> None:
         """Replace the widget, at the end of the run, by what the notebook saves, or by nothing."""
         del now
-        self._gathered.states.update(run.outcomes)
-        self._gathered.words.update(run.lost)
+        for rank, words in run.lost.items():
+            self._gathered.fold.lose(rank, words)
         picture = self._gathered.picture(run.outcome)
         picture.remark = run.remark
         if self._link is not None and self._pending:
@@ -250,7 +250,7 @@ class Panel:
         assert self._link is not None
         picture = self._gathered.picture("running", with_metrics=False)
         news = News(seq=self._sequence, status=status(picture))
-        pipelines = self._gathered.pipelines
+        pipelines = self._gathered.fold.pipelines
         if pipelines.version != self._told:
             self._told = pipelines.version
             news = msgspec.structs.replace(news, pipelines=packed(pipelines.timelines(), LIVE_BYTES))

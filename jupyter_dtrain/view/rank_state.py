@@ -6,15 +6,12 @@ A third fact, the call in which a rank waits for others, comes from the rank's a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from .document import RankState as RunRankState
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import RankState
-
-WORKING: Final = ("sent", "running")
-"""The states of a rank that has not ended a run: it has not begun the cell, or it works on it."""
 
 
 def rank_state(

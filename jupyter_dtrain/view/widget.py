@@ -17,8 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from jupyter_dtrain.plugins.patches import Patch
+
 STATIC: Final = Path(__file__).parent.parent / "static"
 """Where the build puts the bundle."""
+
+ANSWERS = Patch(
+    "ipykernel.comm.comm",
+    replaces=("BaseComm._reply_subshell_for",),
+    why="ipykernel 7.4 sends the front end's messages to the shell from which a comm sent last, which the cell keeps "
+    "busy.",
+    lost="the buttons of a running cell do nothing before its end",
+)
 
 VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
@@ -52,7 +62,7 @@ class Link:
         # ipykernel 7.4 sends the front end's messages to the shell from which this comm sent last, and that one is
         # busy. Without this method they go to the subshell that the front end chose.
         if hasattr(widget.comm, "_reply_subshell_for"):
-            widget.comm._reply_subshell_for = None  # noqa: SLF001 — there is no public way
+            ANSWERS.put(widget.comm, "_reply_subshell_for", None)
         widget.on_msg(self._asked)
 
     @property

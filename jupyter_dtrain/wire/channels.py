@@ -28,6 +28,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_dtrain.core.errors import Refused, WorldLost
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.core.stop_button import StopButton
+from jupyter_dtrain.plugins.patches import Patch
 
 from .agent_messages import RunCell, ValuesRequest, WatchRequest
 from .attempts import Attempts
@@ -53,6 +54,23 @@ ALIVE_PERIOD = 0.25
 """Seconds of silence after which a request checks whether the steward's process is there."""
 
 A = TypeVar("A", bound=msgspec.Struct)
+
+CLIENT = Patch(
+    "ipyparallel.client.client",
+    replaces=("Client._dispatch_iopub",),
+    calls=("Client._send(socket, msg_type, content, parent, ident, buffers)",),
+    reads=(
+        "_closed",
+        "_control_stream",
+        "_futures",
+        "_io_loop",
+        "_iopub_socket",
+        "_mux_stream",
+        "_queue_handlers",
+    ),
+    why="ipyparallel's public interface has no messages but its own, and addresses engines as its hub knows them.",
+    lost="no cell runs on the ranks",
+)
 
 NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
 

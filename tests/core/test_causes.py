@@ -195,7 +195,7 @@ def test_a_rank_that_died_stands_above_those_that_ended_with_their_world(ended_r
 def test_an_elastic_cell_that_goes_on_without_a_dead_rank_failed_of_what_came_later(ended_run):
     """It is made for such ends."""
     run = ended_run(2, {0: value_error()}, source=SOURCE, lost={1: KILLED}, times={0: 20.0, 1: 5.0})
-    run.elastic = True
+    run.fold.elastic = True
     assert plain(run).startswith("ValueError on rank 0\n")
 
 

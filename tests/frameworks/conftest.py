@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 
 import pytest
 
 from tests.frameworks.torch_curves import PATIENCE, START
+
+# It comes with PyTorch for CUDA. Where TensorFlow 2.21 was imported before it, LLVM ends the process, in any program;
+# some of these tests have both in their own process.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 
 @pytest.fixture(scope="session")

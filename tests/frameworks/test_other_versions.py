@@ -65,9 +65,10 @@ answer
 LOST = (
     "'torch.utils.data.dataloader' has no _BaseDataLoaderIter): samples/s and the batch of all ranks are not shown.",
     "has no _world, _new_process_group_helper): a process group is torch's own, so init_process_group() works once,",
-    "has no _init_counter): torch.distributed.rpc is torch's own, so init_rpc() works once,",
+    "_ignore_rref_leak, _finalize_shutdown): torch.distributed.rpc is torch's own, so init_rpc() works once,",
     "has no _PipelineSchedule): a pipeline shows the values given to backward(), and no steps.",
-    "has no _batch_p2p): transfers of a pipeline are not shown.",
+    "has no _PipelineSchedule): what the stages of a pipeline compute is not shown.",
+    "has no _PipelineStageBase): transfers of a pipeline are not shown.",
 )
 
 

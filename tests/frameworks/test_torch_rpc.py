@@ -258,7 +258,7 @@ def test_a_release_while_an_agent_is_cleared_away_is_not_forgotten(monkeypatch):
     api = SimpleNamespace(_is_current_rpc_agent_set=lambda: not ended.is_set(), _get_current_rpc_agent=lambda: agent)
     api._destroy_rref_context = api._cleanup_python_rpc_handler = lambda *_: None
     api._ignore_rref_leak, api._reset_current_rpc_agent = True, ended.set
-    monkeypatch.setattr(rpc_of_a_rank, "when_imported", lambda *_, **__: None)
+    monkeypatch.setattr(rpc_of_a_rank.Patch, "when_imported", lambda *_: None)
     rank = rpc_of_a_rank.TorchRpc()
     rank.prepare(SimpleNamespace(generation=0, address=("127.0.0.1", 1)))
     rank._api = api

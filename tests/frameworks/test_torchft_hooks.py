@@ -25,7 +25,7 @@ def mended():
 
     class DistributedDataParallel:
         @staticmethod
-        def _comm_hook(state, _bucket):
+        def _comm_hook(state, bucket):  # noqa: ARG004 — torchft's signature
             assert state.result is not None
             return state.result
 
@@ -49,10 +49,16 @@ def test_the_gradients_go_on_where_the_manager_knows_of_the_failure(mended):
         mended(manager(), bucket)
 
 
+def test_a_fault_of_ours_leaves_the_error_of_the_library(mended):
+    """The Manager of another version cannot say whether it knows of the failure."""
+    with pytest.raises(AssertionError):
+        mended(SimpleNamespace(result=None), None)
+
+
 def test_a_rank_that_does_not_come_to_a_process_group_is_not_waited_for_long(monkeypatch):
     import torch.distributed as dist
 
-    create = hooks._meeting(lambda *arguments: arguments[2:])
+    create = hooks.GROUPS.guard(hooks.create, lambda *arguments: arguments[2:])
     store = dist.HashStore()
     monkeypatch.setattr(hooks, "MEETING", 0.1)
     with pytest.raises(TimeoutError, match="1 of 2 replicas did not come"):
@@ -71,8 +77,8 @@ def test_a_rank_that_drops_a_step_ends_the_wait_of_the_others():
         def __init__(self, group):
             self._pg, self.errors = group, []
 
-        def report_error(self, error):
-            self.errors.append(error)
+        def report_error(self, e):
+            self.errors.append(e)
 
     hooks.hook_manager(SimpleNamespace(Manager=Manager))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -338,7 +338,7 @@ def test_what_a_rank_said_before_it_died_is_read_first(spool):
     spool(1, Metrics([pack("loss", columns(1.0, 2.0))]))
     follower.newest.doom(1, "rank 1 was killed")
     follower.poll([])
-    assert (follower.newest.outcome, follower.newest.run_state.step) == ("running", 1)
+    assert (follower.newest.outcome, follower.newest.fold.step) == ("running", 1)
     follower.poll([])
     assert follower.newest.outcome == "lost"
 

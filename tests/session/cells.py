@@ -158,6 +158,11 @@ def texts(run: Run) -> dict[int, str]:
     return {rank: run.text(rank) for rank in run.ranks}
 
 
+def without_log(text: str) -> str:
+    """``text`` without the lines that the gloo of older PyTorch prints where ranks connect; no cell shows them."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
+
+
 def gigabytes(text: str) -> float:
     """The memory that a rank says to have freed, in GB."""
     found = re.search(r"dropped what the failed call held and freed (\d+\.\d\d) GB of the host's memory\.\n\Z", text)

@@ -87,7 +87,7 @@ def test_an_interrupt_reaches_every_rank_and_variables_stay(world):
 def test_an_interrupt_ends_whatever_the_cell_waits_for(world, code):
     """A loop, a lock, an await, a child, a socket, a flood of text."""
     cell = world.run(code, wait=False, view=None)
-    until(lambda: all(part.started for part in cell._parts.values()))
+    until(lambda: all(part.started for part in cell.fold.ranks.values()))
     world.interrupt()
 
     assert cell.wait(20)

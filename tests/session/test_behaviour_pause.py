@@ -21,7 +21,7 @@ def test_a_rank_that_was_stopped_comes_back(world, seconds):
     run(world, "kept = [1, 2]")
     before = pids(world)
     cell = world.run(PAUSE.format(seconds=seconds), 1, wait=False, view=None)
-    until(lambda: cell._parts[1].started, patience=seconds + 20)  # it may stop before it is heard of
+    until(lambda: cell.fold.ranks[1].started, patience=seconds + 20)  # it may stop before it is heard of
     meanwhile = values(run(world, "'working'", ranks="0,2"))
 
     assert cell.wait(seconds + 30)

@@ -168,8 +168,8 @@ def test_the_text_of_a_long_run_is_whole_and_memory_is_bounded(world):
     line = "x" * 99
     cell = run(world, f"for k in range(200_000): print({line!r})", ranks="0-1")
 
-    assert {True} == {part.head_size <= HEAD for part in cell._parts.values()}
-    assert sum(batch.head_size for batch in cell._parts.values()) < 10_000_000
+    assert {True} == {part.head_size <= HEAD for part in cell._outputs.values()}
+    assert sum(batch.head_size for batch in cell._outputs.values()) < 10_000_000
     assert {0: 20_000_000, 1: 20_000_000} == {rank: totals.bytes for rank, totals in cell.totals.items()}
     assert {0: 200_000, 1: 200_000} == {rank: totals.lines for rank, totals in cell.totals.items()}
     assert [line] * 20 == cell.totals[0].tail
@@ -229,7 +229,7 @@ def test_the_last_megabytes_of_a_flood_survive_a_full_disk(world):
     (dropped,) = [e.body for e in world._requests.read_events(cell, 0) if isinstance(e.body, Dropped)]
     assert dropped.bytes + len(cell.text(0)) >= cell.totals[0].bytes
     assert "File too large" in dropped.reason
-    assert "its last 4 MB are kept in memory" in "".join(output.text for output in cell._parts[0].head)
+    assert "its last 4 MB are kept in memory" in "".join(output.text for output in cell._outputs[0].head)
 
 
 def test_a_run_stays_readable_when_the_world_has_ended(launch):

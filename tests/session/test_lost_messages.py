@@ -171,7 +171,7 @@ def test_no_copies_of_a_cell_wait_for_a_busy_main_thread(driver, way, tmp_path) 
     pushing.join()
 
     assert values(cell) == same(1)
-    assert cell._parts[0].started is not None
+    assert cell.fold.ranks[0].started is not None
     assert driver.pull("ran") == same(1)
     assert len(cells.met) == 3
     assert len(greetings.met) >= 3

@@ -335,7 +335,7 @@ def test_a_take_over_informs_the_first_client(launch, attach, capsys) -> None:
     session.run("import time", view=None)
     begun = session.run("time.sleep(1.5); 7", wait=False, view=None)
     queued = session.run("never = 1", wait=False, view=None)
-    until(lambda: all(part.started for part in begun._parts.values()))
+    until(lambda: all(part.started for part in begun.fold.ranks.values()))
     other = attach("contested", take_over=True)
 
     assert other.drives

@@ -67,8 +67,7 @@ def ended():
         for event in said(rank):
             state.take(event)
     for rank in KILLED:
-        state.gone(rank)
-        state.words[rank] = f"Rank {rank} died: it was killed by SIGKILL (signal 9). " + "x" * 500
+        state.fold.lose(rank, f"Rank {rank} died: it was killed by SIGKILL (signal 9). " + "x" * 500)
     return state.picture("error")
 
 

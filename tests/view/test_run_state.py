@@ -46,7 +46,7 @@ def test_a_rank_that_is_lost_without_a_word_stops_the_clock():
     """Nothing says how long it took."""
     gathered = RunState(1, [0], 1)
     gathered.take(Event(1, 0, 0, time.time() - 2.0, Started(1, "host", "")))
-    gathered.gone(0)
+    gathered.fold.lose(0, "")
     assert 2.0 <= gathered.elapsed == gathered.elapsed < 60.0
 
 
@@ -57,11 +57,11 @@ def test_a_rank_that_another_ones_failure_released_has_not_failed():
     gathered.take(Event(1, 1, 0, 100.0, Error("ValueError", "cause", [Frame("cell [3]", 2, "", "", cell=True)])))
     for rank in (0, 1):
         gathered.take(Event(1, rank, 1, 100.0, Finished("error", 1.0)))
-    gathered.gone(2)
+    gathered.fold.lose(2, "")
     picture = gathered.picture("lost")
 
     assert picture.states == {0: "released", 1: "error", 2: "dead"}
-    assert gathered.states == {0: "error", 1: "error", 2: "lost"}
+    assert gathered.fold.states == {0: "error", 1: "error", 2: "lost"}
     assert status(picture).words["1"] == "ValueError: cause, in cell [3], line 2"
 
 
@@ -70,7 +70,7 @@ def test_the_clock_goes_on_while_other_ranks_work():
     gathered = RunState(1, [0, 1], 2)
     for rank in (0, 1):
         gathered.take(Event(1, rank, 0, time.time() - 2.0, Started(1, "host", "")))
-    gathered.gone(1)
+    gathered.fold.lose(1, "")
     begun = gathered.elapsed
     until(lambda: gathered.elapsed > begun)
     gathered.take(Event(1, 0, 1, time.time(), Finished("ok", 7.5)))
@@ -93,10 +93,10 @@ def test_a_clock_that_is_set_while_a_run_goes_on_changes_nothing(monkeypatch):
 def test_the_step_is_that_of_the_rank_that_is_furthest_ahead():
     """The panel shows the same."""
     gathered = RunState(1, [0, 1], 2)
-    assert gathered.step is None
+    assert gathered.fold.step is None
     gathered.take(Event(1, 0, 1, 0.0, points(1, 2, 299)))
     gathered.take(Event(1, 1, 1, 0.0, points(297)))
-    assert gathered.step == 299
+    assert gathered.fold.step == 299
 
 
 def test_two_readers_know_who_is_ahead():
@@ -113,7 +113,7 @@ def test_hosts_are_known_before_ranks_begin():
     """So no tile moves to another group when its rank begins."""
     gathered = RunState(1, [0, 1], 3, {0: "a", 1: "b", 2: "c"})
     assert gathered.picture("running").hosts == {0: "a", 1: "b"}
-    assert gathered.states == {0: "sent", 1: "sent"}
+    assert gathered.fold.states == {0: "sent", 1: "sent"}
 
 
 @pytest.mark.parametrize(

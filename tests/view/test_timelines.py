@@ -120,6 +120,6 @@ def test_a_panel_gathers_steps_and_is_worth_being_shown():
         actions = pack([Action("F", rank, 0, rank * 1.0, 1.0)])
         gathered.take(Event(1, rank, 1, 0.0, PipelineStep(0, "1F1B", 3, [0, 1], rank, 2, 1, 10.0, actions)))
     assert gathered.has_something
-    assert gathered.picture("running").timelines == Pipelines.timelines(gathered.pipelines)
+    assert gathered.picture("running").timelines == Pipelines.timelines(gathered.fold.pipelines)
     assert [timeline.step for timeline in gathered.picture("running").timelines] == [3]
     assert gathered.picture("running", with_metrics=False).timelines == []

@@ -16,48 +16,64 @@ parts that this module patches, stays unchanged.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
+
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 """All engines of this process."""
 
+ENGINES = Patch(
+    "deepspeed.runtime.engine",
+    replaces=("DeepSpeedEngine.__init__", "deepspeed.utils.groups.mpu"),
+    reads=("_world",),
+    why="A second engine for a model takes over what the first one has left: gradients, a pipeline's grid, and ZeRO's "
+    "parts of parameters.",
+    lost="a new DeepSpeed engine for the same model may take over what a failed cell has left",
+)
+ZERO = Patch(
+    "deepspeed.runtime.zero.partition_parameters",
+    replaces=("Init.__init__",),
+    calls=("Init.param_id",),
+    why="ZeRO 3 compares the numbers of parameters among ranks, and a failure leaves them different.",
+    lost="ZeRO 3 may not go on after a failure",
+)
 
-def making(original: Callable[..., None]) -> Callable[..., None]:
-    """``DeepSpeedEngine.__init__``."""
 
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        model: Any = kwargs.get("model")
-        if hasattr(model, "zero_grad"):
-            _put_together(model)
-            model.zero_grad(set_to_none=True)
-        if kwargs.get("mpu") is None:
-            _forget_pipeline()
-        _engines.add(self)
-        original(self, *args, **kwargs)
-
-    return __init__
+def make_engine(original: Any, engine: Any, args: Any, model: Any, *rest: Any, mpu: Any = None, **kwargs: Any) -> None:
+    """``DeepSpeedEngine.__init__``, after what an earlier engine has left was cleared away."""
+    if hasattr(model, "zero_grad"):
+        _put_together(model)
+        model.zero_grad(set_to_none=True)
+    if mpu is None:
+        _forget_pipeline()
+    else:
+        kwargs["mpu"] = mpu
+    _engines.add(engine)
+    original(engine, args, model, *rest, **kwargs)
 
 
-def numbering(original: Callable[..., None]) -> Callable[..., None]:
+def number_parameters(
+    original: Any,
+    context: Any,
+    module: Any = None,
+    data_parallel_group: Any = None,
+    *args: Any,
+    enabled: Any = True,
+    **kwargs: Any,
+) -> None:
     """``zero.Init.__init__``, which begins to number the parameters of a model."""
-
-    @functools.wraps(original)
-    def __init__(  # noqa: N807 — its name is seen in tracebacks
-        self: Any, module: Any = None, data_parallel_group: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        dist: Any = sys.modules["torch.distributed"]
-        if kwargs.get("enabled", True) and dist.is_initialized():
-            _agree_on_numbers(sys.modules["deepspeed.runtime.zero.partition_parameters"], dist, data_parallel_group)
-        original(self, module, data_parallel_group, *args, **kwargs)
-
-    return __init__
+    dist: Any = sys.modules["torch.distributed"]
+    if not enabled:
+        kwargs["enabled"] = enabled
+    elif dist.is_initialized():
+        _agree_on_numbers(sys.modules["deepspeed.runtime.zero.partition_parameters"], dist, data_parallel_group)
+    original(context, module, data_parallel_group, *args, **kwargs)
 
 
+@raises_on_purpose
 def _agree_on_numbers(zero: Any, dist: Any, group: Any) -> None:
     torch: Any = sys.modules["torch"]
     accelerator: Any = sys.modules["deepspeed.accelerator"]
@@ -71,7 +87,7 @@ def _forget_pipeline() -> None:
     groups: Any = sys.modules.get("deepspeed.utils.groups")
     kind = getattr(sys.modules.get("deepspeed.runtime.pipe.topology"), "PipelineParallelGrid", None)
     if kind is not None and isinstance(getattr(groups, "mpu", None), kind):
-        groups.mpu = None
+        ENGINES.put(groups, "mpu", None)
 
 
 def _put_together(model: Any) -> None:
@@ -102,14 +118,16 @@ def _whole(name: str, param: Any) -> Any:
     dist: Any = sys.modules["torch.distributed"]
     part, size = param.ds_tensor, dist.get_world_size()
     if part is None or getattr(param, "ds_zero_partition_world_size", size) != size or not part.numel():
-        raise RuntimeError(
-            f"The parts of {name}, in which ZeRO 3 held it, cannot be put together: make the model again, and load a "
-            f"checkpoint."
+        raise meant(
+            RuntimeError(
+                f"The parts of {name}, in which ZeRO 3 held it, cannot be put together: make the model again, and load "
+                f"a checkpoint."
+            )
         )
     accelerator: Any = sys.modules["deepspeed.accelerator"]
     mine = part.detach().to(accelerator.get_accelerator().current_device_name())
     parts = [torch.empty_like(mine) for _ in range(size)]
-    dist.all_gather(parts, mine)
+    raises_on_purpose(dist.all_gather)(parts, mine)
     return torch.cat(parts)[: param.ds_numel].view(param.ds_shape)
 
 

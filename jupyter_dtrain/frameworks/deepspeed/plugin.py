@@ -18,30 +18,72 @@ and a note names it. Its module keeps the parameters, for another engine (see :m
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.engine.framework import Framework, user_names
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
-from jupyter_dtrain.frameworks.torch.metrics import hear_backward, one_step, whole_step
+from jupyter_dtrain.frameworks.torch.metrics import hearing, one_step, whole_step
 from jupyter_dtrain.frameworks.torch.replicas import averages
+from jupyter_dtrain.plugins.patches import Patch, caller
 
-from .engines import making, numbering
+from .engines import ENGINES, ZERO, make_engine, number_parameters
 
 TESTED = "0.19"
 """The version that the tests run with."""
 ACCELERATOR = "DS_ACCELERATOR"
+
+DEVICE = Patch(
+    "deepspeed.accelerator.real_accelerator",
+    reads=("_name",),
+    why="On a host without a GPU, DeepSpeed searches for one on each rank and warns.",
+    lost="DeepSpeed searches for a device by itself",
+)
+BUILDS = Patch(
+    "deepspeed.ops.op_builder.builder",
+    replaces=("OpBuilder.jit_load",),
+    why="DeepSpeed compiles for half a minute or more in a rank that says nothing meanwhile, and which looks hung.",
+    lost="a build of an extension may look like a hang",
+)
+SHARED_MEMORY = Patch(
+    "deepspeed.comm.torch",
+    replaces=("build_shm_op",),
+    why="DeepSpeed compiles its communication through shared memory at its first use, even if it needs none of it.",
+    lost="DeepSpeed needs a C++ compiler",
+)
+GROUPS = Patch(
+    "deepspeed.comm.comm",
+    replaces=("init_distributed", "cdb"),
+    reads=("_release_process_group_references",),
+    why="DeepSpeed keeps process groups of its own as long as the process lives, also when torch has made others.",
+    lost="DeepSpeed keeps the groups of its first engine",
+)
+LOSSES = Patch(
+    "deepspeed.runtime.engine",
+    replaces=("DeepSpeedEngine.backward",),
+    why="DeepSpeed divides a loss by the steps of an accumulation, and scales it, before torch's backward gets it.",
+    lost="losses are shown as DeepSpeed divides them",
+)
+STEPS = Patch(
+    "deepspeed.runtime.engine",
+    replaces=("DeepSpeedEngine._take_model_step",),
+    why="ZeRO steps once for each group of parameters, and not at all after an overflow.",
+    lost="steps are counted as DeepSpeed's inner optimizers make them",
+)
+PIPELINES = Patch(
+    "deepspeed.runtime.pipe.engine",
+    replaces=("PipelineEngine.train_batch",),
+    why="A pipeline gives the loss of each micro-batch to backward, and together they are one step's.",
+    lost="each micro-batch of a pipeline has a loss of its own",
+)
 
 
 class DeepSpeed(Framework):
@@ -52,16 +94,15 @@ class DeepSpeed(Framework):
     def prepare(self) -> None:
         """Wait for the parts of DeepSpeed that choose a device, compile, and communicate."""
         self._group: Any = None
-        for module, hook, otherwise in (
-            ("accelerator.real_accelerator", _choose_device, "DeepSpeed searches for a device by itself"),
-            ("ops.op_builder.builder", _hook_builder, "a build of an extension may look like a hang"),
-            ("comm.torch", _hook_shared_memory, "DeepSpeed needs a C++ compiler"),
-            ("comm.comm", self._hook_comm, "DeepSpeed keeps the groups of its first engine"),
-            ("runtime.engine", _hook_engine, "losses are shown as DeepSpeed divides them"),
-            ("runtime.zero.partition_parameters", _hook_zero, "ZeRO 3 may not go on after a failure"),
-            ("runtime.pipe.engine", _hook_pipeline, "each micro-batch of a pipeline has a loss of its own"),
-        ):
-            when_imported(f"deepspeed.{module}", hook, otherwise=otherwise)
+        DEVICE.when_imported(_choose_device)
+        BUILDS.when_imported(lambda module: BUILDS.replace(module.OpBuilder, "jit_load", _jit_load))
+        SHARED_MEMORY.when_imported(_hook_shared_memory)
+        GROUPS.when_imported(self._hook_comm)
+        ENGINES.when_imported(lambda module: ENGINES.replace(module.DeepSpeedEngine, "__init__", make_engine))
+        LOSSES.when_imported(lambda module: LOSSES.replace(module.DeepSpeedEngine, "backward", _backward))
+        STEPS.when_imported(lambda module: STEPS.replace(module.DeepSpeedEngine, "_take_model_step", _as_one))
+        ZERO.when_imported(lambda module: ZERO.replace(module.Init, "__init__", number_parameters))
+        PIPELINES.when_imported(lambda module: PIPELINES.replace(module.PipelineEngine, "train_batch", _whole))
 
     def describe(self) -> Facts:
         """Describe the device that DeepSpeed computes on, and whether it can compile."""
@@ -94,17 +135,14 @@ class DeepSpeed(Framework):
         return [lost]
 
     def _hook_comm(self, module: Any) -> None:
-        original = module.init_distributed
-
-        @functools.wraps(original)
-        def init_distributed(*args: Any, **kwargs: Any) -> Any:
+        def init_distributed(original: Any, *args: Any, **kwargs: Any) -> Any:
             if self._group is not None and _default_group() is not self._group:
                 _forget_groups(module)
             result = original(*args, **kwargs)
             self._group = _default_group()
             return result
 
-        module.init_distributed = init_distributed
+        GROUPS.replace(module, "init_distributed", init_distributed)
 
 
 def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's signature
@@ -115,84 +153,51 @@ def _choose_device(module: ModuleType) -> None:  # noqa: ARG001 — wrapt's sign
         )
 
 
-def _hook_builder(module: Any) -> None:
-    module.OpBuilder.jit_load = _jit_load(module.OpBuilder.jit_load)
-
-
-def _jit_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def jit_load(builder: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with building(f"DeepSpeed's {builder.name}"):
-                return original(builder, *args, **kwargs)
-        except Exception as error:
-            if has_compiler():
-                raise
-            raise RuntimeError(
-                f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install g++, use an "
-                f'optimizer of torch, or give "Adam" the parameter "torch_adam": true.'
-            ) from error
-
-    return jit_load
+def _jit_load(original: Any, builder: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        with building(f"DeepSpeed's {builder.name}"):
+            return original(builder, *args, **kwargs)
+    except Exception as error:
+        if has_compiler():
+            raise
+        raise RuntimeError(
+            f"DeepSpeed has to compile {builder.name}, and this host has no C++ compiler: install g++, use an "
+            f'optimizer of torch, or give "Adam" the parameter "torch_adam": true.'
+        ) from error
 
 
 def _hook_shared_memory(module: Any) -> None:
     # DeepSpeed calls deprecated functions of torch, many times a step.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    original = module.build_shm_op
-
-    @functools.wraps(original)
-    def build_shm_op() -> Any:
-        try:
-            return original()
-        except Exception:
-            if has_compiler():
-                raise
-            return None
-
-    module.build_shm_op = build_shm_op
+    SHARED_MEMORY.replace(module, "build_shm_op", _build_shm_op)
 
 
-def _hook_engine(module: Any) -> None:
-    kind = module.DeepSpeedEngine
-    require(kind, "backward", "_take_model_step")
-    kind.__init__ = making(kind.__init__)
-    hear_backward(kind, lambda engine: engine.gradient_accumulation_steps() > 1)
-    kind._take_model_step = _as_one(kind._take_model_step)  # noqa: SLF001
+def _build_shm_op(original: Any) -> Any:
+    try:
+        return original()
+    except Exception:
+        if has_compiler():
+            raise
+        return None
 
 
-def _hook_zero(module: Any) -> None:
-    require(module.Init, "param_id")
-    module.Init.__init__ = numbering(module.Init.__init__)
+def _backward(original: Any, engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the loss as the user gives it."""
+    with hearing(loss, caller(), divides=engine.gradient_accumulation_steps() > 1):
+        return original(engine, loss, *args, **kwargs)
 
 
-def _hook_pipeline(module: Any) -> None:
-    kind: Any = module.PipelineEngine
-    require(kind, "train_batch")
-    kind.train_batch = _whole(kind.train_batch)
-
-
-def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
     """A pipeline's step: it passes the loss of each micro-batch to ``backward``, and together they make a point."""
-
-    @functools.wraps(original)
-    def train_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with whole_step():
-            return original(self, *args, **kwargs)
-
-    return train_batch
+    with whole_step():
+        return original(engine, *args, **kwargs)
 
 
-def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
+def _as_one(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
     """Count one step: ZeRO steps once for each group of parameters, and not at all after an overflow."""
-
-    @functools.wraps(original)
-    def _take_model_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        averages(self.optimizer, getattr(self, "data_parallel_group", None))
-        with one_step(self.optimizer):
-            return original(self, *args, **kwargs)
-
-    return _take_model_step
+    averages(engine.optimizer, getattr(engine, "data_parallel_group", None))
+    with one_step(engine.optimizer):
+        return original(engine, *args, **kwargs)
 
 
 def _details() -> dict[str, str]:
@@ -216,7 +221,7 @@ def _default_group() -> Any:
 
 
 def _forget_groups(comm: Any) -> None:
-    comm.cdb = None
+    GROUPS.put(comm, "cdb", None)
     groups: Any = sys.modules.get("deepspeed.utils.groups")
     if hasattr(groups, "_release_process_group_references"):
         groups._release_process_group_references()  # noqa: SLF001 — as its own destroy_process_group does

@@ -7,28 +7,34 @@ module wraps, stays unchanged.
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
+
+from jupyter_dtrain.plugins.patches import Patch, meant
+
+KERAS = Patch(
+    "horovod._keras",
+    replaces=("create_distributed_optimizer",),
+    why="Horovod 0.28 averages no gradients of an optimizer of Keras 3: each rank trains alone, without a warning.",
+    lost="Horovod may fail silently with Keras 3",
+)
 
 
 def refuse_keras_3(module: Any) -> None:
     """Wrap ``horovod._keras``, just imported, which makes every distributed optimizer of Keras."""
-    original = getattr(module, "create_distributed_optimizer", None)
-    if original is None:
-        return
+    KERAS.replace(module, "create_distributed_optimizer", _create_distributed_optimizer)
 
-    @functools.wraps(original)
-    def create_distributed_optimizer(keras: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_of_keras_3(optimizer):
-            raise TypeError(
+
+def _create_distributed_optimizer(original: Any, keras: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    if is_of_keras_3(optimizer):
+        raise meant(
+            TypeError(
                 f"Horovod averages no gradients of Keras 3 ({type(optimizer).__name__}): each rank would silently "
                 f"train alone. Set TF_USE_LEGACY_KERAS=1 (%distributed start --env) and use tf_keras, or write a loop "
                 f"with hvd.DistributedGradientTape. The variable must be set before TensorFlow is imported."
             )
-        return original(keras, optimizer, *args, **kwargs)
-
-    module.create_distributed_optimizer = create_distributed_optimizer
+        )
+    return original(keras, optimizer, *args, **kwargs)
 
 
 def is_of_keras_3(optimizer: Any) -> bool:

@@ -8,7 +8,6 @@ Under failure: where another rank does not answer, a shutdown waits for it, on a
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import threading
@@ -16,8 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
+
 END_PATIENCE = 10.0
 """Seconds in which a library must have been shut down before it is set up again."""
+
+OPTIMIZERS = Patch(
+    "horovod.torch.optimizer",
+    replaces=("_DistributedOptimizer._make_hook",),
+    reads=("_handles", "_allreduce_delay", "_group_counts", "_synchronized", "_should_synchronize", "_name"),
+    why="A cell that runs again makes a second optimizer for the same parameters: both of them reduce each gradient, "
+    "and Horovod rejects the second one's, whose name is taken.",
+    lost="a DistributedOptimizer keeps the work of a failed step",
+)
+
 _FLAGS = ("mpi", "gloo", "nccl", "ccl", "ddl", "cuda", "rocm")
 
 
@@ -48,6 +59,7 @@ class Library:
         self._process_sets, self.plain = process_sets, plain
         self.was_ready = True
 
+    @raises_on_purpose
     def shut_down(self) -> None:
         """Shut it down for user code."""
         self.was_ready = False
@@ -73,6 +85,7 @@ class Library:
             # Unnamed tensors get a number for a name, which must be the same on all ranks.
             native.horovod_torch_reset()
 
+    @raises_on_purpose
     def settle(self) -> None:
         """Wait until a shutdown that has begun is over. Raises :class:`TimeoutError`, see :meth:`end`."""
         if self._ending is not None:
@@ -100,25 +113,20 @@ def hook_optimizers(module: Any) -> None:
 
     Unpatched, each of its optimizers does, and Horovod rejects the second one because its name is taken.
     """
-    kind: Any = getattr(module, "_DistributedOptimizer", None)
-    if not hasattr(kind, "_make_hook"):
-        return
-    original = kind._make_hook  # noqa: SLF001 — Horovod has no public way to its hooks
     newest: Any = sys.modules["torch"].utils.weak.WeakIdKeyDictionary()
 
-    @functools.wraps(original)
-    def _make_hook(optimizer: Any, parameter: Any) -> Callable[..., None]:
-        hook = original(optimizer, parameter)
-        newest[parameter] = mark = object()  # a mark, because the hook itself would keep the parameter alive
+    def _make_hook(original: Any, optimizer: Any, p: Any) -> Callable[..., None]:
+        hook = original(optimizer, p)
+        newest[p] = mark = object()  # a mark, because the hook itself would keep the parameter alive
 
-        @functools.wraps(hook)
-        def reduce(*args: Any) -> None:
-            if newest.get(parameter) is mark:
+        def reduce(hook: Any, *args: Any) -> None:
+            if newest.get(p) is mark:
                 hook(*args)
 
-        return reduce
+        return OPTIMIZERS.guard(reduce, hook)
 
-    kind._make_hook = _make_hook  # noqa: SLF001
+    kind = module._DistributedOptimizer  # noqa: SLF001 — Horovod has no public way to its hooks
+    OPTIMIZERS.replace(kind, "_make_hook", _make_hook)
 
 
 def begin_optimizers_anew() -> None:

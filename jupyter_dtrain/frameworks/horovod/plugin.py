@@ -16,23 +16,21 @@ objects; a note names what cannot be set up again.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package, installed_version
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
-from .keras import refuse_keras_3
-from .libraries import Library, begin_optimizers_anew, hook_optimizers
+from .keras import KERAS, refuse_keras_3
+from .libraries import OPTIMIZERS, Library, begin_optimizers_anew, hook_optimizers
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import RankSpec
@@ -45,6 +43,15 @@ _OF_GRAPHS = {"", "call_function"}
 """Functions by which TensorFlow runs a graph."""
 _GENERATED = "<string>"
 """The file name of the code that TensorFlow generates for each Horovod operation."""
+
+BASICS = Patch(
+    "horovod.common.basics",
+    replaces=("HorovodBasics.init", "HorovodBasics.shutdown"),
+    calls=("HorovodBasics.is_initialized()",),
+    why="Horovod's own wait for the other ranks has no end, and it knows no other MPI world than the first.",
+    lost="ranks that wait in Horovod are not released",
+)
+
 _LOST = "Horovod is no longer set up (only some ranks had called hvd.init(), or with arguments): call it on all ranks."
 
 
@@ -59,12 +66,9 @@ class Horovod(Framework):
         self._first = self._generation = spec.generation
         self._libraries: dict[str, Library] = {}
         self._arriving = self._released = False
-        for module, hook, otherwise in (
-            ("horovod.common.basics", self._hook, "ranks that wait in Horovod are not released"),
-            ("horovod._keras", refuse_keras_3, "Horovod may fail silently with Keras 3"),
-            ("horovod.torch.optimizer", hook_optimizers, "a DistributedOptimizer keeps the work of a failed step"),
-        ):
-            when_imported(module, hook, otherwise=otherwise)
+        BASICS.when_imported(self._hook)
+        KERAS.when_imported(refuse_keras_3)
+        OPTIMIZERS.when_imported(hook_optimizers)
 
     def before_cell(self, generation: int) -> None:
         """Remember the generation."""
@@ -143,33 +147,30 @@ class Horovod(Framework):
     def _hook(self, module: Any) -> None:
         """Patch ``HorovodBasics`` in ``horovod.common.basics``; each framework's part makes an object of it."""
         kind: Any = module.HorovodBasics
-        require(kind, "init", "shutdown", "is_initialized")
         self._native_shutdown = kind.shutdown
-        kind.init, kind.shutdown = self._init(kind.init), self._shutdown(kind.shutdown)
+        BASICS.replace(kind, "init", self._init)
+        BASICS.replace(kind, "shutdown", self._shutdown)
 
     def _library(self, basics: Any) -> Library:
         library = Library(basics, self._native_shutdown)
         return self._libraries.setdefault(library.name, library)
 
-    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def init(basics: Any, comm: Any = None, process_sets: Any = None) -> None:
-            library = self._library(basics)
-            library.settle()
-            if library.ready:
-                original(basics, comm, process_sets)
-                return
-            plain = comm is None or comm == []
-            if plain:
-                self._arrive()
-                if self._generation != self._first:
-                    # MPI's old world may be revoked, and Horovod knows no other.
-                    comm = sys.modules["mpi4py.MPI"].COMM_WORLD
+    def _init(self, original: Any, basics: Any, comm: Any = None, process_sets: Any = None) -> None:
+        library = self._library(basics)
+        library.settle()
+        if library.ready:
             original(basics, comm, process_sets)
-            library.is_set_up(process_sets, plain=plain)
+            return
+        plain = comm is None or comm == []
+        if plain:
+            self._arrive()
+            if self._generation != self._first:
+                # MPI's old world may be revoked, and Horovod knows no other.
+                comm = sys.modules["mpi4py.MPI"].COMM_WORLD
+        original(basics, comm, process_sets)
+        library.is_set_up(process_sets, plain=plain)
 
-        return init
-
+    @raises_on_purpose
     def _arrive(self) -> None:
         self._arriving = True
         try:
@@ -177,12 +178,8 @@ class Horovod(Framework):
         finally:
             self._arriving = False
 
-    def _shutdown(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def shutdown(basics: Any) -> None:
-            self._library(basics).shut_down()
-
-        return shutdown
+    def _shutdown(self, _original: Any, basics: Any) -> None:
+        self._library(basics).shut_down()
 
     def _details(self) -> dict[str, str]:
         found = {f"for {name}": library.words() for name, library in self._libraries.items()}

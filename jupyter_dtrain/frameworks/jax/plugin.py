@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import Read
     from jupyter_dtrain.wire.requests import RankSpec
 
-TESTED = "0.10 and 0.11"
+TESTED = "0.10 and 0.12"
 """The versions that the tests have run with."""
 
 

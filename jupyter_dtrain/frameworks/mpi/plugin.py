@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.engine.framework import Framework, locals_of, user_names
-from jupyter_dtrain.engine.healing import THREAD
+from jupyter_dtrain.engine.healing import THREAD, WORLD
 from jupyter_dtrain.engine.sources import called_in
+from jupyter_dtrain.plugins.patches import Patch
 
 from .calls import Call, calls_in
 from .communicators import ENDLESS, hidden_of
@@ -36,6 +37,14 @@ _LOG = "OSC UCX component priority set inside component query failed"
 
 POOL_PATIENCE = 2.0
 """Seconds in which the thread of a pool ends once its communicator is revoked; it takes a few milliseconds."""
+
+POOLS = Patch(
+    "mpi4py.futures._core",
+    calls=("Pool.broken(message)",),
+    reads=("_pool",),
+    why="A pool whose communicator is revoked ends its thread, and leaves its tasks to wait for ever.",
+    lost="tasks of an MPIPoolExecutor may wait for ever after a rank has failed",
+)
 
 T = TypeVar("T")
 
@@ -225,7 +234,7 @@ class Mpi(Framework):
             self._round = None
             raise
         if new is not None:
-            mpi.COMM_WORLD = new
+            WORLD.put(mpi, "COMM_WORLD", new)
         self._round = None  # at last: an interrupt before this loses nothing
         return together
 

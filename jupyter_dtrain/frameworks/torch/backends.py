@@ -13,6 +13,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.plugins.patches import meant
+
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
@@ -71,9 +73,11 @@ class Backends:
         for name in names:
             if name in _COMES_WITH and name not in here:
                 version = getattr(sys.modules["torch"], "__version__", "")
-                raise RuntimeError(
-                    f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has {', '.join(here)}. "
-                    f"{cure} {_COMES_WITH[name]}."
+                raise meant(
+                    RuntimeError(
+                        f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has "
+                        f"{', '.join(here)}. {cure} {_COMES_WITH[name]}."
+                    )
                 )
         if "nccl" in names:
             self._check_gpus(asked, cure, each=whole and names == ["nccl"])
@@ -82,13 +86,17 @@ class Backends:
         """``each``: whether every rank of this host will use NCCL."""
         gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
         if not gpus:
-            raise ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
+            raise meant(
+                ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
+            )
         # A cell that has chosen GPUs for each rank may have given every rank one of its own.
         if each and gpus < ranks and self._visible == _visible():
             has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
-            raise ValueError(
-                f"{asked}: NCCL needs one GPU for each rank, but the {ranks} ranks of this host share {has}. "
-                f"{cure} Or %distributed start -n {gpus} starts one rank for each GPU."
+            raise meant(
+                ValueError(
+                    f"{asked}: NCCL needs one GPU for each rank, but the {ranks} ranks of this host share {has}. "
+                    f"{cure} Or %distributed start -n {gpus} starts one rank for each GPU."
+                )
             )
 
 

@@ -11,20 +11,26 @@ Under failure: the bar ends when the build ends, whether it succeeds or not.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from jupyter_dtrain.engine.home import Bar, rank_home
-from jupyter_dtrain.engine.imports import require
+from jupyter_dtrain.plugins.patches import Patch
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""
 TELL = 3
 """Seconds after which a build is no load of what was compiled before."""
+
+BUILDS = Patch(
+    "torch.utils.cpp_extension",
+    replaces=("load", "load_inline"),
+    why="A build lasts half a minute or more, in which no rank reaches another line and nothing says why.",
+    lost="a build of an extension may look like a hang",
+)
 
 _within: ContextVar[bool] = ContextVar("within", default=False)
 """Whether an outer build, which includes this one, already has a bar."""
@@ -32,9 +38,8 @@ _within: ContextVar[bool] = ContextVar("within", default=False)
 
 def hook_builds(module: Any) -> None:
     """Patch ``torch.utils.cpp_extension``, which user code has just imported."""
-    require(module, "load", "load_inline")
     for name in ("load", "load_inline"):
-        setattr(module, name, _shown(getattr(module, name)))
+        BUILDS.replace(module, name, _load)
 
 
 @contextlib.contextmanager
@@ -71,10 +76,6 @@ def _count(bar: Bar, what: str, done: threading.Event, began: float) -> None:
         bar.report(seconds, None, None, f"Building {what} … {seconds} s", f"Building {what} (seconds)")
 
 
-def _shown(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(name: Any, *args: Any, **kwargs: Any) -> Any:
-        with building(str(name)):
-            return original(name, *args, **kwargs)
-
-    return load
+def _load(original: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+    with building(str(name)):
+        return original(name, *args, **kwargs)

@@ -18,11 +18,25 @@ from typing import Any, Final
 
 from jupyter_dtrain.core.contents import Facts, Kind
 from jupyter_dtrain.engine.contents import Part, PlainPart
+from jupyter_dtrain.plugins.patches import Patch
 
 from .digests import digest, is_readable
 from .values import undisturbed
 
 _WRAPPERS: Final = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module.", "_orig_mod.")
+PIECES = Patch(
+    "torch.distributed.tensor._utils",
+    calls=("compute_local_shape_and_global_offset(global_shape, mesh, placements)",),
+    reads=("_local_tensor",),
+    why="Ranks must hold the same values only in the same piece of a sharded tensor, and to_local() waits for others.",
+    lost="sharded tensors are not compared over ranks",
+)
+NAMES = Patch(
+    "torch",
+    reads=("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"),
+    why="A wrapper puts the name of its own attribute before the names of a model's parameters.",
+    lost="names of parameters have the parts that wrappers add",
+)
 _SAMPLER: Final = ("epoch", "seed", "num_replicas", "total_size", "drop_last", "shuffle")
 """The attributes that decide which samples a rank takes, but for the rank itself."""
 _SCALE: Final = 1 << 24

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.plugins.patches import Patch
 
 from .device_copies import beside_captures
 
@@ -25,6 +26,13 @@ LAST = 8
 """Number of collectives to report for each group."""
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """torch's functions that give the recorders' content; a build without NCCL has the first one alone."""
+RECORDER = Patch(
+    "torch.distributed.distributed_c10d",
+    calls=("_world",),
+    reads=DUMPS,
+    why="torch gives the content of its flight recorder, and the list of its groups, by private names alone.",
+    lost="the collectives that each rank has begun are not shown",
+)
 SAME_SIZE = frozenset(
     {
         "all_gather",

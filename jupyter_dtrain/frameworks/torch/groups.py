@@ -1,7 +1,7 @@
 """Process groups of torch in one rank: set up again and again, freed when a peer is gone, made again afterwards.
 
-When user code imports ``torch.distributed``, this module replaces ``init_process_group`` and the rendezvous behind
-``env://`` and ``tcp://``. It also wraps the function that makes each group:
+When user code imports ``torch.distributed``, this module replaces ``init_process_group``, the rendezvous behind
+``env://`` and ``tcp://``, and the function that makes each group:
 
 * The store is the steward's, with a prefix for each generation and set-up, so a second set-up on the same port never
   meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed). The same
@@ -23,14 +23,13 @@ Under failure: :meth:`TorchGroups.release` makes every collective of this rank r
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import inspect
+import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -38,9 +37,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
 
 from .backends import Backends
 from .flight_recorder import is_pending
@@ -60,6 +59,30 @@ SWITCHES = 4
 """So many switch intervals show whether a thread waits for the interpreter lock."""
 RECOVER_PATIENCE = 10.0
 """Seconds that ranks wait for each other before they make their group again."""
+
+GROUPS = Patch(
+    "torch.distributed.distributed_c10d",
+    replaces=(
+        "init_process_group",
+        "_new_process_group_helper",
+        "torch.distributed.rendezvous._rendezvous_handlers",
+    ),
+    calls=("_world", "_new_process_group_helper"),
+    reads=("_rendezvous_handlers", "_update_process_group", "group_count"),
+    why="A process sets up its group once: a second set-up raises or hangs, and nothing ends the wait for a rank that "
+    "has died.",
+    lost="a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are "
+    "not released when another one fails",
+    upstream="https://github.com/pytorch/pytorch/issues/55967",
+)
+ABORTS = Patch(
+    "torch.distributed.distributed_c10d",
+    calls=("_world",),
+    reads=("_get_backend", "_group_start", "_group_end"),
+    why="NCCL's groups may wait for each other where they are aborted one by one.",
+    lost="ranks that wait in a collective of NCCL are not released when another one fails",
+    upstream="https://github.com/pytorch/pytorch/issues/137014",
+)
 
 
 class _SetUp(NamedTuple):
@@ -160,26 +183,20 @@ class TorchGroups:
         torch = sys.modules.get("torch")
         return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
-    def hook(self, module: ModuleType) -> None:
-        """Patch ``torch.distributed``, which user code has just imported."""
-        c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        rendezvous = sys.modules.get("torch.distributed.rendezvous")
-        if c10d is None or rendezvous is None:
-            # This torch lacks distributed support: its own error says so on first use.
-            return
-        require(c10d, "_world", "_new_process_group_helper")
+    def hook(self, c10d: Any) -> None:
+        """Patch ``torch.distributed.distributed_c10d``, which ``torch.distributed`` imports where it has support."""
+        rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
         handlers = rendezvous._rendezvous_handlers  # noqa: SLF001 — the public registration refuses a name twice
-        for scheme in ("env", "tcp"):
-            if scheme in handlers:
-                handlers[scheme] = self._rendezvous(module, handlers[scheme])
+        schemes = [scheme for scheme in ("env", "tcp") if scheme in handlers]
+        ours = {scheme: GROUPS.guard(self._rendezvous, handlers[scheme]) for scheme in schemes}
+        GROUPS.replace(c10d, "_new_process_group_helper", self._make)
         original = c10d.init_process_group
-        init = self._init(module, c10d, original)
+        init = GROUPS.replace(c10d, "init_process_group", self._init)
+        handlers.update(ours)
         # Some parts of torch already hold it by name: a DeviceMesh sets up the default group where there is none.
         for name, part in list(sys.modules.items()):
             if name.startswith("torch.distributed") and vars(part).get("init_process_group") is original:
-                vars(part)["init_process_group"] = init
-        make = "_new_process_group_helper"
-        setattr(c10d, make, self._listening(module, getattr(c10d, make)))
+                GROUPS.put(part, "init_process_group", init)
 
     def begin_cell(self, generation: int) -> None:
         """Start a cell: every rank counts the set-ups of a new generation from 0."""
@@ -191,75 +208,81 @@ class TorchGroups:
 
     # Setting up.
 
-    def _init(self, dist: ModuleType, c10d: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init_process_group(
-            backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any
-        ) -> Any:
-            if dist.is_initialized():
-                if self._group_generation in (None, self._generation) and _same_backend(dist, backend):
-                    return None
-                if self._group_generation in (None, self._generation):
-                    raise ValueError(
+    def _init(
+        self, original: Any, backend: str | None = None, init_method: str | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        dist: Any = sys.modules["torch.distributed"]
+        if dist.is_initialized():
+            if self._group_generation in (None, self._generation) and _same_backend(dist, backend):
+                return None
+            if self._group_generation in (None, self._generation):
+                raise meant(
+                    ValueError(
                         f"The process group is already up with backend {dist.get_backend()!r}. Call "
                         f"torch.distributed.destroy_process_group() before you set it up with {backend!r}."
                     )
-                dist.destroy_process_group()
-            set_up = _SetUp.of(backend, init_method, args, kwargs, self._place)
-            self._loops.clear()
-            if backend is None and kwargs.get("device_id") is None:
-                backend, _ = self.backends.choose(at_set_up=True)
-                self.backends.check(dist, backend, by_option=True, whole=set_up.whole)
-            elif backend is not None:
-                self.backends.check(dist, backend, by_option=False, whole=set_up.whole)
-            # A failed set-up leaves this counter different across ranks; the next set-up would then wait forever.
-            c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
-            self._half_made = True
-            self._attempts += 1
-            self.made_at = time.time_ns()
-            result = original(backend, init_method, *args, **kwargs)
-            self._half_made = False
-            self._group_generation, self._set_up = self._generation, set_up
-            return result
+                )
+            dist.destroy_process_group()
+        set_up = _SetUp.of(backend, init_method, args, kwargs, self._place)
+        self._loops.clear()
+        if backend is None and kwargs.get("device_id") is None:
+            backend, _ = self.backends.choose(at_set_up=True)
+            self.backends.check(dist, backend, by_option=True, whole=set_up.whole)
+        elif backend is not None:
+            self.backends.check(dist, backend, by_option=False, whole=set_up.whole)
+        # A failed set-up leaves this counter different across ranks; the next set-up would then wait forever.
+        dist.distributed_c10d._world.group_count = 0  # noqa: SLF001 — torch has no public way
+        self._half_made = True
+        self._attempts += 1
+        self.made_at = time.time_ns()
+        result = original(backend, init_method, *args, **kwargs)
+        self._half_made = False
+        self._group_generation, self._set_up = self._generation, set_up
+        return result
 
-        return init_process_group
-
-    def _listening(self, dist: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _make(
+        self,
+        original: Any,
+        group_size: Any,
+        group_rank: Any,
+        global_ranks_in_group: Any,
+        backend: Any,
+        store: Any,
+        group_name: Any,
+        backend_options: Any = None,
+        timeout: timedelta | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Record the epoll instances that a new group opens, and wait in Python for its ranks before gloo does.
 
         gloo waits in native code that keeps the interpreter lock, so nothing could end its wait.
         """
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def make(*args: Any, **kwargs: Any) -> Any:
-            self.let_go()
-            before, running = epolls(), _threads()
-            made_at = time.time_ns()
-            self._loops &= before
-            given = signature.bind(*args, **kwargs).arguments
-            ranks = given.get("global_ranks_in_group") or []
-            meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(given.get("backend")).lower()
-            unfinished = self._half_made
-            try:
-                if meets:
-                    self._half_made = True
-                    store = dist.PrefixStore(f"arrival-{given['group_name']}", given["store"])
-                    timeout = given.get("timeout") or DEFAULT_TIMEOUT
-                    self._arrive("new_group", store, dist.get_rank(), ranks, timeout)
-                result = original(*args, **kwargs)
-            finally:
-                loops = epolls() - before
-                self._loops |= loops
-            self._half_made = unfinished
-            group = next(iter(result), None) if isinstance(result, tuple) else None
-            if loops and isinstance(group, dist.ProcessGroup):
-                begun = frozenset(_threads() - running)
-                connections = {fd: inode for fd in registered(loops) if (inode := _inode(fd))}
-                self._kept.append(_Kept(group, self._generation, made_at, frozenset(loops), connections, begun))
-            return result
-
-        return make
+        dist: Any = sys.modules["torch.distributed"]
+        self.let_go()
+        before, running = epolls(), _threads()
+        made_at = time.time_ns()
+        self._loops &= before
+        ranks = global_ranks_in_group or []
+        meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(backend).lower()
+        unfinished = self._half_made
+        try:
+            if meets:
+                self._half_made = True
+                arrivals = dist.PrefixStore(f"arrival-{group_name}", store)
+                self._arrive("new_group", arrivals, dist.get_rank(), ranks, timeout or DEFAULT_TIMEOUT)
+            place = group_size, group_rank, global_ranks_in_group
+            result = original(*place, backend, store, group_name, backend_options, timeout, *args, **kwargs)
+        finally:
+            loops = epolls() - before
+            self._loops |= loops
+        self._half_made = unfinished
+        group = next(iter(result), None) if isinstance(result, tuple) else None
+        if loops and isinstance(group, dist.ProcessGroup):
+            begun = frozenset(_threads() - running)
+            connections = {fd: inode for fd in registered(loops) if (inode := _inode(fd))}
+            self._kept.append(_Kept(group, self._generation, made_at, frozenset(loops), connections, begun))
+        return result
 
     def let_go(self) -> None:
         """Drop the destroyed groups whose workers hold nothing any more; the others get their turn later.
@@ -278,28 +301,26 @@ class TorchGroups:
         idle = _idle(frozenset[int]().union(*(one.threads for one in ended)))
         self._kept = [one for one in self._kept if one not in ended or not one.threads <= idle]
 
-    def _rendezvous(self, dist: ModuleType, original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        @functools.wraps(original)
-        def handler(url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any) -> Iterator[Any]:
-            meeting = meeting_at(url)
-            self._port = self._address[1]
-            if meeting is None or meeting.address.port == self._port:
-                if meeting is not None:
-                    self._store(dist, timeout)  # once it is there, torch does not wait for it
-                source = original(url, timeout=timeout, **kwargs)
-            elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
-                # All ranks of the world go there: the world's store serves them, on a port that is surely free.
-                source = iter([(self._store(dist, timeout), self._place.rank, self._place.size)])
-            else:
-                yield self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size
-                return
-            for store, rank, size in source:
-                prefix = f"generation-{self._generation}/setup-{self._attempts}"
-                prefixed = dist.PrefixStore(prefix, store)
-                self._arrive("init_process_group", prefixed, rank, range(size), timeout)
-                yield prefixed, rank, size
-
-        return handler
+    def _rendezvous(
+        self, original: Any, url: str, timeout: timedelta = DEFAULT_TIMEOUT, **kwargs: Any
+    ) -> Iterator[tuple[Any, int, int]]:
+        """Store, rank and number of ranks, as the first thing of an iterator: torch's own is a generator."""
+        dist: Any = sys.modules["torch.distributed"]
+        meeting = meeting_at(url)
+        self._port = self._address[1]
+        if meeting is None or meeting.address.port == self._port:
+            if meeting is not None:
+                self._store(dist, timeout)  # once it is there, torch does not wait for it
+            source = original(url, timeout=timeout, **kwargs)
+        elif (meeting.rank, meeting.address.size) == (self._place.rank, self._place.size):
+            # All ranks of the world go there: the world's store serves them, on a port that is surely free.
+            source = iter([(self._store(dist, timeout), self._place.rank, self._place.size)])
+        else:
+            return iter([(self._meet_elsewhere(dist, meeting, timeout), meeting.rank, meeting.address.size)])
+        store, rank, size = _first(source)
+        prefixed = dist.PrefixStore(f"generation-{self._generation}/setup-{self._attempts}", store)
+        self._arrive("init_process_group", prefixed, rank, range(size), timeout)
+        return itertools.chain([(prefixed, rank, size)], source)
 
     def _store(self, dist: Any, timeout: timedelta) -> Any:
         """A connection to the world's own store."""
@@ -334,8 +355,8 @@ class TorchGroups:
         """Make every present and later wait in a group raise, but for one that gloo loses. Call it on any thread."""
         self._released = True
         self._abort_devices()
-        # gloo cannot abort: abort() and shutdown() of its group do nothing (torch 2.13), and a rank that waits for a
-        # peer does so until the group's timeout. The end of its connections, one epoll instance a group, does free it.
+        # gloo cannot abort: abort() and shutdown() of its group do nothing (pytorch#130345), so a rank waits for a peer
+        # until the group's timeout. The end of its connections, one epoll instance a group, does free it.
         # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
         # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
         # in that queue (gloo, April 2026). Seen on a busy machine, where a stopped rank goes on.
@@ -486,6 +507,12 @@ class TorchGroups:
             )
         self._healed = False
         return notes
+
+
+@raises_on_purpose
+def _first(source: Iterator[Any]) -> Any:
+    """What torch's generator gives first: what it raises is torch's."""
+    return next(source)
 
 
 def _instances(module: str, name: str) -> list[Any]:

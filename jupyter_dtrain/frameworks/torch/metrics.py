@@ -19,7 +19,6 @@ between cells, each hook costs one comparison. ``torch.compile`` skips this pack
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import threading
@@ -29,8 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.metrics import SOON
+from jupyter_dtrain.plugins.patches import Patch, caller
 
 from . import values
 from .call_sites import Call, CallSites
@@ -43,7 +42,49 @@ if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
     from jupyter_dtrain.wire.messages import Watching
 
-_SHARDED_SCALER = "torch.distributed.fsdp.sharded_grad_scaler"
+BACKWARD = Patch(
+    "torch",
+    replaces=("autograd.backward",),
+    why="The variable on which user code calls backward() names a loss, and torch tells nobody of that call.",
+    lost="losses given to backward() are not shown",
+)
+OPTIMIZERS = Patch(
+    "torch.optim.optimizer",
+    replaces=("Optimizer.__init__",),
+    calls=("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
+    why="Losses that wait for a step are not meant for an optimizer that is made after them, and torch tells of steps "
+    "alone.",
+    lost="steps and learning rates of optimizers are not shown",
+)
+SCALER = Patch(
+    "torch",
+    replaces=("amp.GradScaler.scale", "amp.GradScaler.step"),
+    reads=("_scale",),
+    why="A GradScaler multiplies the loss before backward() gets it, and it leaves out steps without telling.",
+    lost="losses that a GradScaler has scaled are shown scaled",
+)
+SHARDED_SCALER = Patch(
+    "torch.distributed.fsdp.sharded_grad_scaler",
+    replaces=("ShardedGradScaler.scale",),
+    reads=("_scale",),
+    why="A ShardedGradScaler multiplies the loss before backward() gets it, by a method of its own.",
+    lost="losses that a ShardedGradScaler has scaled are shown scaled",
+)
+BATCHES = Patch(
+    "torch",
+    replaces=("utils.data.dataloader._BaseDataLoaderIter.__next__",),
+    reads=("_index_sampler", "_num_yielded"),
+    why="A DataLoader tells nobody how many samples it has returned, and from which of its loaders a model trains.",
+    lost="samples/s and the batch of all ranks are not shown",
+)
+HIDING = Patch(
+    "torch._dynamo.trace_rules",
+    calls=("add(import_name)",),
+    reads=("_torchdynamo_disable",),
+    why="torch.compile would trace these hooks, and break the graphs of the user's code at them.",
+    lost="torch.compile may trace into the hooks for losses",
+)
+
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _Made = tuple[Stepper, Step, dict[str, values.Value]]
 """A step, and the values that are its points."""
@@ -70,15 +111,12 @@ class TorchMetrics:
         """Hook torch once user code imports it."""
         global _of_rank  # noqa: PLW0603 — a process is one rank
         _of_rank = self
-        for module, hook, otherwise in (
-            ("torch", self._hook_backward, "losses given to backward() are not shown"),
-            ("torch", self._hook_optimizers, "steps and learning rates of optimizers are not shown"),
-            ("torch", self._hook_scaler, "losses that a GradScaler has scaled are shown scaled"),
-            ("torch", self._hook_loaders, "samples/s and the batch of all ranks are not shown"),
-            ("torch._dynamo.trace_rules", _hide, "torch.compile may trace into the hooks for losses"),
-            (_SHARDED_SCALER, self._hook_sharded_scaler, "losses that a ShardedGradScaler has scaled are shown scaled"),
-        ):
-            when_imported(module, hook, otherwise=otherwise)
+        BACKWARD.when_imported(self._hook_backward)
+        OPTIMIZERS.when_imported(self._hook_optimizers)
+        SCALER.when_imported(self._hook_scaler)
+        BATCHES.when_imported(self._hook_loaders)
+        HIDING.when_imported(_hide)
+        SHARDED_SCALER.when_imported(self._hook_sharded_scaler)
         self._metrics.before_flush(self._tell)
         os.register_at_fork(after_in_child=self._forked)
 
@@ -191,36 +229,32 @@ class TorchMetrics:
     # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook_backward(self, torch: Any) -> None:
-        torch.autograd.backward = self._backward(torch, torch.autograd.backward)
+        hidden(BACKWARD.replace(torch.autograd, "backward", self._backward(torch)))
 
-    def _hook_optimizers(self, torch: Any) -> None:
-        # The module itself: torch.optim rebinds its name.
-        module: Any = sys.modules["torch.optim.optimizer"]
-        require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
-        self.follow(torch.optim.Optimizer)
+    def _hook_optimizers(self, module: Any) -> None:
+        self.follow(module.Optimizer, OPTIMIZERS)
         module.register_optimizer_step_pre_hook(self._before_step())
         module.register_optimizer_step_post_hook(self._after_step())
 
     def _hook_scaler(self, torch: Any) -> None:
-        torch.amp.GradScaler.scale = self._scale(torch.amp.GradScaler.scale)
-        torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
+        hidden(SCALER.replace(torch.amp.GradScaler, "scale", self._scale))
+        hidden(SCALER.replace(torch.amp.GradScaler, "step", self._scaler_step))
 
     def _hook_sharded_scaler(self, module: Any) -> None:
         # It has its own scale() and inherits step().
-        module.ShardedGradScaler.scale = self._scale(module.ShardedGradScaler.scale)
+        hidden(SHARDED_SCALER.replace(module.ShardedGradScaler, "scale", self._scale))
 
     def _hook_loaders(self, torch: Any) -> None:
         iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — every loader returns one
-        iterator.__next__ = self._next_batch(torch, iterator.__next__)
+        hidden(BATCHES.replace(iterator, "__next__", self._next_batch))
 
-    def _backward(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 — see below
+    def _backward(self, torch: Any) -> Callable[..., Any]:  # noqa: C901 — see below
         losses, local, known = self._losses, self._losses.local, self._sites.known
         getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
         method, plain = torch.Tensor.backward.__code__, torch.Tensor
 
         # The fast path below looks redundant: with a small model, each line of Python here costs measurable time.
-        @functools.wraps(original)
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def backward(original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             training = local.training
             if training is None or not training.on:
                 if not self._on:
@@ -232,8 +266,9 @@ class TorchMetrics:
                     # Within a step, it matters whether a name has had its value.
                     plainly = training.quick and grad_tensors is None and not training.stepping
                     if plainly and type(tensors) is plain and tensors.is_cpu:
-                        # The caller of Tensor.backward. Code that calls this function directly misses this look-up.
-                        frame = getframe(2)
+                        # The caller of Tensor.backward, which called the guard, which called this function. Code that
+                        # calls torch's function directly misses this look-up.
+                        frame = getframe(3)
                         name = known.get((id(frame.f_code), frame.f_lasti))
                         if name is not None and name not in training.waiting and tensors.numel() == 1:
                             value = tensors.item()
@@ -241,7 +276,7 @@ class TorchMetrics:
                                 training.waiting[name] = value
                                 heard = True
                     if not heard:
-                        frame = getframe(1)
+                        frame = getframe(2)
                         if frame.f_code is method:
                             losses.hear(training, tensors, grad_tensors, frame.f_back, Call.METHOD)
                         else:
@@ -254,25 +289,18 @@ class TorchMetrics:
             finally:
                 training.depth -= 1
 
-        return hidden(backward)
+        return backward
 
-    def follow(self, kind: Any) -> None:
-        """Note when optimizers of this ``kind`` are made."""
-        kind.__init__ = self._optimizer_init(kind.__init__)
+    def follow(self, kind: Any, patch: Patch) -> None:
+        """Note when optimizers of this ``kind`` are made; ``patch`` declares that."""
+        hidden(patch.replace(kind, "__init__", self._optimizer_init))
 
-    def _optimizer_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-            try:
-                if self._on:
-                    # The waiting values cannot be meant for a new optimizer.
-                    self._losses.give_up(self._losses.training())
-                self._steppers.born(optimizer)
-            except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._failed(error)
-            original(optimizer, *args, **kwargs)
-
-        return hidden(__init__)
+    def _optimizer_init(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        if self._on:
+            # The waiting values cannot be meant for a new optimizer.
+            self._losses.give_up(self._losses.training())
+        self._steppers.born(optimizer)
+        original(optimizer, *args, **kwargs)
 
     def _before_step(self) -> Callable[..., None]:
         losses, local = self._losses, self._losses.local
@@ -371,38 +399,27 @@ class TorchMetrics:
             if norm is not None:
                 self._losses.add(f"grad_norm{stepper.label}", norm, stepper.count)
 
-    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale(scaler: Any, outputs: Any) -> Any:
-            result = original(scaler, outputs)
-            if self._on and result is not outputs:
-                try:
-                    factor = scaler._scale  # noqa: SLF001 — get_scale() would wait for the device
-                    self._losses.scaled(outputs, result, factor)
-                except Exception as error:  # noqa: BLE001 — the user's training goes on
-                    self._failed(error)
-            return result
+    def _scale(self, original: Any, scaler: Any, outputs: Any) -> Any:
+        result = original(scaler, outputs)
+        if self._on and result is not outputs:
+            # get_scale() would wait for the device.
+            self._losses.scaled(outputs, result, scaler._scale)  # noqa: SLF001
+        return result
 
-        return hidden(scale)
-
-    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._on:
-                return original(scaler, optimizer, *args, **kwargs)
-            training = self._losses.training()
-            steps = training.steps
-            try:
-                names = self._sites.names(sys._getframe(1), Call.STEP_OF)  # noqa: SLF001 — documented all the same
-                training.scaler_steps = names[0] if names else None
-                result = original(scaler, optimizer, *args, **kwargs)
-                if training.steps == steps and self._on and not training.one_step and not values.is_captured():
-                    self._skipped(training, optimizer)
-            finally:
-                training.scaler_steps = None
-            return result
-
-        return hidden(step)
+    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._on:
+            return original(scaler, optimizer, *args, **kwargs)
+        training = self._losses.training()
+        steps = training.steps
+        try:
+            names = self._sites.names(caller(), Call.STEP_OF)
+            training.scaler_steps = names[0] if names else None
+            result = original(scaler, optimizer, *args, **kwargs)
+            if training.steps == steps and self._on and not training.one_step and not values.is_captured():
+                self._skipped(training, optimizer)
+        finally:
+            training.scaler_steps = None
+        return result
 
     def _skipped(self, training: Training, optimizer: Any) -> None:
         try:
@@ -410,21 +427,14 @@ class TorchMetrics:
         except Exception as error:  # noqa: BLE001 — the user's training goes on
             self._failed(error)
 
-    def _next_batch(self, torch: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __next__(iterator: Any) -> Any:  # noqa: N807 — its name is seen in tracebacks
-            batch = original(iterator)
-            # Batches without gradients are no training samples.
-            if self._on and torch.is_grad_enabled():
-                try:
-                    size = values.first_size(batch) or 0
-                    self._reading.gives(iterator, batch, size, self._samples)
-                    self._samples += size
-                except Exception as error:  # noqa: BLE001 — the user's training goes on
-                    self._failed(error)
-            return batch
-
-        return hidden(__next__)
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        # Batches without gradients are no training samples.
+        if self._on and sys.modules["torch"].is_grad_enabled():
+            size = values.first_size(batch) or 0
+            self._reading.gives(iterator, batch, size, self._samples)
+            self._samples += size
+        return batch
 
 
 _of_rank: TorchMetrics | None = None
@@ -440,19 +450,6 @@ def hearing(
     ``call``: how the caller passes it.
     """
     return contextlib.nullcontext() if _of_rank is None else _of_rank.hearing(loss, frame, divides=divides, call=call)
-
-
-def hear_backward(kind: Any, divides: Callable[[Any], bool]) -> None:
-    """Wrap ``kind.backward(loss)`` in :func:`hearing`; ``divides`` gets the object and says whether it divides."""
-    original = kind.backward
-
-    @functools.wraps(original)
-    def backward(self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        with hearing(loss, frame, divides=divides(self)):
-            return original(self, loss, *args, **kwargs)
-
-    kind.backward = backward
 
 
 def adding() -> contextlib.AbstractContextManager[None]:

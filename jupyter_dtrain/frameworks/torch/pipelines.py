@@ -18,17 +18,17 @@ failure: with a PyTorch that lacks these methods, the loss is the value given to
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.events import PipelineStep
 from jupyter_dtrain.core.pipelines import Action, ideal_bubble, pack
-from jupyter_dtrain.engine.imports import when_imported
+from jupyter_dtrain.plugins.patches import Patch
 
 if TYPE_CHECKING:
     from jupyter_dtrain.engine.metrics import MetricBuffer
@@ -46,9 +46,44 @@ MOST_COUNTED: Final = (1 << 16) - 1
 SHORTEST: Final = 50e-6
 """Seconds that a wait for the end of a send must take to be recorded."""
 _LONGEST: Final = 1 << 16  # the largest power of two
+_COMPUTATIONS: Final = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+"""By PyTorch's names for them; the values that stand behind the names differ between versions."""
 _KNOWN: Final = ("ScheduleGPipe", "Schedule1F1B")
-_FULL: Final = 2  # position of ``full_backward`` among the arguments of a stage's backward
 _LABEL: Final = "_dtrain_pipeline"  # attribute that labels a send or receive
+
+_SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+PIPELINES = Patch(
+    _SCHEDULES,
+    replaces=("_PipelineSchedule._update_losses", "PipelineScheduleSingle.step", "PipelineScheduleMulti.step"),
+    reads=("_has_backward", "_internal_losses", "_n_microbatches", "_stage", "_stages"),
+    why="A schedule calls backward() for some of the micro-batches of a step, so no such value is the step's loss.",
+    lost="a pipeline shows the values given to backward(), and no steps",
+)
+STAGES = Patch(
+    _SCHEDULES,
+    replaces=(
+        "_PipelineSchedule._maybe_compute_loss",
+        "_PipelineStageBase.forward_one_chunk",
+        "_PipelineStageBase.backward_one_chunk",
+        "_PipelineStageBase.backward_weight_one_chunk",
+        "_PipelineStageBase.perform_reduce_grad",
+    ),
+    why="Where a pipeline idles is known from when each of its stages computes, which torch tells nobody.",
+    lost="what the stages of a pipeline compute is not shown",
+)
+TRANSFERS = Patch(
+    _SCHEDULES,
+    replaces=(
+        "_batch_p2p",
+        "_wait_batch_p2p",
+        "_PipelineStageBase.get_fwd_send_ops",
+        "_PipelineStageBase.get_fwd_recv_ops",
+        "_PipelineStageBase.get_bwd_send_ops",
+        "_PipelineStageBase.get_bwd_recv_ops",
+    ),
+    why="A stage that waits for its neighbour idles, and torch tells nobody when and for which micro-batch.",
+    lost="transfers of a pipeline are not shown",
+)
 
 
 class _Step:
@@ -116,9 +151,9 @@ class TorchPipelines:
 
     def install(self) -> None:
         """Hook the schedules once user code imports them."""
-        schedules = "torch.distributed.pipelining.schedules"
-        when_imported(schedules, self._hook, otherwise="a pipeline shows the values given to backward(), and no steps")
-        when_imported(schedules, self._hook_transfers, otherwise="transfers of a pipeline are not shown")
+        PIPELINES.when_imported(self._hook)
+        STAGES.when_imported(self._hook_stages)
+        TRANSFERS.when_imported(self._hook_transfers)
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, *, on: bool) -> None:
@@ -137,145 +172,143 @@ class TorchPipelines:
     def _forked(self) -> None:
         self._on = False
 
-    def _failed(self, error: Exception) -> None:
-        self._metrics.complain(f"steps of pipelines are not shown: {type(error).__name__}: {error}", kind="pipelines")
-
     # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook(self, module: Any) -> None:
-        base = module._PipelineSchedule  # noqa: SLF001 — the base of all schedules
-        update = base._update_losses  # noqa: SLF001 — all schedules publish their losses here
-        steps = [(kind, kind.step) for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti)]
-        base._update_losses = self._giving(update)  # noqa: SLF001 — as above
-        for kind, step in steps:
-            kind.step = self._step(step)
-        with contextlib.suppress(AttributeError):
-            base._maybe_compute_loss = self._losing(base._maybe_compute_loss)  # noqa: SLF001 — a part of forward
-        self._hook_stages(getattr(module, "_PipelineStageBase", None))
+        PIPELINES.replace(module._PipelineSchedule, "_update_losses", self._give)  # noqa: SLF001 — where losses pass
+        for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
+            PIPELINES.replace(kind, "step", self._step)
 
-    def _hook_stages(self, stage: Any) -> None:
-        for name, kind in (("forward_one_chunk", "F"), ("backward_one_chunk", "B"), ("backward_weight_one_chunk", "W")):
-            if hasattr(stage, name):
-                setattr(stage, name, self._computing(kind, getattr(stage, name)))
-        if hasattr(stage, "perform_reduce_grad"):
-            stage.perform_reduce_grad = self._computing("G", stage.perform_reduce_grad)
-        for name, kind in (
-            ("get_fwd_send_ops", "S"),
-            ("get_bwd_send_ops", "S"),
-            ("get_fwd_recv_ops", "R"),
-            ("get_bwd_recv_ops", "R"),
-        ):
-            if hasattr(stage, name):
-                setattr(stage, name, self._labelling(kind, getattr(stage, name)))
+    def _hook_stages(self, module: Any) -> None:
+        base, stage = module._PipelineSchedule, module._PipelineStageBase  # noqa: SLF001 — the base of all of them
+        STAGES.replace(base, "_maybe_compute_loss", self._lose)
+        STAGES.replace(stage, "forward_one_chunk", self._forward)
+        STAGES.replace(stage, "backward_one_chunk", self._backward)
+        STAGES.replace(stage, "backward_weight_one_chunk", self._backward_weight)
+        STAGES.replace(stage, "perform_reduce_grad", self._reduce)
 
     def _hook_transfers(self, module: Any) -> None:
-        begin, wait = module._batch_p2p, module._wait_batch_p2p  # noqa: SLF001 — all sends and receives pass here
-        module._batch_p2p = self._beginning(begin)  # noqa: SLF001
-        module._wait_batch_p2p = self._waiting(wait)  # noqa: SLF001
+        stage = module._PipelineStageBase  # noqa: SLF001 — the base of all stages
+        TRANSFERS.replace(module, "_batch_p2p", self._begin)
+        TRANSFERS.replace(module, "_wait_batch_p2p", self._wait)
+        for name, kind in (("get_fwd_send_ops", "S"), ("get_fwd_recv_ops", "R")):
+            TRANSFERS.replace(stage, name, partial(self._forward_operations, kind))
+        for name, kind in (("get_bwd_send_ops", "S"), ("get_bwd_recv_ops", "R")):
+            TRANSFERS.replace(stage, name, partial(self._backward_operations, kind))
 
-    def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _step(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         local = self._local
-
-        @functools.wraps(original)
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            # An evaluation only goes forward.
-            if not self._on or local.inside or not getattr(schedule, "_has_backward", False):
-                return original(schedule, *args, **kwargs)
-            local.inside = True
-            local.step = noted = _Step()
-            try:
-                with self._training.whole_step(), self._training.unheard():
-                    result = original(schedule, *args, **kwargs)
-            finally:
-                local.inside = False
-                local.step = None
-            try:
-                self._ended(schedule, noted)
-            except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._failed(error)
-            return result
-
-        return step
-
-    def _giving(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _update_losses(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if (step := self._local.step) is not None:
-                step.losses = list(getattr(schedule, "_internal_losses", ()))
+        # An evaluation only goes forward.
+        if not self._on or local.inside or not getattr(schedule, "_has_backward", False):
             return original(schedule, *args, **kwargs)
+        local.inside = True
+        local.step = noted = _Step()
+        try:
+            with self._training.whole_step(), self._training.unheard():
+                result = original(schedule, *args, **kwargs)
+        finally:
+            local.inside = False
+            local.step = None
+        self._ended(schedule, noted)
+        return result
 
-        return _update_losses
+    def _give(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
+        """Publish the losses of a step."""
+        if (step := self._local.step) is not None:
+            step.losses = list(getattr(schedule, "_internal_losses", ()))
+        return original(schedule, *args, **kwargs)
 
-    def _losing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _maybe_compute_loss(
-            schedule: Any, stage: Any, output: Any, targets: Any, microbatch: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            result = original(schedule, stage, output, targets, microbatch, *args, **kwargs)
-            if (step := self._local.step) is not None and stage.is_last:
-                step.extend(stage.stage_index, microbatch)
-            return result
+    def _lose(
+        self,
+        original: Any,
+        schedule: Any,
+        stage: Any,
+        output: Any,
+        target_mbs: Any,
+        mb_index: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Compute a loss, a part of the forward."""
+        result = original(schedule, stage, output, target_mbs, mb_index, *args, **kwargs)
+        if (step := self._local.step) is not None and stage.is_last:
+            step.extend(stage.stage_index, mb_index)
+        return result
 
-        return _maybe_compute_loss
+    def _forward(self, original: Any, stage: Any, fwd_chunk_id: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._computing("F", stage, fwd_chunk_id):
+            return original(stage, fwd_chunk_id, *args, **kwargs)
 
-    def _computing(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def compute(stage: Any, *args: Any, **kwargs: Any) -> Any:
-            if (step := self._local.step) is None:
-                return original(stage, *args, **kwargs)
-            began = time.perf_counter()
-            result = original(stage, *args, **kwargs)
-            whole = kind != "B" or kwargs.get("full_backward", all(args[_FULL : _FULL + 1]))
-            step.note(kind if whole else "I", stage.stage_index, args[0] if args and kind != "G" else 0, began)
-            return result
+    def _backward(
+        self,
+        original: Any,
+        stage: Any,
+        bwd_chunk_id: Any,
+        loss: Any = None,
+        full_backward: bool = True,  # noqa: FBT001, FBT002 — torch's signature
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        with self._computing("B" if full_backward else "I", stage, bwd_chunk_id):
+            return original(stage, bwd_chunk_id, loss, full_backward, *args, **kwargs)
 
-        return compute
+    def _backward_weight(self, original: Any, stage: Any, bwd_chunk_id: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._computing("W", stage, bwd_chunk_id):
+            return original(stage, bwd_chunk_id, *args, **kwargs)
 
-    def _labelling(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def operations(stage: Any, microbatch: int) -> Any:
-            found = original(stage, microbatch)
-            if self._local.step is not None:
-                for operation in found:
-                    with contextlib.suppress(AttributeError):
-                        setattr(operation, _LABEL, (kind, stage.stage_index, microbatch))
-            return found
+    def _reduce(self, original: Any, stage: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._computing("G", stage, 0):
+            return original(stage, *args, **kwargs)
 
+    @contextlib.contextmanager
+    def _computing(self, kind: str, stage: Any, microbatch: int) -> Iterator[None]:
+        """Note what ``stage`` computes in this context, if it ends well."""
+        step, began = self._local.step, time.perf_counter()
+        yield
+        if step is not None:
+            step.note(kind, stage.stage_index, microbatch, began)
+
+    def _forward_operations(self, kind: str, original: Any, stage: Any, fwd_chunk_id: int) -> Any:
+        return self._labelled(kind, stage, fwd_chunk_id, original(stage, fwd_chunk_id))
+
+    def _backward_operations(self, kind: str, original: Any, stage: Any, bwd_chunk_id: int) -> Any:
+        return self._labelled(kind, stage, bwd_chunk_id, original(stage, bwd_chunk_id))
+
+    def _labelled(self, kind: str, stage: Any, microbatch: int, operations: Any) -> Any:
+        """Say of sends or receives what they are for."""
+        if self._local.step is not None:
+            for operation in operations:
+                with contextlib.suppress(AttributeError):
+                    setattr(operation, _LABEL, (kind, stage.stage_index, microbatch))
         return operations
 
-    def _beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _batch_p2p(operations: Any, *args: Any, **kwargs: Any) -> Any:
-            if (step := self._local.step) is None or not operations:
-                return original(operations, *args, **kwargs)
-            labels = [label for one in operations if (label := getattr(one, _LABEL, None)) is not None]
-            began = time.perf_counter()
-            works = original(operations, *args, **kwargs)
-            sends = [label for label in labels if label[0] == "S"]
-            receives = [label for label in labels if label[0] == "R"]
-            if sends:
-                kind, stage, microbatch = sends[0]
-                step.note(kind, stage, microbatch, began)
-            if labels:
-                step.works[id(works)] = (receives or sends)[0]
-            return works
+    def _begin(self, original: Any, p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
+        """Begin sends and receives."""
+        if (step := self._local.step) is None or not p2p_ops:
+            return original(p2p_ops, *args, **kwargs)
+        labels = [label for one in p2p_ops if (label := getattr(one, _LABEL, None)) is not None]
+        began = time.perf_counter()
+        works = original(p2p_ops, *args, **kwargs)
+        sends = [label for label in labels if label[0] == "S"]
+        receives = [label for label in labels if label[0] == "R"]
+        if sends:
+            kind, stage, microbatch = sends[0]
+            step.note(kind, stage, microbatch, began)
+        if labels:
+            step.works[id(works)] = (receives or sends)[0]
+        return works
 
-        return _batch_p2p
-
-    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _wait_batch_p2p(works: Any, *args: Any, **kwargs: Any) -> Any:
-            step = self._local.step
-            label = step.works.pop(id(works), None) if step is not None and works else None
-            if step is None or label is None:
-                return original(works, *args, **kwargs)
-            began = time.perf_counter()
-            result = original(works, *args, **kwargs)
-            if label[0] == "R" or time.perf_counter() - began > SHORTEST:
-                step.note(*label, began)
-            return result
-
-        return _wait_batch_p2p
+    def _wait(self, original: Any, work: Any) -> Any:
+        """Wait for sends and receives."""
+        step = self._local.step
+        label = step.works.pop(id(work), None) if step is not None and work else None
+        if step is None or label is None:
+            return original(work)
+        began = time.perf_counter()
+        result = original(work)
+        if label[0] == "R" or time.perf_counter() - began > SHORTEST:
+            step.note(*label, began)
+        return result
 
     # ---- reports ------------------------------------------------------------------------------------------------
 
@@ -365,7 +398,7 @@ def _computations(actions: Iterable[Any]) -> Iterable[tuple[str, int, int]]:
     for action in actions:
         if action is None:
             continue
-        if action.sub_actions:
-            yield from _computations(action.sub_actions)
-        elif action.computation_type.value in "FBIW":
-            yield action.computation_type.value, action.stage_index, action.microbatch_index
+        if parts := getattr(action, "sub_actions", None):  # PyTorch before 2.9 has none
+            yield from _computations(parts)
+        elif kind := _COMPUTATIONS.get(action.computation_type.name):
+            yield kind, action.stage_index, action.microbatch_index

@@ -17,24 +17,24 @@ from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import when_imported
 from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 from . import contents, snapshots
-from .builds import hook_builds
+from .builds import BUILDS, hook_builds
 from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
-from .groups import TorchGroups
+from .groups import GROUPS, TorchGroups
 from .loaders import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
-from .remote_training import hook_autograd, hook_optimizer
-from .replicas import hook_fully_shard, hook_wrapper
-from .spawn import hook_spawn
-from .step_hook import StepHook
+from .remote_training import AUTOGRAD, OPTIMIZER, hook_autograd, hook_optimizer
+from .replicas import hook_wrappers
+from .spawn import SPAWN, hook_spawn
+from .step_hook import STEPS, StepHook
 from .values import number, on_host, read, spread_names
 from .waits import call_that_waits, call_that_waits_for_device
 
@@ -47,19 +47,18 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import RankSpec
 
 
-TESTED = "2.11 and 2.13"
+TESTED = "2.8 and 2.15"
 """The versions that the tests have run with."""
 
-
-ALONE = (
-    "a process group is torch's own, so init_process_group() works once, and ranks that wait in a collective are not "
-    "released when another one fails"
-)
 
 NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Parts of messages of errors that have no class of their own."""
 
-NO_REPLICAS = "the batch of all ranks is not shown"
+FILES = Patch(
+    "torch",
+    why="A torch that runs from its sources lies outside the folders of installed packages.",
+    lost="tracebacks show frames of torch as if they were yours",
+)
 
 
 class Torch(Framework):
@@ -92,31 +91,14 @@ class Torch(Framework):
         self._groups = TorchGroups(place, spec.generation, backend, spec.address)
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment()
-        for module, hook, otherwise in (
-            ("torch", _is_library, "tracebacks show frames of torch as if they were yours"),
-            ("torch", self._steps.install, "--check and snapshots between steps see no steps"),
-            ("torch.distributed", self._groups.hook, ALONE),
-            ("torch.distributed.autograd", hook_autograd, "losses of distributed autograd are not shown"),
-            (
-                "torch.distributed.optim.optimizer",
-                partial(hook_optimizer, self._metrics),
-                "steps of a DistributedOptimizer are not counted",
-            ),
-            (
-                "torch.multiprocessing.spawn",
-                partial(hook_spawn, values_of(variables)),
-                "processes that a rank spawns cannot form a process group of their own",
-            ),
-            ("torch.nn.parallel.distributed", partial(hook_wrapper, "DistributedDataParallel"), NO_REPLICAS),
-            (
-                "torch.distributed.fsdp.fully_sharded_data_parallel",
-                partial(hook_wrapper, "FullyShardedDataParallel"),
-                NO_REPLICAS,
-            ),
-            ("torch.distributed.fsdp._fully_shard._fsdp_param_group", hook_fully_shard, NO_REPLICAS),
-            ("torch.utils.cpp_extension", hook_builds, "a build of an extension may look like a hang"),
-        ):
-            when_imported(module, hook, otherwise=otherwise)
+        FILES.when_imported(_is_library)
+        STEPS.when_imported(self._steps.install)
+        GROUPS.when_imported(self._groups.hook)
+        AUTOGRAD.when_imported(hook_autograd)
+        OPTIMIZER.when_imported(partial(hook_optimizer, self._metrics))
+        SPAWN.when_imported(partial(hook_spawn, values_of(variables)))
+        hook_wrappers()
+        BUILDS.when_imported(hook_builds)
         LOADERS.when_imported(partial(hook_loaders, metrics.shield))
 
     def before_cell(self, generation: int, watch: Watching) -> None:

@@ -12,35 +12,43 @@ Under failure: torch gets its values, whatever happens to the points.
 
 from __future__ import annotations
 
-import functools
-import sys
 from typing import Any
+
+from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .call_sites import Call
 from .metrics import TorchMetrics, hearing, hidden, one_step
 
+AUTOGRAD = Patch(
+    "torch.distributed.autograd",
+    replaces=("backward",),
+    why="Distributed autograd computes gradients without torch's own backward(), where losses are heard.",
+    lost="losses of distributed autograd are not shown",
+)
+OPTIMIZER = Patch(
+    "torch.distributed.optim.optimizer",
+    replaces=("DistributedOptimizer.__init__", "DistributedOptimizer.step"),
+    why="A DistributedOptimizer makes its steps on other ranks, and calls none of torch's hooks on its own.",
+    lost="steps of a DistributedOptimizer are not counted",
+)
+
 
 def hook_autograd(module: Any) -> None:
     """Patch ``torch.distributed.autograd``, just imported."""
-    original = module.backward
+    hidden(AUTOGRAD.replace(module, "backward", _backward))
 
-    @functools.wraps(original)
-    def backward(context_id: int, roots: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        with hearing(roots, frame, divides=True, call=Call.ROOTS):
-            return original(context_id, roots, *args, **kwargs)
 
-    module.backward = hidden(backward)
+def _backward(original: Any, context_id: int, roots: Any, *args: Any, **kwargs: Any) -> Any:
+    with hearing(roots, caller(), divides=True, call=Call.ROOTS):
+        return original(context_id, roots, *args, **kwargs)
 
 
 def hook_optimizer(metrics: TorchMetrics, module: Any) -> None:
     """Patch ``torch.distributed.optim.optimizer``, just imported."""
-    metrics.follow(module.DistributedOptimizer)
-    original = module.DistributedOptimizer.step
+    metrics.follow(module.DistributedOptimizer, OPTIMIZER)
+    hidden(OPTIMIZER.replace(module.DistributedOptimizer, "step", _step))
 
-    @functools.wraps(original)
-    def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        with one_step(optimizer):
-            return original(optimizer, *args, **kwargs)
 
-    module.DistributedOptimizer.step = hidden(step)
+def _step(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    with one_step(optimizer):
+        return original(optimizer, *args, **kwargs)

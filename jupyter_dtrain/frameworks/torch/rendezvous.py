@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlparse
 from jupyter_dtrain.engine.reach import check_reach
 from jupyter_dtrain.engine.sockets import listeners
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, awaits_ranks
+from jupyter_dtrain.plugins.patches import raises_on_purpose
 
 OUTSIDE_PATIENCE = 30.0
 """Seconds after which a listener outside the world counts as the group's rank 0."""
@@ -49,6 +50,7 @@ class Meeting(NamedTuple):
     rank: int
 
 
+@raises_on_purpose
 @awaits_ranks
 def reach(call: str, dist: Any, address: tuple[str, int], timeout: timedelta, is_released: Callable[[], bool]) -> Any:
     """A connection to the world's store at ``address``, whose process may only just be starting.
@@ -96,6 +98,7 @@ def meeting_at(url: str) -> Meeting | None:
         return None
 
 
+@raises_on_purpose
 def meet(dist: Any, world: Any, meeting: Meeting, timeout: timedelta, is_released: Callable[[], bool]) -> Any:
     """The store of ``meeting``, which its rank 0 serves. ``world``: a store that the ranks of the world share.
 

@@ -15,36 +15,53 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jupyter_dtrain.plugins.patches import Patch
+
+_WHY = "Which ranks average the gradients of a model is known where the model is wrapped, and nowhere else."
+_LOST = "the batch of all ranks is not shown"
+DDP = Patch(
+    "torch.nn.parallel.distributed",
+    replaces=("DistributedDataParallel.__init__",),
+    why=_WHY,
+    lost=_LOST,
+)
+FSDP = Patch(
+    "torch.distributed.fsdp.fully_sharded_data_parallel",
+    replaces=("FullyShardedDataParallel.__init__",),
+    why=_WHY,
+    lost=_LOST,
+)
+FULLY_SHARD = Patch(
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    replaces=("FSDPParamGroup.__init__",),
+    reads=("_root_mesh",),
+    why=_WHY,
+    lost=_LOST,
+)
+
 _modules: weakref.WeakKeyDictionary[Any, Callable[[Any], list[int] | None]] = weakref.WeakKeyDictionary()
 """How to find the ranks of a wrapped module, which a recovery may have given another group."""
 _optimizers: weakref.WeakKeyDictionary[Any, Callable[[], list[int] | None]] = weakref.WeakKeyDictionary()
 
 
-def hook_wrapper(name: str, module: Any) -> None:
-    """Notice each module that the class ``name`` of ``module`` wraps; it has a ``process_group``."""
-    kind = getattr(module, name)
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-        original(self, *args, **kwargs)
-        _modules[self] = _of_group
-
-    kind.__init__ = __init__
+def hook_wrappers() -> None:
+    """Notice each module that DistributedDataParallel or one of the FSDPs wraps, once they are imported."""
+    DDP.when_imported(lambda module: DDP.replace(module.DistributedDataParallel, "__init__", _wrap))
+    FSDP.when_imported(lambda module: FSDP.replace(module.FullyShardedDataParallel, "__init__", _wrap))
+    FULLY_SHARD.when_imported(lambda module: FULLY_SHARD.replace(module.FSDPParamGroup, "__init__", _shard))
 
 
-def hook_fully_shard(module: Any) -> None:
-    """Notice each module that ``fully_shard`` shards."""
-    kind = module.FSDPParamGroup
-    original = kind.__init__
+def _wrap(original: Any, wrapper: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a wrapper that has a ``process_group``."""
+    original(wrapper, *args, **kwargs)
+    _modules[wrapper] = _of_group
 
-    @functools.wraps(original)
-    def __init__(self: Any, params: Any, modules: Any, mesh_info: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, params, modules, mesh_info, *args, **kwargs)
-        for one in modules:
-            _modules[one] = functools.partial(_of_mesh, mesh_info.mesh)
 
-    kind.__init__ = __init__
+def _shard(original: Any, group: Any, params: Any, modules: Any, mesh_info: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a group of parameters of ``fully_shard``."""
+    original(group, params, modules, mesh_info, *args, **kwargs)
+    for one in modules:
+        _modules[one] = functools.partial(_of_mesh, mesh_info.mesh)
 
 
 def averages(optimizer: Any, group: Any) -> None:

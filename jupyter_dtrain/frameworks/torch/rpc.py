@@ -25,8 +25,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
-import inspect
 import os
 import sys
 import threading
@@ -41,10 +39,10 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.engine.framework import Framework, value_of
-from jupyter_dtrain.engine.imports import require, when_imported
 from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.engine.sources import called_in
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose, require
 
 from .rendezvous import reach
 from .waits import OURS, outermost_of
@@ -67,15 +65,47 @@ NO_TABLE = (
 )
 _ENDED = "ended"
 """The key by which a worker says that it has ended its agent without the others."""
-_PRIVATE = (
-    *("_is_current_rpc_agent_set", "_get_current_rpc_agent", "_reset_current_rpc_agent", "_set_and_start_rpc_agent"),
-    *("_all_gather_sequence_id", "_all_gather_sequence_id_to_states", "AllGatherStates", "_cleanup_python_rpc_handler"),
-    *("_delete_all_user_and_unforked_owner_rrefs", "_destroy_rref_context", "_ignore_rref_leak", "_finalize_shutdown"),
-)
-"""The private names of ``torch.distributed.rpc.api`` that this module uses."""
-ALONE = (
+_ALONE = (
     "torch.distributed.rpc is torch's own, so init_rpc() works once, at an address that a rank must serve, and ranks "
     "that wait in rpc are not released"
+)
+AGENT = Patch(
+    "torch.distributed.rpc.api",
+    calls=(
+        "_is_current_rpc_agent_set()",
+        "_get_current_rpc_agent()",
+        "_reset_current_rpc_agent()",
+        "_set_and_start_rpc_agent",
+        "_all_gather_sequence_id",
+        "_all_gather_sequence_id_to_states",
+        "AllGatherStates()",
+        "_cleanup_python_rpc_handler()",
+        "_delete_all_user_and_unforked_owner_rrefs",
+        "_destroy_rref_context",
+        "_ignore_rref_leak",
+        "_finalize_shutdown()",
+    ),
+    reads=("_C",),
+    why="Nothing but the end of its agent frees a rank that waits in rpc, and torch ends agents on all ranks together.",
+    lost=_ALONE,
+)
+RPC = Patch(
+    "torch.distributed.rpc",
+    replaces=(
+        "init_rpc",
+        "remote",
+        "shutdown",
+        "api.remote",
+        "api.shutdown",
+        "api._set_and_start_rpc_agent",
+        "api._finalize_shutdown",
+        "api._delete_all_user_and_unforked_owner_rrefs",
+        "api._all_gather_sequence_id_to_states.default_factory",
+    ),
+    reads=("_init_counter",),
+    why="torch sets up rpc once in a process, and waits for the other ranks in native code that no interrupt ends.",
+    lost=_ALONE,
+    upstream="https://github.com/pytorch/pytorch/issues/46491",
 )
 _WAITING = (f"distributed{os.sep}rpc{os.sep}", f"futures{os.sep}")
 """The parts of torch that wait for an answer."""
@@ -114,7 +144,10 @@ class TorchRpc(Framework):
         self._arriving = self._leaving = self._released = self._ended = False
         self._api: Any = None
         """torch's module, once it is patched."""
-        when_imported("torch.distributed.rpc", self._hook, otherwise=ALONE)
+        self._found_api: Any = None
+        """The same, before."""
+        AGENT.when_imported(self._found)
+        RPC.when_imported(self._hook)
 
     def before_cell(self, generation: int) -> None:
         """Set-ups of a new generation are counted from 0 on every rank."""
@@ -143,7 +176,7 @@ class TorchRpc(Framework):
         waiting = tuple(root + part for part in _WAITING)
         inner: FrameType | None = frame
         while inner is not None and not inner.f_code.co_filename.startswith(waiting):
-            if not inner.f_code.co_filename.startswith((root, OURS)):
+            if not inner.f_code.co_filename.startswith((root, *OURS)):
                 return ""
             inner = inner.f_back
         return outermost_of(frame, root)
@@ -178,72 +211,77 @@ class TorchRpc(Framework):
 
     # Setting up.
 
+    def _found(self, api: Any) -> None:
+        """Keep torch's module, which has what is needed. A torch without rpc has none, and its own error says so."""
+        self._found_api = api
+
     def _hook(self, module: Any) -> None:
-        api: Any = sys.modules.get("torch.distributed.rpc.api")
+        api: Any = self._found_api
         dist: Any = sys.modules["torch.distributed"]
-        if api is None or not module.is_available():
-            return  # a torch without rpc: its own error says so when it is used
-        require(module, "init_rpc", "_init_counter", "backend_registry")
-        require(api, *_PRIVATE)
+        if api is None:
+            return
+        require(module, "_init_counter", "backend_registry.construct_rpc_backend_options(backend)")
         self._api = api
         dist.register_rendezvous_handler(SCHEME, self._rendezvous(dist))
-        module.init_rpc = self._init(module, api, module.init_rpc)
-        api.shutdown = module.shutdown = self._shutdown(api, api.shutdown)
-        api.remote = module.remote = self._remote(api.remote)
-        start = api._set_and_start_rpc_agent  # noqa: SLF001 — torch has no public way
+        RPC.replace(module, "init_rpc", self._init)
+        RPC.put(module, "shutdown", RPC.replace(api, "shutdown", self._shutdown))
+        RPC.put(module, "remote", RPC.replace(api, "remote", self._remote))
+        RPC.replace(api, "_set_and_start_rpc_agent", self._start)
+        RPC.replace(api, "_finalize_shutdown", self._finish)
+        RPC.replace(api, "_delete_all_user_and_unforked_owner_rrefs", self._in_python)
+        states = api._all_gather_sequence_id_to_states  # noqa: SLF001 — torch has no public way
+        RPC.put(states, "default_factory", RPC.guard(self._state, api.AllGatherStates))
 
-        def set_and_start(agent: Any) -> None:
-            start(agent)
-            self._agents += 1
-
-        api._set_and_start_rpc_agent = set_and_start  # noqa: SLF001
-        api._finalize_shutdown = functools.partial(self._finalize, api)  # noqa: SLF001
-        delete = "_delete_all_user_and_unforked_owner_rrefs"
-        setattr(api, delete, self._in_python(getattr(api, delete)))
-        api._all_gather_sequence_id_to_states.default_factory = self._states(api.AllGatherStates)  # noqa: SLF001
-
-    def _init(self, module: Any, api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def init_rpc(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            worker = given["name"], given.get("world_size")
-            if api._is_current_rpc_agent_set():  # noqa: SLF001
-                if not self._ended and self._agent_generation == self._generation:
-                    if worker == self._worker:
-                        return None
-                    raise RuntimeError(
+    def _init(
+        self,
+        original: Any,
+        name: Any,
+        backend: Any = None,
+        rank: int = -1,
+        world_size: int | None = None,
+        rpc_backend_options: Any = None,
+    ) -> Any:
+        api = self._api
+        module: Any = sys.modules["torch.distributed.rpc"]
+        worker = name, world_size
+        if api._is_current_rpc_agent_set():  # noqa: SLF001
+            if not self._ended and self._agent_generation == self._generation:
+                if worker == self._worker:
+                    return None
+                raise meant(
+                    RuntimeError(
                         f"RPC is already up, with this rank as {api.get_worker_info().name!r}. Call "
                         f"torch.distributed.rpc.shutdown() on all ranks before you set it up again."
                     )
-                self._clear()
-            size = given.get("world_size")
-            if size:
-                given["rpc_backend_options"] = _options(module, given)
-            self._meeting = given.get("rank", -1), size or 0
-            self._set_up = self._name(given.get("rpc_backend_options"), size)
-            # Equal on all ranks, even where an earlier set-up or end failed on some of them.
-            module._init_counter = 0  # noqa: SLF001
-            api._all_gather_sequence_id.clear()  # noqa: SLF001
-            api._all_gather_sequence_id_to_states.clear()  # noqa: SLF001
-            self._half_made, self._before = True, epolls()
-            try:
-                with warnings.catch_warnings(), _meeting_here(given.get("rpc_backend_options"), bool(size)):
-                    # The warning is about torch's own call.
-                    warnings.filterwarnings("ignore", "You are using a Backend")
-                    result = original(**given)
-            except BaseException:
-                self._clear()
-                self._tell_ended()
-                raise
-            finally:
-                self._before = None
-            self._half_made = False
-            self._worker, self._agent_generation = worker, self._generation
-            return result
+                )
+            self._clear()
+        options = _options(module, backend, rpc_backend_options) if world_size else rpc_backend_options
+        self._meeting = rank, world_size or 0
+        self._set_up = self._name(options, world_size)
+        # Equal on all ranks, even where an earlier set-up or end failed on some of them.
+        module._init_counter = 0  # noqa: SLF001
+        api._all_gather_sequence_id.clear()  # noqa: SLF001
+        api._all_gather_sequence_id_to_states.clear()  # noqa: SLF001
+        self._half_made, self._before = True, epolls()
+        try:
+            with warnings.catch_warnings(), _meeting_here(options, bool(world_size)):
+                # The warning is about torch's own call.
+                warnings.filterwarnings("ignore", "You are using a Backend")
+                result = original(name, backend, rank, world_size, options)
+        except BaseException:
+            self._clear()
+            self._tell_ended()
+            raise
+        finally:
+            self._before = None
+        self._half_made = False
+        self._worker, self._agent_generation = worker, self._generation
+        return result
 
-        return init_rpc
+    def _start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        self._agents += 1
+        return result
 
     def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
         def meet(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:  # noqa: ARG001
@@ -292,79 +330,68 @@ class TorchRpc(Framework):
         with contextlib.suppress(RuntimeError):  # they find out when they ask
             self._store(sys.modules["torch.distributed"], STORE_PATIENCE).set(_ENDED, "1")
 
-    def _states(self, kind: type[Any]) -> Callable[[], Any]:
-        """A factory of the states by which torch waits for other ranks: here in Python, and until a release."""
+    def _state(self, original: Any) -> Any:
+        """A state by which torch waits for other ranks: here in Python, and until a release."""
 
         class Signal(threading.Event):
             def wait(signal, timeout: float | None = None) -> bool:  # noqa: N805 — ``self`` is the framework's
                 deadline = None if timeout is None else time.monotonic() + timeout
                 while not signal.is_set() and (deadline is None or time.monotonic() < deadline):
                     if self._released:
-                        raise ConnectionAbortedError(NOT_ALL)
+                        raise meant(ConnectionAbortedError(NOT_ALL))
                     time.sleep(ARRIVAL_POLL)
                 return signal.is_set()
 
-        def make() -> Any:
-            states = kind()
-            states.proceed_signal = Signal()
-            return states
+        states = original()
+        states.proceed_signal = Signal()
+        return states
 
-        return make
-
-    def _in_python(self, original: Callable[[], Any]) -> Callable[[], Any]:
+    def _in_python(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the wait for ranks that hold RRefs (native code, up to 100 s) in a thread, so that it can be interrupted.
 
         Where a rank has had an agent before, no RRef can be confirmed any more, and all ranks skip the wait.
         """
+        if self._waits_for_none:
+            return None
+        ended: Future[Any] = Future()
 
-        @functools.wraps(original)
-        def call() -> Any:
-            if self._waits_for_none:
-                return None
-            ended: Future[Any] = Future()
-
-            def run() -> None:
-                try:
-                    ended.set_result(original())
-                except Exception as error:  # noqa: BLE001 — raised again by the waiting thread
-                    ended.set_exception(error)
-
-            threading.Thread(target=run, name="dtrain-rpc", daemon=True).start()
-            while not ended.done():
-                if self._released:
-                    raise ConnectionAbortedError(NOT_ALL)
-                time.sleep(ARRIVAL_POLL / 4)
-            return ended.result()
-
-        return call
-
-    def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def remote(*args: Any, **kwargs: Any) -> Any:
-            if self._agents > 1:
-                raise RuntimeError(NO_TABLE)
-            return original(*args, **kwargs)
-
-        return remote
-
-    def _shutdown(self, api: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def shutdown(*args: Any, **kwargs: Any) -> Any:
-            if self._ended and not self._released:
-                self._clear()
-                return None
-            self._leaving = True
+        def run() -> None:
             try:
-                return original(*args, **kwargs)
-            except BaseException:
-                self._half_ended = True
-                self._tell_ended()
-                raise
-            finally:
-                self._leaving = False
-                self._ended = self._ended and api._is_current_rpc_agent_set()  # noqa: SLF001
+                ended.set_result(original(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 — raised again by the waiting thread
+                ended.set_exception(error)
 
-        return shutdown
+        threading.Thread(target=run, name="dtrain-rpc", daemon=True).start()
+        while not ended.done():
+            if self._released:
+                raise meant(ConnectionAbortedError(NOT_ALL))
+            time.sleep(ARRIVAL_POLL / 4)
+        return ended.result()
+
+    def _remote(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._agents > 1:
+            raise meant(RuntimeError(NO_TABLE))
+        return original(*args, **kwargs)
+
+    def _shutdown(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._ended and not self._released:
+            self._clear()
+            return None
+        self._leaving = True
+        try:
+            return original(*args, **kwargs)
+        except BaseException:
+            self._half_ended = True
+            self._tell_ended()
+            raise
+        finally:
+            self._leaving = False
+            self._ended = self._ended and self._api._is_current_rpc_agent_set()  # noqa: SLF001
+
+    @raises_on_purpose
+    def _finish(self, _original: Any) -> None:
+        """In the place of torch's own end; its errors are torch's."""
+        self._finalize(self._api)
 
     def _end(self, api: Any) -> threading.Thread:
         """End the agent, in a thread that waits for its running functions. Only once: two at a time would crash."""
@@ -403,13 +430,11 @@ class TorchRpc(Framework):
             self._finalize(api, alone=True)
 
 
-def _options(module: Any, given: dict[str, Any]) -> Any:
+def _options(module: Any, backend: Any, given: Any) -> Any:
     """The options of a set-up, or torch's own defaults."""
-    found = given.get("rpc_backend_options")
-    if found is not None:
-        return found
-    backend = given.get("backend") or module.BackendType.TENSORPIPE
-    return module.backend_registry.construct_rpc_backend_options(backend)
+    if given is not None:
+        return given
+    return module.backend_registry.construct_rpc_backend_options(backend or module.BackendType.TENSORPIPE)
 
 
 @contextlib.contextmanager

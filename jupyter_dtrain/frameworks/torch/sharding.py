@@ -14,6 +14,14 @@ from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.sharding import Share
+from jupyter_dtrain.plugins.patches import Patch
+
+COPIES = Patch(
+    "torch.utils.data.dataloader",
+    reads=("_iterator",),
+    why="A copy of a DataLoader with persistent workers would go on with those of the first, which read other data.",
+    lost="shard() of a DataLoader with persistent workers may give data that belong to other ranks",
+)
 
 
 def shard(data: Any, share: Share) -> Any:

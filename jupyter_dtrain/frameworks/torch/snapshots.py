@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.plugins.patches import Patch
 
 from .contents import TensorPart, broadcast_buffers, local_part, plain
 from .digests import digest
@@ -45,6 +46,23 @@ _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 LAYOUT: Final = "layout.json"
 OWN: Final = "rank-{}/{}"
 """The name under which a rank saves a value of its own."""
+
+KEYS = Patch(
+    "torch.distributed.checkpoint._nested_dict",
+    calls=(
+        "flatten_state_dict(state_dict)",
+        "unflatten_state_dict(state_dict, mapping)",
+        "set_element(root_dict, path, value)",
+    ),
+    why="Ranks compare and rename the values of a state by the keys under which torch saves them.",
+    lost="models and optimizers are neither saved in snapshots nor loaded from them",
+)
+FILES = Patch(
+    "torch.distributed.checkpoint.filesystem",
+    reads=("fs",),
+    why="torch's writer keeps all ranks waiting for the disk, and takes no other file system.",
+    lost="models and optimizers are not saved in snapshots",
+)
 
 
 class Layout(msgspec.Struct, frozen=True):

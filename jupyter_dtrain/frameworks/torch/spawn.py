@@ -9,42 +9,59 @@ DataLoader workers, and processes started in other ways, keep the rank's environ
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
+
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
+
+SPAWN = Patch(
+    "torch.multiprocessing.spawn",
+    replaces=("start_processes", "torch.multiprocessing.start_processes"),
+    why="Processes that a rank spawns inherit its place in the world, and each expects another one to keep the store.",
+    lost="processes that a rank spawns cannot form a process group of their own",
+)
 
 
 def hook_spawn(variables: Mapping[str, str], module: ModuleType) -> None:
     """Patch ``torch.multiprocessing.spawn``, just imported. ``variables``: the environment that the rank was given."""
-    start: Callable[..., Any] = module.start_processes
-    replacement = _without(variables, start)
-    for holder in (module, sys.modules.get("torch.multiprocessing")):
-        if holder is not None and vars(holder).get("start_processes") is start:
-            vars(holder)["start_processes"] = replacement
+    start = vars(module)["start_processes"]
+    ours = SPAWN.replace(module, "start_processes", partial(_start, variables))
+    holder = sys.modules.get("torch.multiprocessing")
+    if holder is not None and vars(holder).get("start_processes") is start:
+        SPAWN.put(holder, "start_processes", ours)
 
 
-def _without(variables: Mapping[str, str], start: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(start)
+def _start(
+    variables: Mapping[str, str],
+    original: Any,
+    fn: Any,
+    args: Any = (),
+    nprocs: int = 1,
+    join: bool = True,  # noqa: FBT001, FBT002 — torch's signature
+    *others: Any,
+    **options: Any,
+) -> Any:
+    elsewhere = os.environ.get("MASTER_PORT") != variables["MASTER_PORT"]
+    kept: dict[str, str] = {}
+    try:
+        for name in variables:
+            if name in os.environ and (name.startswith("TORCHELASTIC") or not elsewhere):
+                kept[name] = os.environ.pop(name)
+        context = original(fn, args, nprocs, False, *others, **options)
+    finally:
+        os.environ.update(kept)
+    if not join:
+        return context
+    _join(context)
+    return None
 
-    @functools.wraps(start)
-    def start_processes(*args: Any, **options: Any) -> Any:
-        call = signature.bind(*args, **options)
-        join = call.arguments.pop("join", True)
-        elsewhere = os.environ.get("MASTER_PORT") != variables["MASTER_PORT"]
-        kept: dict[str, str] = {}
-        try:
-            for name in variables:
-                if name in os.environ and (name.startswith("TORCHELASTIC") or not elsewhere):
-                    kept[name] = os.environ.pop(name)
-            context = start(*call.args, **{**call.kwargs, "join": False})
-        finally:
-            os.environ.update(kept)
-        while join and not context.join():
-            pass
-        return None if join else context
 
-    return start_processes
+@raises_on_purpose
+def _join(context: Any) -> None:
+    """Wait for the processes; their errors are the user's."""
+    while not context.join():
+        pass

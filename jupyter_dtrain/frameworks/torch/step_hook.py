@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_dtrain.engine.imports import require
+from jupyter_dtrain.plugins.patches import Patch
 
+from .metrics import hidden
 from .values import is_captured
+
+STEPS = Patch(
+    "torch.optim.optimizer",
+    calls=("register_optimizer_step_post_hook",),
+    why="What belongs between two steps runs after a step, where torch.compile must not trace it.",
+    lost="--check and snapshots between steps see no steps",
+)
 
 
 class StepHook:
@@ -22,25 +29,19 @@ class StepHook:
         self._thread = 0
         self._count = 0
 
-    def install(self, _torch: Any) -> None:
-        """Hook the steps of all optimizers, once torch is imported."""
-        module: Any = sys.modules["torch.optim.optimizer"]
-        require(module, "register_optimizer_step_post_hook")
-        module.register_optimizer_step_post_hook(self._after_step())
+    def install(self, module: Any) -> None:
+        """Hook the steps of all optimizers, once ``torch.optim.optimizer`` is imported."""
+        module.register_optimizer_step_post_hook(hidden(STEPS.callback(self._after_step)))
 
     def follow(self, call: Callable[[int], object] | None) -> None:
         """Call ``call`` after each step of the optimizer that steps first from now on; None ends that."""
         self._call, self._first, self._count = call, None, 0
 
-    def _after_step(self) -> Callable[..., None]:
-        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            if (call := self._call) is None or is_captured():
-                return
-            if self._first is None:
-                self._first, self._thread = weakref.ref(optimizer), threading.get_ident()
-            if self._first() is optimizer and threading.get_ident() == self._thread:
-                self._count += 1
-                call(self._count)
-
-        vars(after_step)["_torchdynamo_disable"] = True
-        return after_step
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 — torch's signature
+        if (call := self._call) is None or is_captured():
+            return
+        if self._first is None:
+            self._first, self._thread = weakref.ref(optimizer), threading.get_ident()
+        if self._first() is optimizer and threading.get_ident() == self._thread:
+            self._count += 1
+            call(self._count)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.plugins.patches import Patch
 
 from .device_copies import copied
 
@@ -27,6 +28,37 @@ NO_DATA = frozenset({"FakeTensor", "FunctionalTensor"})
 """Types of tensors that have none."""
 MAX_LOOK = 16
 """How many items of each list in a batch to look at."""
+
+MODES = Patch(
+    "torch",
+    calls=(
+        "_C._len_torch_function_stack",
+        "_C._len_torch_dispatch_stack",
+        "overrides._pop_mode()",
+        "overrides._push_mode(mode)",
+        "utils._python_dispatch._disable_current_modes()",
+    ),
+    why="A mode that user code has entered, such as a default device, would see what is computed to read its tensors.",
+    lost="no values of tensors are read: neither losses nor those that ranks compare",
+)
+NORMS = Patch(
+    "torch",
+    calls=("_foreach_norm",),
+    why="The norm of all gradients costs little where one call computes that of each, as torch's own clipping does.",
+    lost="--grad-norm shows no norms",
+)
+TREES = Patch(
+    "torch.utils._pytree",
+    calls=("tree_map(func, tree)",),
+    why="A result of a cell may hold tensors in lists, tuples and dictionaries of any class that torch knows.",
+    lost="results that hold tensors are not copied to the host",
+)
+DIVISORS = Patch(
+    "torch",
+    reads=("_saved_other",),
+    why="Only the graph of a loss knows the number by which user code has divided it, for an accumulation.",
+    lost="the losses of an accumulation are shown as the cell divides them",
+)
 
 
 class Later(NamedTuple):

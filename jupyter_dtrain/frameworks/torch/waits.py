@@ -18,12 +18,19 @@ from typing import Any
 from jupyter_dtrain.engine.framework import locals_of, value_of
 from jupyter_dtrain.engine.sources import calls_on_line
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.plugins.patches import Patch
 
 _WRAPPERS = {"wrapper", "inner", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}
 """Functions whose names do not describe the call."""
 _CALLS_MODULE = "_call_impl"
 """The caller of a module's ``forward``, and of its hooks, in which FSDP2 gathers the parameters."""
+FRAMES = Patch(
+    "torch.nn.modules.module",
+    calls=(f"Module.{_CALLS_MODULE}",),
+    why="A rank that waits for others looks like one that computes; only the functions on its stack tell them apart.",
+    lost="a rank that waits in the call of a module may be shown as waiting in a private function of torch",
+)
 _DISPATCHER = f"{os.sep}distributed{os.sep}tensor{os.sep}_dispatch.py"
 """The file that native code calls for an operation on DTensors."""
 _TREES = f"{os.sep}optree{os.sep}"
@@ -34,8 +41,8 @@ _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd",
 """The parts of torch whose functions wait for other ranks."""
 carrying_on: set[CodeType] = set()
 """Functions in which a library waits for other ranks, and goes on by itself when one dies."""
-OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""The folder of all frameworks: some of our own functions wait for ranks in Python."""
+OURS = tuple(f"{Path(__file__).parents[2] / part}{os.sep}" for part in ("frameworks", "plugins"))
+"""The folders of all frameworks and of the guard around what they replace: both stand between torch and its caller."""
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None, *, on_device: bool) -> str:
@@ -104,7 +111,7 @@ def outermost_of(frame: FrameType | None, root: str) -> str:
                 private = name
             elif name:
                 public = name
-        elif not file.startswith((root, OURS)) and _TREES not in file:
+        elif not file.startswith((root, *OURS)) and _TREES not in file:
             break
         frame = frame.f_back
     return public or private

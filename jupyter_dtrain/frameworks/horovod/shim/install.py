@@ -16,10 +16,18 @@ from importlib.util import module_from_spec
 from types import ModuleType
 
 from jupyter_dtrain.core.facts import installed_version
+from jupyter_dtrain.plugins.patches import Patch
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"
 """The stand-in's ``__version__``, which is no version of Horovod."""
 LACKING = "without process sets, elastic training, Adasum, join and the timeline"
+STAND_IN = Patch(
+    "torch.distributed",
+    reads=("_compute_bucket_assignment_by_size", "_foreach_copy_"),
+    why="The stand-in's optimizer sends gradients in buckets, as DistributedDataParallel does.",
+    lost="the stand-in's DistributedOptimizer cannot step",
+)
+"""Declared here, because :mod:`.calls` and :mod:`.collectives` need torch for their import."""
 NOTICE = f"horovod.torch is not Horovod here: jupyter-dtrain's stand-in over torch.distributed, {LACKING}."
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from jupyter_dtrain.engine.callers import is_own
-from jupyter_dtrain.engine.imports import require
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 if TYPE_CHECKING:
     import socket
@@ -29,11 +29,19 @@ ACCEPTING: Final = 5.0
 POLL: Final = 0.002
 
 
+TRANSPORT = Patch(
+    "torchft.checkpointing.http_transport",
+    replaces=("_IPv6HTTPServer", "HTTPTransport.address", "HTTPTransport._load_from_address"),
+    calls=("_streaming_load(f)",),
+    reads=("_server",),
+    why="torchft gives a replica's state to everybody who asks, on all interfaces, and unpickles what anybody sends.",
+    lost="the server for new replicas listens on all interfaces",
+)
+
+
 def hook_transport(module: ModuleType, own: str) -> None:
     """Patch ``torchft.checkpointing.http_transport``; ``own``: the address by which other ranks reach this one."""
-    require(module, "_IPv6HTTPServer", "HTTPTransport", "_streaming_load")
-    base, kind = vars(module)["_IPv6HTTPServer"], module.HTTPTransport
-    require(kind, "address", "_load_from_address")
+    base, kind = vars(module)["_IPv6HTTPServer"], vars(module)["HTTPTransport"]
     local = own.startswith("127.")
 
     class Server(base):  # type: ignore[misc, valid-type]  # torchft's, found when this runs
@@ -45,10 +53,11 @@ def hook_transport(module: ModuleType, own: str) -> None:
         def verify_request(self, request: Any, client_address: Any) -> bool:
             return super().verify_request(request, client_address) and (not local or is_own(request))
 
-    def address(self: Any) -> str:
-        return f"http://{own}:{self._server.socket.getsockname()[1]}/checkpoint/"
+    def address(_original: Any, transport: Any) -> str:
+        return f"http://{own}:{transport._server.socket.getsockname()[1]}/checkpoint/"  # noqa: SLF001
 
-    def load(_: type, address: str, timeout: timedelta) -> Any:
+    @raises_on_purpose
+    def load(_original: Any, _: type, address: str, timeout: timedelta) -> Any:
         place = urlsplit(address)
         connection = HTTPConnection(place.hostname or "", place.port, timeout=timeout.total_seconds())
         try:
@@ -65,10 +74,10 @@ def hook_transport(module: ModuleType, own: str) -> None:
     # torchft loads the state into memory that nobody else has.
     message = "The given buffer is not writable"
     warnings.filterwarnings("ignore", message=message, module=r"torch\.distributed\._serialization")
-    vars(module)["_IPv6HTTPServer"] = Server
-    kind.address = address
+    TRANSPORT.put(module, "_IPv6HTTPServer", Server)
+    TRANSPORT.replace(kind, "address", address)
     if local:
-        kind._load_from_address = classmethod(load)  # noqa: SLF001 — the only place where a state is read
+        TRANSPORT.replace(kind, "_load_from_address", load)
 
 
 def check_own(connection: socket.socket, address: str) -> None:

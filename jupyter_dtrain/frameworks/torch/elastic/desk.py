@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.structs import UNREADABLE, readable
+from jupyter_dtrain.plugins.patches import raises_on_purpose
 from jupyter_dtrain.wire.requests import Desk
 
 PATIENCE: Final = 60.0
@@ -38,6 +39,7 @@ class Directions(msgspec.Struct, frozen=True):
     """Why there is neither."""
 
 
+@raises_on_purpose
 def ask(desk: Desk, rank: int) -> Directions:
     """The directions for ``rank``. Raises :class:`RuntimeError` with the reason where there are none."""
     try:

@@ -21,82 +21,89 @@ Under failure: an error that the Manager does not know of is the user's, and is 
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.engine.imports import require
 from jupyter_dtrain.frameworks.torch.waits import carrying_on
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-GROUPS: Final = ("ProcessGroupGloo", "ProcessGroupNCCL")
-
 
 MEETING: Final = 3.0
 """Seconds in which all ranks of a quorum begin to make their process group: they have heard of it at the same time."""
 POLL: Final = 0.005
 
+GROUPS = Patch(
+    "torchft.process_group",
+    replaces=("ProcessGroupGloo._create_pg", "ProcessGroupNCCL._create_pg"),
+    why="Where a replica dies after it has asked for a step, the others make a group with it, and wait in native code.",
+    lost="two deaths at once may stop the others until the timeout of their process group",
+)
+ERRORS = Patch(
+    "torchft.manager",
+    replaces=("Manager.report_error",),
+    reads=("_pg",),
+    why="A replica that drops a step leaves another one waiting in gloo, which has not seen the death.",
+    lost="the others may wait until the timeout of their process group when a rank dies",
+)
+GRADIENTS = Patch(
+    "torchft.ddp",
+    replaces=("DistributedDataParallel._comm_hook",),
+    why="The communication hook expects a result of a collective that has failed, and raises on every living replica.",
+    lost="its DistributedDataParallel may fail on all ranks when one dies",
+    upstream="https://github.com/meta-pytorch/torchft/pull/294",
+)
+
 
 def hook_groups(module: ModuleType) -> None:
     """Patch ``torchft.process_group``, which user code has just imported."""
-    require(module, *GROUPS)
-    for name in GROUPS:
-        kind: Any = getattr(module, name)
-        require(kind, "_create_pg")
-        kind._create_pg = _meeting(kind._create_pg)  # noqa: SLF001 — the only place that knows store and rank
+    for kind in (vars(module)["ProcessGroupGloo"], vars(module)["ProcessGroupNCCL"]):
+        GROUPS.replace(kind, "_create_pg", create)
 
 
-def _meeting(original: Any) -> Any:
-    @functools.wraps(original)
-    def create(group: Any, store: Any, rank: int, world_size: int) -> Any:
-        store.set(f"here/{rank}", "1")
-        missing, deadline = list(range(world_size)), time.monotonic() + MEETING
-        while missing := [one for one in missing if not store.check([f"here/{one}"])]:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(missing)} of {world_size} replicas did not come to the new process group.")
-            time.sleep(POLL)
-        return original(group, store, rank, world_size)
-
-    return create
+def create(original: Any, group: Any, store: Any, rank: int, world_size: int) -> Any:
+    """Make a process group, once all replicas have come to its store: only this function knows store and rank."""
+    _meet(store, rank, world_size)
+    return original(group, store, rank, world_size)
 
 
-def hook_manager(module: ModuleType) -> None:
+@raises_on_purpose
+def _meet(store: Any, rank: int, world_size: int) -> None:
+    store.set(f"here/{rank}", "1")
+    missing, deadline = list(range(world_size)), time.monotonic() + MEETING
+    while missing := [one for one in missing if not store.check([f"here/{one}"])]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(missing)} of {world_size} replicas did not come to the new process group.")
+        time.sleep(POLL)
+
+
+def hook_manager(module: Any) -> None:
     """Patch ``torchft.manager``, which user code has just imported."""
-    require(module, "Manager")
-    kind: Any = module.Manager
-    require(kind, "report_error")
-    original = kind.report_error
-
-    @functools.wraps(original)
-    def report_error(manager: Any, error: Exception) -> None:
-        original(manager, error)
-        # The next step makes the group anew. NCCL's ends by itself.
-        group = getattr(manager, "_pg", None)
-        if isinstance(group, sys.modules["torchft.process_group"].ProcessGroupGloo):
-            group.abort(errored=False)
-
-    kind.report_error = report_error
+    ERRORS.replace(module.Manager, "report_error", _report_error)
 
 
-def hook_ddp(module: ModuleType) -> None:
+def _report_error(original: Any, manager: Any, e: Exception) -> None:
+    original(manager, e)
+    # The next step makes the group anew. NCCL's ends by itself.
+    group = getattr(manager, "_pg", None)
+    if isinstance(group, sys.modules["torchft.process_group"].ProcessGroupGloo):
+        group.abort(errored=False)
+
+
+def hook_ddp(module: Any) -> None:
     """Patch ``torchft.ddp``, which user code has just imported."""
-    require(module, "DistributedDataParallel")
-    kind: Any = module.DistributedDataParallel
-    require(kind, "_comm_hook")
-    original = kind._comm_hook  # noqa: SLF001 — what is mended
+    GRADIENTS.replace(module.DistributedDataParallel, "_comm_hook", _comm_hook)
+    carrying_on.add(_comm_hook.__code__)
 
-    def comm_hook(state: Any, bucket: Any) -> Any:
-        try:
-            return original(state, bucket)
-        except (AssertionError, AttributeError):
-            if state.errored() is None:
-                raise
-        future = sys.modules["torch"].futures.Future()
-        future.set_result(bucket.buffer())
-        return future
 
-    carrying_on.add(comm_hook.__code__)
-    kind._comm_hook = staticmethod(functools.wraps(original)(comm_hook))  # noqa: SLF001
+def _comm_hook(original: Any, state: Any, bucket: Any) -> Any:
+    try:
+        return original(state, bucket)
+    except (AssertionError, AttributeError):
+        if state.errored() is None:
+            raise
+    future = sys.modules["torch"].futures.Future()
+    future.set_result(bucket.buffer())
+    return future

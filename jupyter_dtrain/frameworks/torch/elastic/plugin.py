@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from jupyter_dtrain.core.facts import Facts, facts_of_package
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.imports import when_imported
 from jupyter_dtrain.engine.interfaces import interface_to
 from jupyter_dtrain.wire.requests import ADDRESS
 
-from .checkpoints import hook_transport
-from .hooks import hook_ddp, hook_groups, hook_manager
-from .replicas import Replicas
+from .checkpoints import TRANSPORT, hook_transport
+from .hooks import ERRORS, GRADIENTS, GROUPS, hook_ddp, hook_groups, hook_manager
+from .replicas import MANAGERS, Replicas
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -51,31 +50,11 @@ class TorchFT(Framework):
         own = interface_to(spec.remote).address if spec.remote else ADDRESS
         self._replicas = Replicas(place, spec.desk_of(self.name), own or ADDRESS)
         atexit.register(self._replicas.end_cell)
-        when_imported(
-            "torchft.manager",
-            self._replicas.hook,
-            otherwise="a Manager needs all its arguments, and one that is idle keeps the other ranks waiting",
-        )
-        when_imported(
-            "torchft.manager",
-            hook_manager,
-            otherwise="the others may wait until the timeout of their process group when a rank dies",
-        )
-        when_imported(
-            "torchft.process_group",
-            hook_groups,
-            otherwise="two deaths at once may stop the others until the timeout of their process group",
-        )
-        when_imported(
-            "torchft.ddp",
-            hook_ddp,
-            otherwise="its DistributedDataParallel may fail on all ranks when one dies",
-        )
-        when_imported(
-            "torchft.checkpointing.http_transport",
-            partial(hook_transport, own=own or ADDRESS),
-            otherwise="the server for new replicas listens on all interfaces",
-        )
+        MANAGERS.when_imported(self._replicas.hook)
+        ERRORS.when_imported(hook_manager)
+        GROUPS.when_imported(hook_groups)
+        GRADIENTS.when_imported(hook_ddp)
+        TRANSPORT.when_imported(partial(hook_transport, own=own or ADDRESS))
 
     def before_cell(self) -> None:
         """Be there for the other replicas."""

@@ -17,23 +17,20 @@ makes a Manager of the same name again shuts the earlier one down first.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.engine.framework import NothingToJoin
-from jupyter_dtrain.engine.imports import require
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 from .desk import ask
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.requests import Desk
 
@@ -43,6 +40,15 @@ ANYWHERE: Final = "[::]:"
 RECORDER: Final = "Unable to reset NCCL flight recorder"
 """A warning at each change of the replicas, wherever NCCL is not in use."""
 
+MANAGERS = Patch(
+    "torchft.manager",
+    replaces=("Manager.__init__", "Manager.start_quorum", "ManagerServer"),
+    calls=("ManagerServer", "ManagerClient", "MANAGER_ADDR_KEY", "Manager.wait_quorum()", "Manager.shutdown"),
+    reads=("_checkpoint_transport", "_client", "_healing", "_manager", "_server", "_store"),
+    why="A Manager needs a lighthouse and a store that somebody starts, and the others wait for it between cells, too.",
+    lost="a Manager needs all its arguments, and one that is idle keeps the other ranks waiting",
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,12 +56,19 @@ class TrainingOver(NothingToJoin):
     """A new rank has found no training that it could join."""
 
 
+class _Server(NamedTuple):
+    """The server of a Manager."""
+
+    make: partial[Any]
+    """Makes it, and makes it again."""
+    connect_timeout: Any
+
+
 class _Known(NamedTuple):
     """One Manager."""
 
     manager: weakref.ref[Any]
-    server: dict[str, Any]
-    """The arguments of its server."""
+    server: _Server
 
 
 class Replicas:
@@ -68,8 +81,8 @@ class Replicas:
         self._own = own
         self._known: dict[str, _Known] = {}
         """By the name that its replica group has at the lighthouse, but for torchft's own addition."""
-        self._made: dict[str, Any] = {}
-        """The arguments of the server that was made last."""
+        self._made: _Server | None = None
+        """The server that was made last."""
         self._server: Any = None
         self._resting: set[str] = set()
         self._seeking = False
@@ -82,35 +95,28 @@ class Replicas:
         """The names of the Managers that there are."""
         return sorted(name for name, known in self._known.items() if known.manager() is not None)
 
-    def hook(self, module: ModuleType) -> None:
+    def hook(self, module: Any) -> None:
         """Patch ``torchft.manager``, which user code has just imported."""
-        require(module, "Manager", "ManagerServer", "ManagerClient", "MANAGER_ADDR_KEY")
         kind: Any = module.Manager
-        require(kind, "start_quorum", "shutdown")
-        self._module: Any = module
+        self._module = module
+        self._signature = inspect.signature(kind.__init__)
         self._server, self._client = module.ManagerServer, module.ManagerClient
-        vars(module)["ManagerServer"] = self._make_server
-        kind.__init__ = self._init(kind.__init__)
-        kind.start_quorum = self._start_quorum(kind.start_quorum)
+        MANAGERS.put(module, "ManagerServer", MANAGERS.guard(self._make_server, self._server))
+        MANAGERS.replace(kind, "__init__", self._init)
+        MANAGERS.replace(kind, "start_quorum", self._start_quorum)
         logging.getLogger(module.__name__).addFilter(_short)
 
     # Making.
 
-    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def __init__(manager: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 — its name is seen in tracebacks
-            given = signature.bind_partial(manager, *args, **kwargs).arguments
-            kwargs |= self._defaults({name: value for name, value in given.items() if value is not None})
-            name = str(kwargs.get("replica_id", given.get("replica_id")))
-            self._shut_down(name)
-            self._made = {}
-            original(manager, *args, **kwargs)
-            if self._made:
-                self._known[name] = _Known(weakref.ref(manager), self._made)
-
-        return __init__
+    def _init(self, original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+        given = self._signature.bind_partial(manager, *args, **kwargs).arguments
+        kwargs |= self._defaults({name: value for name, value in given.items() if value is not None})
+        name = str(kwargs.get("replica_id", given.get("replica_id")))
+        self._shut_down(name)
+        self._made = None
+        original(manager, *args, **kwargs)
+        if self._made is not None:
+            self._known[name] = _Known(weakref.ref(manager), self._made)
 
     def _defaults(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments that the cell leaves out."""
@@ -132,12 +138,35 @@ class Replicas:
                 found |= {"store_addr": self._desk.host, "store_port": directions.store}
         return found
 
-    def _make_server(self, **arguments: Any) -> Any:
+    def _make_server(
+        self,
+        original: Any,
+        replica_id: Any,
+        lighthouse_addr: Any,
+        hostname: Any,
+        bind: str,
+        store_addr: Any,
+        world_size: Any,
+        heartbeat_interval: Any,
+        connect_timeout: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """In the place of torchft's own class: on this rank's address alone."""
-        if arguments.get("bind", "").startswith(ANYWHERE) and self._is_local:
-            arguments["bind"] = f"{self._own}:{arguments['bind'].removeprefix(ANYWHERE)}"
-        self._made = arguments
-        return self._server(**arguments)
+        if bind.startswith(ANYWHERE) and self._is_local:
+            bind = f"{self._own}:{bind.removeprefix(ANYWHERE)}"
+        given = (
+            replica_id,
+            lighthouse_addr,
+            hostname,
+            bind,
+            store_addr,
+            world_size,
+            heartbeat_interval,
+            connect_timeout,
+        )
+        self._made = _Server(partial(self._server, *given, *args, **kwargs), connect_timeout)
+        return original(*given, *args, **kwargs)
 
     @property
     def _is_local(self) -> bool:
@@ -165,10 +194,10 @@ class Replicas:
                 self._resting.add(name)
                 server.shutdown()
 
-    def _wake(self, manager: Any, arguments: dict[str, Any]) -> None:
-        server = manager._manager = self._server(**arguments)  # noqa: SLF001 — torchft cannot begin it again
+    def _wake(self, manager: Any, known: _Server) -> None:
+        server = manager._manager = known.make()  # noqa: SLF001 — torchft cannot begin it again
         manager._store.set(self._module.MANAGER_ADDR_KEY, server.address())  # noqa: SLF001
-        manager._client = self._client(server.address(), connect_timeout=arguments["connect_timeout"])  # noqa: SLF001
+        manager._client = self._client(server.address(), connect_timeout=known.connect_timeout)  # noqa: SLF001
 
     def _find(self, name: str) -> Any:
         known = self._known.get(name)
@@ -190,17 +219,17 @@ class Replicas:
         """The cell is that of a new rank, which joins the others' training."""
         self._seeking = True
 
-    def _start_quorum(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def start_quorum(manager: Any, *args: Any, **kwargs: Any) -> None:
-            if self._checked and manager.errored() is None:
-                self._seeking = False
-            original(manager, *args, **kwargs)
-            if self._seeking:
-                manager.wait_quorum()
-                self._check(manager)
+    def _start_quorum(self, original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+        if self._checked and manager.errored() is None:
+            self._seeking = False
+        original(manager, *args, **kwargs)
+        if self._seeking:
+            self._join(manager)
 
-        return start_quorum
+    @raises_on_purpose
+    def _join(self, manager: Any) -> None:
+        manager.wait_quorum()
+        self._check(manager)
 
     def _check(self, manager: Any) -> None:
         if not manager._healing and manager.num_participants() < 2:  # noqa: PLR2004, SLF001 — alone; torchft tells no other way

@@ -1,0 +1,329 @@
+"""The one fold of a run's events: everybody who shows, judges or stores a run holds a :class:`RunFold` and reads there.
+
+The session's :class:`~.run.Run`, the panel beside its cell, the server and the store get the same events by different
+ways and at different times. Each gives them to a fold of its own, so they come to the same states, outcome, time,
+steps and values. What a reader keeps beyond that, such as text, points or rows of a table, is its own.
+
+Under failure: an event that came before changes nothing, and neither does one after the rank's end. Memory is bounded
+by the number of ranks, of metrics (``most_names``) and by the size limits of events; points and text are not kept.
+Nothing here waits or raises: a metric whose columns have different lengths is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from .divergence import Divergences
+from .elastic_end import ElasticEnd, elastic_end
+from .events import (
+    Checked,
+    Error,
+    Event,
+    Finished,
+    Metrics,
+    Outcome,
+    PipelineStep,
+    Progress,
+    Reading,
+    Sample,
+    Started,
+    worst,
+)
+from .metrics import Columns, RankSteps, StepTime, is_main
+from .pipelines import Pipelines
+from .readings import Readings
+
+WORKING: Final = ("sent", "running")
+"""The states of a rank that has not ended a run: it has not begun the cell, or it works on it."""
+
+_MARKS: Final = 24
+"""Reports of a rank, the newest ones, in which it may turn out to be slow."""
+
+State = Outcome | Literal["sent", "running"]
+"""How far a rank is in a run: it has not begun the cell (``sent``), works on it, or how it ended."""
+
+
+class RankFold:
+    """What the events of one rank say, so far. Times of day are seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        """The number of the first event that was not taken yet."""
+        self.pid = 0
+        """The process that the rank was when it began."""
+        self.host = ""
+        self.spool = ""
+        """The path, on the steward's machine, of the log of its events."""
+        self.above = 0
+        """The lines of the notebook's cell above the source, which the lines of tracebacks count."""
+        self.started: float | None = None
+        """When it began."""
+        self.heard: float | None = None
+        """When its newest event happened."""
+        self.sample: Sample | None = None
+        self.bars: dict[int, Progress] = {}
+        """The bars of its loops, by their number."""
+        self.error: Error | None = None
+        self.failed = 0.0
+        """When the error came."""
+        self.outcome: Outcome | None = None
+        """How it ended; None while it has not."""
+        self.words = ""
+        """How it ended, in words, where its outcome alone does not say it."""
+        self.elapsed: float | None = None
+        """Seconds that it took."""
+        self.ended: float | None = None
+        self.finished: Finished | None = None
+        """Its last event; None where it ended without one."""
+        self.reported = False
+        """Whether an event of its own says how it ended, and how long that took."""
+        self.names: dict[str, None] = {}
+        """The metrics that it has logged, in the order of their first points."""
+        self.steps = RankSteps()
+        self.marks: deque[tuple[int, float]] = deque(maxlen=_MARKS)
+        """Its newest steps, with their times."""
+        self.clock: float | None = None
+        """When it began, on this process' own clock, which nobody sets; None where the run was read from a file."""
+
+    @property
+    def state(self) -> State:
+        """How far it is, or how it ended."""
+        return self.outcome or ("sent" if self.started is None else "running")
+
+    @property
+    def recent(self) -> StepTime | None:
+        """Its steps among the newest reports, and their time; None where it has made none."""
+        if not self.marks:
+            return None
+        (first, since), (last, until) = self.marks[0], self.marks[-1]
+        return StepTime(last - first, until - since) if last > first and until > since else None
+
+
+class RunFold:
+    """The events of a run on ``ranks``, folded."""
+
+    def __init__(self, ranks: Iterable[int] = (), *, most_names: int | None = None) -> None:
+        """``most_names``: metrics of which the newest values are kept; None for all."""
+        self.ranks: dict[int, RankFold] = {rank: RankFold() for rank in sorted(ranks)}
+        """What is known of each rank."""
+        self.elastic = False
+        """Whether its cell goes on without ranks that die."""
+        self.joins: int | None = None
+        """The number of the elastic run that its ranks have joined, each in the place of one that was lost in it."""
+        self.joined: list[RunFold] = []
+        """The runs that have joined it, oldest first."""
+        self.interrupted = False
+        """Whether a person, a timeout or the end of an earlier run has ended it."""
+        self.abandoned = False
+        """Whether its world went away under it, or ranks ended of which nothing says how."""
+        self.newest: dict[str, dict[int, tuple[int, float]]] = {}
+        """The newest step and value of each metric on each rank."""
+        self.pipelines = Pipelines()
+        """The actions of pipelines' stages."""
+        self.readings = Readings()
+        """How the ranks read their data."""
+        self.divergences = Divergences(list(self.ranks))
+        """Where the replicas of a checked model have parted."""
+        self._most_names = most_names
+        self._began: float | None = None
+        """When the first rank began, on this process' own clock, which nobody sets."""
+        self._stopped: float | None = None
+        """When nobody waited any longer for the ranks that go on."""
+
+    def rank(self, rank: int) -> RankFold:
+        """What is known of ``rank``, which takes part from now on."""
+        return self.ranks.setdefault(rank, RankFold())
+
+    # Folding.
+
+    def take(self, event: Event) -> dict[str, Columns] | None:  # noqa: C901 — one case per event
+        """Take an event; return its points by metric, or None where it came before or the rank has ended.
+
+        Readers may leave out kinds of events that they have no use for: numbers that are missing in between are no
+        fault.
+        """
+        part = self.rank(event.rank)
+        if event.seq < part.next_seq or part.reported:
+            return None
+        part.next_seq, part.heard = event.seq + 1, event.time
+        points: dict[str, Columns] = {}
+        match event.body:
+            case Started() as started:
+                self._begin(part, started, event.time)
+            case Metrics() as metrics:
+                for series in metrics.series:
+                    with contextlib.suppress(ValueError):  # columns of different lengths: nobody can show them
+                        points.setdefault(series.name, Columns.empty()).extend(series)
+                self._take_points(event.rank, part, points)
+            case Sample() as sample:
+                part.sample = sample
+            case Progress() as bar:
+                part.bars[bar.bar] = bar
+            case PipelineStep() as step:
+                self.pipelines.take(event.rank, step)
+            case Reading() as reading:
+                self.readings.take(event.rank, reading)
+            case Checked() as checked:
+                self.divergences.take(event.rank, checked)
+            case Error() as error:
+                part.error, part.failed = error, event.time
+            case Finished() as finished:
+                part.finished, part.reported = finished, True
+                self._end_rank(part, finished.outcome, finished.words, event.time, finished.elapsed)
+        return points
+
+    def skip_to(self, rank: int, seq: int) -> None:
+        """The events of ``rank`` before number ``seq`` are no news any more, whether or not they came."""
+        part = self.rank(rank)
+        part.next_seq = max(part.next_seq, seq)
+
+    def lose(self, rank: int, words: str, when: float | None = None, outcome: Outcome = "lost") -> bool:
+        """``rank`` will say nothing more; return whether that is news. A rank that has said how it ended has not died.
+
+        ``words``: what happened to it. ``when``: the time, now if None. ``outcome``: how its cell ended all the same,
+        where a client knows it.
+        """
+        part = self.rank(rank)
+        if part.outcome is not None:
+            if part.outcome == "lost" and words:
+                part.words = words
+            return False
+        began, clock = (part.started, part.clock) if part.started is not None else (self.started, self._began)
+        if when is None and clock is not None:
+            elapsed: float | None = time.monotonic() - clock
+        else:
+            elapsed = None if began is None else max(0.0, (time.time() if when is None else when) - began)
+        self._end_rank(part, outcome, words, time.time() if when is None else when, elapsed)
+        return True
+
+    def _begin(self, part: RankFold, started: Started, when: float) -> None:
+        part.pid, part.host, part.spool, part.above = started.pid, started.host, started.spool, started.above
+        part.started = when
+        self.elastic = self.elastic or started.elastic
+        self.joins = started.joins if self.joins is None else self.joins
+        part.clock = time.monotonic() - max(0.0, time.time() - when)
+        self._began = part.clock if self._began is None else min(self._began, part.clock)
+
+    def _take_points(self, rank: int, part: RankFold, points: Mapping[str, Columns]) -> None:
+        part.steps.take(points)
+        if part.steps.newest is not None:
+            part.marks.append(part.steps.newest)
+        for name, columns in points.items():
+            if columns.values and self._keeps(name):
+                part.names[name] = None
+                self.newest.setdefault(name, {})[rank] = (columns.steps[-1], columns.values[-1])
+
+    def _keeps(self, name: str) -> bool:
+        return self._most_names is None or name in self.newest or len(self.newest) < self._most_names
+
+    def _end_rank(self, part: RankFold, outcome: Outcome, words: str, ended: float, elapsed: float | None) -> None:
+        part.outcome, part.words, part.ended, part.elapsed = outcome, words, ended, elapsed
+
+    def stop(self) -> None:
+        """Nobody waits any longer for the ranks that go on: the time of the run stands still."""
+        self._stopped = self._stopped or time.monotonic()
+
+    # Reading.
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The ranks that have not ended the run."""
+        return [rank for rank, part in self.ranks.items() if part.outcome is None]
+
+    @property
+    def states(self) -> dict[int, State]:
+        """How far each rank is, or how it ended."""
+        return {rank: part.state for rank, part in self.ranks.items()}
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """How each rank ended; ranks that have not are left out."""
+        return {rank: part.outcome for rank, part in self.ranks.items() if part.outcome is not None}
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """The ranks that were lost, and what happened to each, in words."""
+        return {rank: part.words for rank, part in self.ranks.items() if part.outcome == "lost"}
+
+    @property
+    def errors(self) -> dict[int, Error]:
+        """The exceptions that ended the cell, by rank."""
+        return {rank: part.error for rank, part in self.ranks.items() if part.error is not None}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process that each rank was when it began."""
+        return {rank: part.pid for rank, part in self.ranks.items() if part.started is not None}
+
+    @property
+    def started(self) -> float | None:
+        """When the first rank began; None before that."""
+        return min((part.started for part in self.ranks.values() if part.started is not None), default=None)
+
+    @property
+    def ended(self) -> float | None:
+        """When the last rank ended; None while one has not."""
+        return None if self.unfinished else max((part.ended or 0.0 for part in self.ranks.values()), default=None)
+
+    @property
+    def end(self) -> ElasticEnd:
+        """How the run has ended as far as its ranks have, without regard to an interrupt.
+
+        An elastic run is not lost while other ranks, or those that joined it, ended well: its remark says which.
+        """
+        if self.elastic and not self.abandoned:
+            return elastic_end(self.outcomes, [join.states for join in self.joined])
+        return ElasticEnd(worst(self.outcomes.values()), "")
+
+    @property
+    def outcome(self) -> Outcome | Literal["running"]:
+        """``running`` while a rank is; ``interrupted`` after an interrupt; else the worst outcome of a rank."""
+        if self.unfinished:
+            return "running"
+        return "interrupted" if self.interrupted else self.end.outcome
+
+    @property
+    def remark(self) -> str:
+        """The fate of the ranks that an elastic run has lost, once it has ended well; else empty."""
+        return self.end.remark if self.outcome == "ok" else ""
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds since the first rank began; in the end, what the slowest rank took. None before the first.
+
+        Of ranks that were lost without a word it is not known how long they took. Where there are no others, their time
+        counts until they were given up.
+        """
+        if not self.unfinished:
+            parts = list(self.ranks.values())
+            ended = [part for part in parts if part.reported] or parts
+            return max((part.elapsed for part in ended if part.elapsed is not None), default=None)
+        return None if self._began is None else max(0.0, (self._stopped or time.monotonic()) - self._began)
+
+    @property
+    def step(self) -> int | None:
+        """The step of the run, which is that of the rank that is furthest ahead; None where no rank reports one."""
+        steps = [part.steps.step for part in self.ranks.values()]
+        return max((step for step in steps if step is not None), default=None)
+
+    @property
+    def steps(self) -> dict[int, RankSteps]:
+        """The steps of each rank that has reported metrics."""
+        return {rank: part.steps for rank, part in self.ranks.items() if part.steps.newest is not None}
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics in the order in which the ranks, one after the other, have first logged them.
+
+        The order in which the ranks' events have come here is another one for each reader.
+        """
+        return list(dict.fromkeys(name for _, part in sorted(self.ranks.items()) for name in part.names))
+
+    @property
+    def last_values(self) -> list[float]:
+        """The newest value of each metric on each rank, without learning rates and the like."""
+        return [value for name in self.newest if is_main(name) for _, value in self.newest[name].values()]
