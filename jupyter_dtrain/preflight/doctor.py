@@ -162,18 +162,6 @@ def check_before_start(options: HostsOptions) -> None:
     examine(hosts, reach, interface=options.interface, quick=True).check()
 
 
-def check_hosts(hosts: Mapping[str, int], options: HostsOptions, stopped: threading.Event) -> None:
-    """The quick examination of a job's ``hosts``, each with its number of ranks, by the ssh of ``options``.
-
-    Returns at once when ``stopped`` is set. Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for
-    which no world can start there.
-    """
-    with contextlib.suppress(Stopped):
-        reach = BySsh(options.ssh_args or "", options.python, stopped)
-        asked = [Host(host, ranks) for host, ranks in hosts.items()]
-        examine(asked, reach, interface=options.interface, quick=True).check()
-
-
 def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
     """The quick examination of a Slurm job's ``nodes``, each with its number of ranks, by ``steps`` of that job.
 

@@ -148,14 +148,6 @@ class Facts(msgspec.Struct, frozen=True):
         """Seconds by which its clock is ahead of this machine's, at the least: what the way there cannot explain."""
         return min(self.clock - self.sent, 0.0) + max(self.clock - self.received, 0.0) if self.clock else 0.0
 
-    def interface_of(self, address: str) -> Interface | None:
-        """The interface with this address."""
-        return next((one for one in self.interfaces if address in one.bare()), None)
-
-    def interface(self, name: str) -> Interface | None:
-        """The interface of this name."""
-        return next((one for one in self.interfaces if one.name == name), None)
-
 
 class Speeds(msgspec.Struct, frozen=True):
     """The answer of :mod:`.allreduce`: the seconds of an all-reduce over all hosts, of few bytes and of many."""

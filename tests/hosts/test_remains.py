@@ -16,7 +16,6 @@ from tests.hosts.launching import PATIENCE, left, start
 from tests.hosts.network import Network
 from tests.steward.until import steward_of, until
 
-
 REMOVE = "from jupyter_dtrain.cli import main; raise SystemExit(main(['doctor', '--quick', '--remove-leftovers']))"
 """The line that a finding about a host gives for a terminal there."""
 
