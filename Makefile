@@ -49,7 +49,7 @@ HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
 # All but what tests frameworks, or shows them.
-BARE_PARTS := unit $(filter-out core wire plugins client launch browser docs examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
+BARE_PARTS := unit $(filter-out core wire plugins watch client launch browser docs examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
@@ -72,7 +72,7 @@ lab: $(VENV)/installed-lab ## open JupyterLab on examples/
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)/examples" $(ROOT_OK) $(LAB_ARGS)
 
 check: $(VENV)/installed ## check style and types, run the tests that start no world: after each change, in a minute
-	@$(PY) -m tests.run lint unit view engine
+	@$(PY) -m tests.run lint unit view rank
 
 test: $(VENV)/installed $(VENV)/chromium ## check style and types, run all tests but the slow ones, two parts side by side
 	@$(PY) -m tests.run $(DIRS)

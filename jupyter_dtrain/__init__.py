@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.core.world import Node, Rank, World
-    from jupyter_dtrain.engine.scripts import run_script
+    from jupyter_dtrain.rank.scripts import run_script
 
     from .jobs.record import record_job
     from .magics.export import export
@@ -97,7 +97,7 @@ _HOMES = {
     "shard": "rank_api",
     "Speedup": "scaling",
     "speedup": "scaling",
-    "run_script": "engine.scripts",
+    "run_script": "rank.scripts",
 }
 
 __all__ = [

@@ -18,16 +18,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from jupyter_dtrain.core import kinds
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
-from jupyter_dtrain.core.sharding import Mode, Share
-from jupyter_dtrain.engine.home import Bar, rank_home
-from jupyter_dtrain.engine.metrics import MAX_NAME
+from jupyter_dtrain.core.sharding import Mode, Share, share_of
+from jupyter_dtrain.rank.metrics import MAX_NAME
+from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.home import RankHome
+    from jupyter_dtrain.rank.rank_context import RankHome
 
 CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
@@ -85,7 +84,7 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
     from IPython.core.getipython import get_ipython
 
     from jupyter_dtrain.core.world import parse_ranks
-    from jupyter_dtrain.engine.resync import resync as transfer
+    from jupyter_dtrain.rank.resync import resync as transfer
     from jupyter_dtrain.wire.values import check_variable
 
     for name in names:
@@ -143,7 +142,7 @@ def shard(
     for one in declarations():
         if one.shard and (found := load(one.shard)(data, share)) is not None:
             return found
-    return kinds.share_of(data, share)
+    return share_of(data, share)
 
 
 def _place(rank: int | None, size: int | None) -> tuple[int, int]:
@@ -181,7 +180,7 @@ def progress(iterable: Iterable[T], total: float | None = None, name: str = "") 
     """
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    bar = Bar(name, total)
+    bar = ProgressBar(name, total)
     try:
         for done, item in enumerate(iterable, 1):
             yield item

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.client.cells import Cells
+from jupyter_dtrain.client.cells import CellRunner
 from jupyter_dtrain.client.compare import check_model
 from jupyter_dtrain.client.facts import SessionFacts
 from jupyter_dtrain.client.fold import Fold
@@ -32,7 +32,7 @@ from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.scripts import script_cell, script_name
-from jupyter_dtrain.client.snapshots import Snapshots
+from jupyter_dtrain.client.snapshots import SessionSnapshots
 from jupyter_dtrain.client.variables import Variables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from .view.rich import Known
 
 
-class Session(SessionFacts, Variables, Snapshots):
+class Session(SessionFacts, Variables, SessionSnapshots):
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -76,7 +76,7 @@ class Session(SessionFacts, Variables, Snapshots):
         self._link = Link(listing, steward, settings, self._notices, describe_process())
         self._fold = Fold(settings, self._link, self._run_ended)
         self._requests = RankRequests(self._link.bound, self._fold.busy, settings)
-        self._cells = Cells(
+        self._cells = CellRunner(
             self._link, self._fold, self._requests, self._notices, request, patience=settings.request_timeout
         )
         self._membership = Membership(

@@ -5,9 +5,9 @@
     python -m tests.run view unit lint   only these
 
 ``lint`` stands for style, types and imports between folders, ``typescript`` for the same and the tests of the front
-end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire``, ``plugins``, ``client`` and
-``launch``. Two parts run side by side, since most of them wait more than they compute; a line every few seconds names
-them. A part's output goes to ``build/tests/PART.log``, and here once the part has ended.
+end, ``unit`` for the test files that lie in ``tests`` itself, in ``core``, ``wire``, ``plugins``, ``watch``, ``client``
+and ``launch``. Two parts run side by side, since most of them wait more than they compute; a line every few seconds
+names them. A part's output goes to ``build/tests/PART.log``, and here once the part has ended.
 
 After a run of everything, two ratios follow: a start and an empty cell against ipyparallel's. They are shown and not
 judged, so that a change that costs speed is seen on its day.
@@ -45,7 +45,7 @@ BUDGETS = {
     "typescript": 46,
     "unit": 48,
     "view": 22,
-    "engine": 28,
+    "rank": 28,
     "faults": 80,
     "steward": 160,
     "session": 240,
@@ -66,7 +66,7 @@ BUDGETS = {
 """Seconds that each part should take on a machine with 2 cores, beside another part."""
 ON_HOSTS = ("test_behaviour_environment.py",)
 """Files of the behaviour suite that the part ``hosts`` runs again, on hosts; `make test-hosts` runs all of them."""
-UNIT = ("core", "wire", "plugins", "client", "launch")
+UNIT = ("core", "wire", "plugins", "watch", "client", "launch")
 """Directories whose tests start no world: they are in the part ``unit``."""
 LANES = min(2, len(os.sched_getaffinity(0)))
 """Parts that run side by side."""

@@ -53,7 +53,7 @@ from jupyter_dtrain.launch.starting import choose_name, find_paths, new_id
 from jupyter_dtrain.magics import doctor, part_of, scripts, sync
 from jupyter_dtrain.magics import worlds as world_verbs
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
-from jupyter_dtrain.magics.completion import Completions
+from jupyter_dtrain.magics.completion import RankCompletions
 from jupyter_dtrain.magics.parsing import HelpShown, MagicParser
 from jupyter_dtrain.magics.registered import verb_parser
 from jupyter_dtrain.magics.transform import CellTransform
@@ -259,7 +259,7 @@ def test_a_cell_is_sent_or_refused_whatever_its_text_is(shell, text, auto):
 def test_a_beginning_is_completed_or_left(shell, text, cursor):
     with in_words(), contextlib.redirect_stdout(io.StringIO()), provisionalcompleter():
         list(shell.Completer.completions(text, min(cursor, len(text))))
-    assert part_of(shell, Completions) is not None
+    assert part_of(shell, RankCompletions) is not None
 
 
 @given(st.lists(st.tuples(CELLS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["script", "torchrun"]))

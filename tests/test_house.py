@@ -94,3 +94,18 @@ def test_the_page_on_versions_has_what_is_promised(sources):
         name: version for name, version in pinned.items() if name in table
     }
     assert f"OLDEST_TORCH   ?= {promised['torch']}." in sources["Makefile"]
+
+
+SUMMARIES = {"World", "StoredRun"}
+"""Names that the messages to pages share with what they sum up: the front end knows no other."""
+
+
+def test_a_public_class_has_a_name_of_its_own(sources):
+    """A reader who meets the name need not ask which of them it is."""
+    homes: dict[str, list[str]] = {}
+    for name, text in sources.items():
+        if name.startswith("jupyter_dtrain/") and name.endswith(".py"):
+            for kind in re.findall(r"^class ([A-Za-z]\w*)", text, re.MULTILINE):
+                homes.setdefault(kind, []).append(name)
+
+    assert {kind: found for kind, found in homes.items() if len(found) > 1 and kind not in SUMMARIES} == {}

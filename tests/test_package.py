@@ -58,7 +58,7 @@ def test_the_magics_are_light_as_well():
 def test_frameworks_are_known_without_being_imported():
     """A rank pays for what its cells import, and for nothing else."""
     code = (
-        "from jupyter_dtrain.engine.plugins import Plugins; names = Plugins.load().names\n"
+        "from jupyter_dtrain.rank.plugins import Plugins; names = Plugins.load().names\n"
         "import json, sys; print(json.dumps([names, sorted(sys.modules)]))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)

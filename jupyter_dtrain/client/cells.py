@@ -21,8 +21,8 @@ from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import pickle_values
 
-from .entry import Entry
 from .rank_requests import check_free
+from .submitted_run import Entry
 from .syntax import check_syntax
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MakeView = Callable[[Run], "RunView | None"]
 
 
-class Companion(Protocol):
+class CellCompanion(Protocol):
     """The work beside a run, for as long as it lasts; see :class:`.elastic.Companion`."""
 
     def begin(self, run: Run, *, timeout: float | None, inputs: Mapping[str, Any], watch: Watching) -> None:
@@ -52,7 +52,7 @@ END_PATIENCE = 10.0
 """Seconds in which the steward knows why all ranks of a world are gone."""
 
 
-class Cells:
+class CellRunner:
     """The cells that one session runs. Thread-safe."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Cells:
         watch: Watching,
         cell: Cell | None,
         joins: int | None = None,
-        companion: Companion | None = None,
+        companion: CellCompanion | None = None,
         aside: bool = False,
     ) -> Run:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .rank_requests import RankRequests
 
-CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.engine.{}').{}(*{!r}, **{!r})"
+CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.rank.{}').{}(*{!r}, **{!r})"
 """A cell that leaves no name behind, nor a value."""
 MARGIN: Final = 1.0
 """Seconds between the time for reading and the end of the wait for an answer."""
@@ -58,7 +58,7 @@ class Inventory:
         return self._repr_mimebundle_()["text/plain"]
 
 
-class Comparison:
+class VariableComparison:
     """The findings of a comparison over all ranks. Shows itself as a table."""
 
     def __init__(self, found: Compared) -> None:
@@ -126,10 +126,10 @@ def comparison_cell(path: str, *, states: bool) -> str:
     return CALL.format("comparison", "run_comparison", (path,), {"states": states})
 
 
-def read_comparison(run: Run) -> Comparison:
+def read_comparison(run: Run) -> VariableComparison:
     """The answer of a run of that cell."""
     for displays in run.outputs.values():
         for display in displays:
             if COMPARISON in display.data:
-                return Comparison(msgspec.json.decode(str(display.data[COMPARISON]), type=readable(Compared)))
+                return VariableComparison(msgspec.json.decode(str(display.data[COMPARISON]), type=readable(Compared)))
     raise TransferFailed("The ranks have sent no comparison.")

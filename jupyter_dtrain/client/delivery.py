@@ -1,7 +1,7 @@
 """Cells on their way to the ranks: each is sent, and sent again to a rank that has not got it.
 
-A rank begins no run twice, so a cell may be sent as often as it takes. :mod:`.holes` finds out where a quiet rank
-stands, and reports here that it has not begun.
+A rank begins no run twice, so a cell may be sent as often as it takes. :mod:`.missed_events` finds out where a quiet
+rank stands, and reports here that it has not begun.
 
 For the thread that folds the runs; nothing here waits. Under failure: a rank that says that it is idle and has not
 begun a cell is greeted, on the way that the cell took: first about a second after the cell was sent, then after waits
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.questions import Questions
 
-    from .entry import Entry
+    from .submitted_run import Entry
 
 LONGEST = 8.0
 """The most seconds from one greeting to the next, besides those that the cell's values travel (:data:`SPEED`)."""

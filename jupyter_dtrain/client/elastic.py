@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.healing_messages import HealState
 
-    from .cells import Cells
+    from .cells import CellRunner
     from .fold import Fold
     from .link import Link
     from .notices import Notices
@@ -55,7 +55,7 @@ class Companion:
         self,
         link: Link,
         fold: Fold,
-        cells: Cells,
+        cells: CellRunner,
         notices: Notices,
         heal: Callable[[], HealState],
         beside: set[int],
@@ -91,7 +91,7 @@ class Companion:
         self._healing = False
 
     def begin(self, run: Run, **options: Any) -> None:
-        """``run`` is on its way to its ranks; ``options`` are those of :meth:`.Cells.run` for the same cell."""
+        """``run`` is on its way to its ranks; ``options`` are those of :meth:`.CellRunner.run` for the same cell."""
         self._run, self._options = run, options
         self._beside.add(run.number)
         self._note_processes(run.ranks)

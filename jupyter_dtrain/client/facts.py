@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .cells import Cells
+    from .cells import CellRunner
     from .fold import Fold
     from .link import Link
 
@@ -32,7 +32,7 @@ class SessionFacts:
     _settings: Settings
     _link: Link
     _fold: Fold
-    _cells: Cells
+    _cells: CellRunner
     _started_here: bool
 
     @property

@@ -6,10 +6,10 @@ to it and go on; it alone changes runs. It also sends: a queued cell goes out th
 a view that blocks delays no cell, no interrupt, no news of a death and no stop.
 
 Under failure: this thread asks a rank for a hole in its numbers, and a quiet rank for where it stands (see
-:mod:`.holes`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the steward for
-news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends, whichever
-message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A thread
-that waits for this one goes on after :data:`PATIENCE` seconds.
+:mod:`.missed_events`). It sends a cell again to a rank that has not begun it (see :mod:`.delivery`). It asks the
+steward for news when a rank is silent: a dead rank's last events come with the news of its death. So every run ends,
+whichever message was lost. A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by whom and why. A
+thread that waits for this one goes on after :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -30,14 +30,14 @@ from jupyter_dtrain.core.causes import LEFT
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Batch, Event, Finished, from_wire
 from jupyter_dtrain.core.hangs import HangDetector
-from jupyter_dtrain.core.interruption import Interruption
+from jupyter_dtrain.core.interruption import Acts, Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.stop_button import Latch, shutdown
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadEvents
 from jupyter_dtrain.wire.questions import Questions
 
 from .delivery import Delivery, travel
-from .holes import QUIET, Holes
+from .missed_events import QUIET, Holes
 from .run_queue import RunQueue
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Rank, World
     from jupyter_dtrain.wire.channels import RanksChannel
 
-    from .entry import Entry
-    from .steward_acts import StewardActs
+    from .submitted_run import Entry
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
@@ -59,6 +58,20 @@ BURST = 256
 """Messages that are folded before deadlines are looked at again."""
 
 _log = logging.getLogger(__name__)
+
+
+class StewardActs(Acts, Protocol):
+    """What only the steward can do for runs. Acts raise as a link's requests do; the fold goes on without."""
+
+    def advance(self, run: int) -> int:
+        """The generation of what is sent after ``run``, whose process groups are broken. Raises as ``release``."""
+
+    def renew_soon(self) -> None:
+        """Ask at once what this client may have missed."""
+
+    @property
+    def drives(self) -> bool:
+        """Whether this client may run cells."""
 
 
 class Fold:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .cells import Cells
+    from .cells import CellRunner
     from .fold import Fold
     from .link import Link
     from .notices import Notices
@@ -118,7 +118,7 @@ class Resized(NamedTuple):
 class Heals:
     """The heals and resizes that one session asks for."""
 
-    def __init__(self, link: Link, fold: Fold, cells: Cells, notices: Notices, request: WorldRequest) -> None:
+    def __init__(self, link: Link, fold: Fold, cells: CellRunner, notices: Notices, request: WorldRequest) -> None:
         """``request``: what the world was asked to be."""
         self._link = link
         self._fold = fold

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from jupyter_dtrain.core.clients import Client, own_process
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.start_failures import AGAIN
 from jupyter_dtrain.core.world import Rank, World, count_ranks
 from jupyter_dtrain.launch import worlds
@@ -53,7 +53,6 @@ from jupyter_dtrain.wire.steward_messages import (
 )
 
 from .notebook import kernel_id
-from .refusals import check_living, check_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
-    from jupyter_dtrain.wire.steward_messages import Followed, WorldState
+    from jupyter_dtrain.wire.steward_messages import Followed, WorldNews, WorldState
 
     from .fold import Fold
     from .notices import Notices
@@ -511,3 +510,23 @@ class Link:
                 f"World {name!r} was taken over by {driver.words}: this notebook still follows its runs. "
                 f"%distributed attach {name} --take-over takes it back."
             )
+
+
+def check_still(news: WorldNews | None) -> None:
+    """Raise :class:`RanksBusy` while a heal or a resize goes on: the world would change under a cell."""
+    if news is not None and news.changing:
+        raise RanksBusy(f"{news.changing}: run the cell when this has ended.")
+
+
+def check_living(world: World, ranks: Sequence[int]) -> None:
+    """Raise :class:`RanksDead`, with the ways on, when one of ``ranks`` is dead."""
+    dead = [rank for rank in world.dead if rank.rank in ranks]
+    if not dead:
+        return
+    living = [rank.rank for rank in world.ranks if rank.state != "dead"]
+    words = "; ".join(rank.words for rank in dead)
+    cure = "%distributed restart starts fresh ranks"
+    if living:
+        run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
+        cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
+    raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")

@@ -14,7 +14,7 @@ import msgspec
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks
 from jupyter_dtrain.wire.agent_messages import Complete, Describe
-from jupyter_dtrain.wire.answers import Description
+from jupyter_dtrain.wire.answers import NameDescription
 from jupyter_dtrain.wire.messages import AgentRequest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RankNames:
 
     def describe(
         self, name: str, ranks: Ranks = None, timeout: float = READING, *, source: bool = False
-    ) -> dict[int, Description]:
+    ) -> dict[int, NameDescription]:
         """The meaning of ``name``, or of a dotted path, on those of ``ranks`` that have it and answer in time."""
         answers = self._answers(ranks, timeout, Describe(name, source))
         return {rank: answer.found for rank, answer in answers.items() if answer is not None and answer.found}
@@ -72,7 +72,7 @@ class RankNames:
             return {}
 
 
-def describe_names(name: str, found: dict[int, Description], size: int) -> str:
+def describe_names(name: str, found: dict[int, NameDescription], size: int) -> str:
     """The meanings of ``name`` as text; equal ones stand once. ``size``: ranks of the world."""
     first = found[min(found)]
     kinds: dict[tuple[str, str], list[int]] = {}

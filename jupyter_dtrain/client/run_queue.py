@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
-    from .entry import Entry
+    from .submitted_run import Entry
 
 
 class RunQueue:

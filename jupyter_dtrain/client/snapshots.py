@@ -27,8 +27,8 @@ from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.snapshots import (
     ANSWER,
     KEY,
-    Answer,
     Snapshot,
+    SnapshotAnswer,
     check_snapshot_name,
     list_snapshots,
     newest,
@@ -77,7 +77,7 @@ def all_snapshots() -> list[Snapshot]:
     return list_snapshots(snapshots_folder(), snapshot_key(data_folder(), make=False))
 
 
-class Snapshots:
+class SessionSnapshots:
     """A session's way to snapshots."""
 
     request: WorldRequest
@@ -98,7 +98,7 @@ class Snapshots:
     def world(self) -> World:
         """The world as it is now."""
 
-    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> Answer:
+    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> SnapshotAnswer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
 
         Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
@@ -132,7 +132,7 @@ class Snapshots:
         self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
         return self._order("run_cancel", (name,), {}, "save --stop").names
 
-    def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> Answer:
+    def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> SnapshotAnswer:
         """Load variables (default: all) from the newest snapshot ``name``, in a world of any size.
 
         Models, optimizers and other objects with a state must be there, and get their state; anything else is bound.
@@ -207,7 +207,7 @@ class Snapshots:
                 self._notices.hear(f"Snapshot {name!r} was not saved after run {run.number}: {error}")
                 self._notices.show()
 
-    def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> Answer:
+    def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> SnapshotAnswer:
         code = CALL.format("snapshot_cells", function, values, dict(options))
         inputs = {} if function == "run_cancel" else {KEY: key()}
         self._ordering = True
@@ -218,5 +218,5 @@ class Snapshots:
         for displays in run.outputs.values():
             for display in displays:
                 if ANSWER in display.data:
-                    return msgspec.json.decode(str(display.data[ANSWER]), type=readable(Answer))
+                    return msgspec.json.decode(str(display.data[ANSWER]), type=readable(SnapshotAnswer))
         raise TransferFailed("The ranks have sent no answer.")

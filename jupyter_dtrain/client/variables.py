@@ -13,9 +13,9 @@ from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
 from jupyter_dtrain.wire.values import check_variable
 
-from .compare import Comparison, Inventory, comparison_cell, read_comparison, take_inventory
-from .parts import cut, join
+from .compare import Inventory, VariableComparison, comparison_cell, read_comparison, take_inventory
 from .rank_names import RankNames
+from .scatter import cut, join
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
@@ -109,7 +109,7 @@ class Variables(ABC):
         self._link.check()
         return take_inventory(self._requests, self.world, names, ranks, timeout)
 
-    def diff(self, path: str) -> Comparison:
+    def diff(self, path: str) -> VariableComparison:
         """Compare a variable, or a dotted path such as ``model.fc.weight``, over all ranks, in a run of its own.
 
         Tensors stay where they are: ranks compare digests, and measure only the parts that differ. Raises as
@@ -117,7 +117,7 @@ class Variables(ABC):
         """
         return read_comparison(self.run(comparison_cell(path, states=False), view=None, name=cut_name(f"diff {path}")))
 
-    def check(self, model: str, *, states: bool = False) -> Comparison:
+    def check(self, model: str, *, states: bool = False) -> VariableComparison:
         """Whether the replicas of a model are the same on all ranks; if not, which part differs first, and by how much.
 
         Parts are its parameters, buffers and gradients, and the states of its optimizers. ``states``: random states,

@@ -46,7 +46,7 @@ COMPARISON: Final = "application/vnd.jupyter-dtrain.comparison+json"
 """The type of the display in which a rank sends a :class:`Compared`."""
 
 
-class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """One part as one rank has it."""
 
     name: str

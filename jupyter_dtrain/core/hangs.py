@@ -47,7 +47,7 @@ class Moving(Protocol):
         """The ranks that were lost, and what happened to each, in words."""
 
 
-class Asks(Protocol):
+class AsksForStacks(Protocol):
     """Finds out where ranks are; see :class:`.Questions`."""
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
@@ -61,7 +61,7 @@ class HangDetector:
         self,
         run: Moving,
         limit: float,
-        questions: Asks,
+        questions: AsksForStacks,
         show: Callable[[str], None],
         now: float,
         travel: float = 0.0,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from .errors import DtrainError
-from .hangs import Asks as AsksForStacks
+from .hangs import AsksForStacks
 from .stacks import Stacks, describe_stacks
 from .world import count_ranks
 
@@ -39,7 +39,7 @@ DYING = 3.0
 FORCED = "since an interrupt with --force did not end it"
 
 
-class Asks(AsksForStacks, Protocol):
+class AsksRanks(AsksForStacks, Protocol):
     """Asks ranks and passes their answers on; see :class:`.Questions`."""
 
     def interrupt(
@@ -77,7 +77,7 @@ class Interruption:
         self,
         run: Unended,
         settings: Settings,
-        questions: Asks,
+        questions: AsksRanks,
         steward: Acts,
         note: Callable[[str], None],
         now: float,

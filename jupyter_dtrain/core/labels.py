@@ -1,6 +1,6 @@
 """The label of a folder that a world has on a host: by it the doctor knows the folder after its world is dead.
 
-The watch that makes the folder writes the label, see :mod:`jupyter_dtrain.engine.own_folders`.
+The watch that makes the folder writes the label, see :mod:`jupyter_dtrain.watch.own_folders`.
 """
 
 from __future__ import annotations

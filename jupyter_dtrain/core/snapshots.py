@@ -43,7 +43,7 @@ _LONGEST: Final = 100
 
 
 ANSWER: Final = "application/vnd.jupyter-dtrain.snapshot+json"
-"""The type of the display in which a rank sends an :class:`Answer`."""
+"""The type of the display in which a rank sends an :class:`SnapshotAnswer`."""
 KEY: Final = "_dtrain_snapshot_key"
 """The variable in which a rank gets the key, for a moment."""
 
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """HMAC of everything else."""
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ranks' answer about a snapshot."""
 
     names: list[str]

@@ -1,4 +1,4 @@
-"""One copy to one host by rsync, over ssh or srun: see :mod:`.ways`.
+"""One copy to one host by rsync, over ssh or srun: see :mod:`.transports`.
 
 No file name passes through a shell, but for the folder there, which is quoted. No option lets rsync delete a file.
 
@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.launch.programs import NOT_RUN, Answer, Unreached, end, start
+from jupyter_dtrain.launch.programs import NOT_RUN, ProgramAnswer, Unreached, end, start
 
-from .ways import Way
+from .transports import Way
 
 SILENCE: Final = 60
 """Seconds without a byte after which rsync gives up, here and there."""
@@ -139,7 +139,7 @@ def copy(
         _leave(process, way.farewell)
     if process.returncode in {0, _VANISHED}:
         return Copied(_number(output, "Number of regular files transferred"), _number(output, "transferred file size"))
-    return _why(Answer(output, errors, process.returncode, 0.0, 0.0), host, way)
+    return _why(ProgramAnswer(output, errors, process.returncode, 0.0, 0.0), host, way)
 
 
 def reason(said: str, host: str) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def _leave(process: subprocess.Popen[str], farewell: float) -> None:
     end(process)
 
 
-def _why(answer: Answer, host: str, way: Way) -> Unreached:
+def _why(answer: ProgramAnswer, host: str, way: Way) -> Unreached:
     if answer.code in NOT_RUN:
         return Unreached("no program", f"{host} cannot run rsync: {_first(answer.errors)}", INSTALL, answer.errors)
     why, cure = reason(answer.errors, host)

@@ -29,7 +29,7 @@ from jupyter_dtrain.wire.steward_messages import Lent
 
 from .receiver import fault_of_rsync
 from .rsync import INSTALL, Copied, copy, reason
-from .ways import OverSrun, OverSsh, Way
+from .transports import OverSrun, OverSsh, Way
 
 TIMEOUT: Final = 600.0
 """Seconds that copies may take by default."""

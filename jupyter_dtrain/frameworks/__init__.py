@@ -5,6 +5,6 @@ Each is a class derived from :class:`Framework`, found by the entry point group 
 
 from __future__ import annotations
 
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.plugins.framework import Framework
 
 __all__ = ["Framework"]

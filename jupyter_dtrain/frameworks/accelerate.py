@@ -17,10 +17,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework
 from jupyter_dtrain.frameworks.torch.metrics import hearing
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, caller
 
 TESTED = "1.15"
@@ -73,7 +73,7 @@ class Accelerate(Framework):
         GROUP.when_imported(lambda module: GROUP.replace(module.Accelerator, "__init__", _in_a_living_group))
         LOSSES.when_imported(lambda module: LOSSES.replace(module.Accelerator, "backward", _backward))
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe Accelerate's state, once an ``Accelerator`` has made it."""
         return facts_of_package("Accelerate", "accelerate", TESTED, lambda _: _details())
 

@@ -23,19 +23,19 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from jupyter_dtrain.core.contents import Facts as FactsOfPart
-from jupyter_dtrain.core.contents import Kind
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
-from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.home import Bar, bar_text
+from jupyter_dtrain.core.contents import Kind, PartSummary
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
+from jupyter_dtrain.rank.rank_context import ProgressBar, bar_text
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "3.15"
 """The version that the tests run with."""
@@ -100,7 +100,7 @@ class Keras(Framework):
         self._on = watch.metrics
         self._steps = 0
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the imported Keras and its backend."""
         if imported("tf_keras") is not None and imported("keras") is None:
             return facts_of_package("Keras", "tf_keras", OLDER_TESTED, lambda _: {"backend": "tensorflow"})
@@ -231,7 +231,7 @@ def _update(original: Any, progress: Any, current: Any, values: Any = None, fina
 def _report(progress: Any, current: float, *, ends: bool) -> None:
     bar = vars(progress).setdefault("_dtrain_bar", None)
     if bar is None:
-        bar = progress._dtrain_bar = Bar("", None)  # noqa: SLF001 — ours
+        bar = progress._dtrain_bar = ProgressBar("", None)  # noqa: SLF001 — ours
     seconds = max(time.time() - progress._start, 1e-9)  # noqa: SLF001 — the start time of its own line
     rate = current / seconds
     numbers = [(name, _mean(progress._values[name])) for name in progress._values_order]  # noqa: SLF001
@@ -303,4 +303,4 @@ def _part(name: str, kind: Kind, weight: Any) -> Part:
     shape, dtype = list(weight.shape), getattr(weight.dtype, "name", str(weight.dtype))
     digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")  # of float32, say
     size = math.prod(shape) * (int(digits) // 8 if digits.isdecimal() else 1)
-    return ArrayPart(FactsOfPart(name, kind, type(weight).__name__, shape, dtype, size=size), values)
+    return ArrayPart(PartSummary(name, kind, type(weight).__name__, shape, dtype, size=size), values)

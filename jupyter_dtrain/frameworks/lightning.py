@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.frameworks.torch.values import read, take
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "2.6"
 """The version that the tests run with."""
@@ -86,7 +86,7 @@ class Lightning(Framework):
         """Whether this cell shows what is logged."""
         self._logged.on = watch.metrics
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the imported package, under whichever of its names it was imported."""
         packages = ("lightning", "pytorch_lightning", "lightning_fabric")
         package = next((name for name in packages if name in sys.modules), packages[0])

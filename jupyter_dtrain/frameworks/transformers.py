@@ -17,14 +17,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import adding
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "5.17 and 5.24"
 """The versions that the tests have run with."""
@@ -68,7 +68,7 @@ class Transformers(Framework):
         """Whether this cell shows what is logged."""
         self._on = watch.metrics
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe whether its ``Trainer`` is in use, because its parts are imported one by one."""
         return facts_of_package("Transformers", "transformers", TESTED, lambda _: _details())
 

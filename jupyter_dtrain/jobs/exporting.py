@@ -10,9 +10,9 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
+from .dependencies import needed_cells
 from .files import check_places, write_files
 from .job import Job
-from .needs import needed_cells
 from .notebook import Notebook, choose, listed
 from .packages import packages_of
 from .script import translate_cells, write_script

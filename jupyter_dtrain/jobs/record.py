@@ -36,7 +36,7 @@ from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.store.intake import StoreIntake
 from jupyter_dtrain.store.numbers import last_number
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.store.writer import SKIPPED, Owner
+from jupyter_dtrain.store.writer import SKIPPED, WorldOwner
 from jupyter_dtrain.wire.spool import Spool, spool_path
 
 PERIOD: Final = 0.5
@@ -130,7 +130,7 @@ class JobRecord:
         while spool_path(self._folder, self._run, 0).parent.exists():
             self._run += 1
         spool_path(self._folder, self._run, 0).parent.mkdir(mode=0o700)
-        owner = Owner(
+        owner = WorldOwner(
             self._world,
             self._name,
             self._size,

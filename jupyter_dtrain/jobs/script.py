@@ -19,10 +19,10 @@ from jupyter_dtrain.core.run_names import telling_line
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.world import parse_ranks
 
-from . import joining
+from . import script_preamble
+from .dependencies import Needed
 from .job import supports
 from .names import names_of
-from .needs import Needed
 from .notebook import JobWorld, Notebook, NotebookCell
 from .packages import OWN, Packages
 from .syntax import Python, translate
@@ -137,18 +137,18 @@ def _imports(codes: list[Python], packages: Packages) -> list[str]:
 def _set_up(
     world: JobWorld, codes: list[Python], words: _Words, sections: list[str], packages: Packages, name: str
 ) -> str:
-    functions: list[Callable[..., Any]] = [joining.join_world, joining.meet_at]
+    functions: list[Callable[..., Any]] = [script_preamble.join_world, script_preamble.meet_at]
     calls = ["join_world()"]
     for place in dict.fromkeys(one.set_up for one in supports(packages.roots) if one.set_up):
         functions.append(load(place))
         calls.append(f"{functions[-1].__name__}({_tuple(world.roles)})")
     if world.env:
-        functions.append(joining.check_variables)
+        functions.append(script_preamble.check_variables)
         calls.append(f"check_variables({_tuple(world.env)})")
     if any(code.shows for code in codes):
-        functions.append(joining.show)
+        functions.append(script_preamble.show)
     if any(code.displays for code in codes):
-        functions.append(joining.display)
+        functions.append(script_preamble.display)
     body = "\n".join(sections)
     for word, variable in ((words.rank, "RANK"), (words.size, "WORLD_SIZE")):
         if re.search(rf"^if .*\b{word}\b", body, re.MULTILINE):

@@ -26,12 +26,12 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.wire.requests import MAIN, WorldRequest
 
-from . import daemons, local
+from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
+from .launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
 from .leftovers import MARK
 from .networks import address_to
-from .programs import Answer, Unreached
+from .programs import ProgramAnswer, Unreached
 from .ssh import Ssh
 
 FORWARDED: Final = (
@@ -149,7 +149,7 @@ class Hosts:
         program = [self._python, "-I", "-c", _START]
         return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """With its daemons over the same ssh, and one network where all hosts share one."""
         request = self._request
         places = ",".join(f"{host}:{ranks}" for host, ranks in self.hosts.items())
@@ -161,7 +161,7 @@ class Hosts:
         if network:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
-            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *daemons.OPTIONS]
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *prte_settings.OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
@@ -171,7 +171,7 @@ class Hosts:
             # Only a shell there knows the home.
             python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
         slot = ["-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *daemons.FORGET, *python, *slot]
+        return ["/usr/bin/env", *prte_settings.FORGET, *python, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Ranks fill the hosts in order, as in a start."""
@@ -179,7 +179,7 @@ class Hosts:
 
     def environment(self) -> dict[str, str]:
         """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
-        return local.ranks_environment(self._request) | daemons.ENVIRONMENT
+        return local.ranks_environment(self._request) | prte_settings.ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
         request = self._request
@@ -200,18 +200,18 @@ class Hosts:
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """In ssh's words, where it was ssh."""
-        found = self._ssh.explain(Answer("", log, code, 0.0, 0.0), host, self._python)
+        found = self._ssh.explain(ProgramAnswer("", log, code, 0.0, 0.0), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 
-def _place(n: int | None, options: HostsOptions) -> Placement:
+def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
     ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
     slots = {host.name: host.slots for host in hosts}
-    return Placement(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
+    return WorldPlan(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
 
 
 DECLARATION: Final = LauncherDeclaration(

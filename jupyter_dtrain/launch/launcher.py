@@ -15,7 +15,7 @@ import msgspec
 from jupyter_dtrain.wire.requests import WorldRequest
 
 
-class Mpi(msgspec.Struct, frozen=True):
+class MpiProgram(msgspec.Struct, frozen=True):
     """An ``mpiexec`` and what it can do."""
 
     path: str
@@ -35,7 +35,7 @@ class WatchCommand(NamedTuple):
     """The watch's program and environment, which the command reads first. A command line may not show them."""
 
 
-class Look(NamedTuple):
+class NodesLook(NamedTuple):
     """The nodes of a world, as their scheduler shows them."""
 
     ends: float = 0.0
@@ -64,7 +64,7 @@ class Allocation(Protocol):
         can start on them; nodes that were taken away meanwhile do not answer, and then that is the reason.
         """
 
-    def look(self, *, ending: bool = False) -> Look:
+    def look(self, *, ending: bool = False) -> NodesLook:
         """How the nodes are. ``ending``: something on them has ended; wait some seconds for the reason."""
 
     def give_back(self) -> None:
@@ -96,13 +96,13 @@ class Launcher(Protocol):
     def watches(self) -> list[WatchCommand]:
         """The watch of each host, in the order of their ranks."""
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec``; ``network``: the subnet that all hosts share with this machine, empty if there is none."""
 
     def slot_command(self) -> list[str]:
         """The process that ``mpiexec`` starts for each rank, on every host of the world.
 
-        One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.engine.slot_holder`).
+        One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.rank.slot_holder`).
         """
 
     def resize(self, request: WorldRequest) -> None:
@@ -118,7 +118,7 @@ class Launcher(Protocol):
         """Reason and cure where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""
 
 
-class Placement(NamedTuple):
+class WorldPlan(NamedTuple):
     """Where the ranks of a world run, as far as that is known before it starts."""
 
     size: int
@@ -147,7 +147,7 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     name: str
     title: str
     """The place, as the dialog calls it."""
-    place: Callable[[int | None, Any], Placement]
+    place: Callable[[int | None, Any], WorldPlan]
     """Puts ranks in their places: takes the number of ranks, None for the default, and the ``options``. Raises
     :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]

@@ -20,13 +20,13 @@ from jupyter_dtrain.core.start_failures import StartFailure, process_ended, rele
 from jupyter_dtrain.core.variables import Variable, values_of, where_unset
 from jupyter_dtrain.wire.requests import ADDRESS, LOCAL, WorldRequest
 
-from .launcher import Capacity, LauncherDeclaration, Mpi, Placement, WatchCommand
+from .launcher import Capacity, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
 
 OTHER_MPIEXEC: Final = "Name another mpiexec, or leave that option out."
 DEFAULT_RANKS: Final = 2
 """The number of ranks by default where there is no GPU."""
 
-_SLOT_HOLDER: Final = Path(__file__).parent.parent / "engine" / "slot_holder.py"
+_SLOT_HOLDER: Final = Path(__file__).parent.parent / "rank" / "slot_holder.py"
 
 _INTERFACES: Final = ("btl_tcp_if_include", "btl_tcp_if_exclude")
 """The parameters that choose interfaces for TCP; Open MPI refuses both at once."""
@@ -72,7 +72,7 @@ def find_mpiexec(wanted: str | None) -> str:
     return found
 
 
-def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
+def probe_mpi(path: str, timeout: float = 10.0) -> MpiProgram:
     """Ask ``mpiexec`` for its version. Raises :class:`StartFailed` without an answer in ``timeout`` seconds."""
     try:
         answer = subprocess.run(
@@ -93,7 +93,7 @@ def probe_mpi(path: str, timeout: float = 10.0) -> Mpi:
     line = text.splitlines()[0] if text else "unknown"
     open_mpi = "Open MPI" in text or "prterun" in text or "OpenRTE" in text
     modern = open_mpi and ("prterun" in text or ") 5." in line or ") 6." in line)
-    return Mpi(path, line, open_mpi, modern)
+    return MpiProgram(path, line, open_mpi, modern)
 
 
 ROOT_VARIABLES = dict.fromkeys(
@@ -173,8 +173,8 @@ def client_file(request: WorldRequest) -> str:
     return f"{request.folder}/profile/security/ipcontroller-client.json"
 
 
-def ranks_command(request: WorldRequest, mpi: Mpi) -> list[str]:
-    """``mpiexec`` with one process per rank, which hands its slot to the watch; see :mod:`.engine.slot_holder`."""
+def ranks_command(request: WorldRequest, mpi: MpiProgram) -> list[str]:
+    """``mpiexec`` with one process per rank, which hands its slot to the watch (:mod:`~.rank.slot_holder`)."""
     command = [mpi.path, "-n", str(request.size)]
     if mpi.open_mpi:
         command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
@@ -200,7 +200,7 @@ def transports(request: WorldRequest) -> str:
 
 def watch_command() -> list[str]:
     """The watch, which forks the ranks of this machine."""
-    return program("jupyter_dtrain.engine.watch")
+    return program("jupyter_dtrain.watch.watch")
 
 
 def launched_variables(request: WorldRequest, scratch: str) -> dict[str, Variable]:
@@ -276,7 +276,7 @@ class Local:
         """One, a child of the steward."""
         return [WatchCommand("", watch_command())]
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:  # noqa: ARG002 — no rank is on another host
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:  # noqa: ARG002 — no rank is on another host
         """With all ranks here."""
         return ranks_command(self._request, mpi)
 
@@ -301,8 +301,8 @@ class Local:
         return "", ""
 
 
-def _place(n: int | None, _: Any) -> Placement:
-    return Placement(n or default_size(), {}, ADDRESS)
+def _place(n: int | None, _: Any) -> WorldPlan:
+    return WorldPlan(n or default_size(), {}, ADDRESS)
 
 
 def _capacity() -> Capacity:

@@ -71,7 +71,7 @@ class Unreached(msgspec.Struct, frozen=True):
     """The words of the carrier, or of the shell there."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProgramAnswer(msgspec.Struct, frozen=True):
     """The end of a program that ran."""
 
     output: str
@@ -92,7 +92,7 @@ class Carrier(Protocol):
     def opening(self, host: str, program: Sequence[str]) -> str:
         """The text that this command reads first, before the program's own input; often empty."""
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:
+    def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""
 
 
@@ -104,7 +104,7 @@ def run_on(
     timeout: float,
     stdin: str | Mapping[str, str] = "",
     stopped: threading.Event | None = None,
-) -> dict[str, Answer | Unreached]:
+) -> dict[str, ProgramAnswer | Unreached]:
     """Run ``program`` on all ``hosts`` side by side, and wait at most ``timeout`` seconds for all of them together.
 
     ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order. ``stopped``
@@ -113,11 +113,11 @@ def run_on(
     deadline = time.monotonic() + timeout
     open_ones = _Processes()
 
-    def run(host: str) -> Answer | Unreached:
+    def run(host: str) -> ProgramAnswer | Unreached:
         text = stdin if isinstance(stdin, str) else stdin.get(host, "")
         command, opening = carrier.command(host, program), carrier.opening(host, program)
         done = open_ones.run(command, opening + text, deadline, timeout)
-        return carrier.explain(done, host, program[0]) if isinstance(done, Answer) else done
+        return carrier.explain(done, host, program[0]) if isinstance(done, ProgramAnswer) else done
 
     pool = ThreadPoolExecutor(min(SIDE_BY_SIDE, max(len(hosts), 1)), thread_name_prefix="hosts")
     try:
@@ -131,7 +131,7 @@ def run_on(
         pool.shutdown()
 
 
-def _await(answers: Sequence[Future[Answer | Unreached]], stopped: threading.Event | None) -> None:
+def _await(answers: Sequence[Future[ProgramAnswer | Unreached]], stopped: threading.Event | None) -> None:
     while wait(answers, None if stopped is None else LOOK).not_done:
         if stopped is not None and stopped.is_set():
             raise Stopped
@@ -144,7 +144,7 @@ def run_here(
     stdin: str = "",
     env: Mapping[str, str] | None = None,
     farewell: float = 0.0,
-) -> Answer | Unreached:
+) -> ProgramAnswer | Unreached:
     """Run ``program`` on this machine, in the manner of :func:`run_on`.
 
     ``env``: default this process's. ``farewell``: seconds that it gets after a SIGTERM, when its time is over.
@@ -168,7 +168,7 @@ class _Processes:
         timeout: float,
         env: Mapping[str, str] | None = None,
         farewell: float = 0.0,
-    ) -> Answer | Unreached:
+    ) -> ProgramAnswer | Unreached:
         """Run one command to its end or the deadline. ``timeout``: the seconds to name when it comes too late."""
         late = _late(timeout, "")
         if self._killed or time.monotonic() >= deadline:
@@ -184,7 +184,7 @@ class _Processes:
             if self._killed:
                 return late
             output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.0))
-            return Answer(output, errors, process.returncode, sent, time.time())
+            return ProgramAnswer(output, errors, process.returncode, sent, time.time())
         except subprocess.TimeoutExpired as error:
             # Bytes, whatever the pipes are. What it says after it was asked to end is no reason.
             late = _late(timeout, (error.stderr or b"").decode(errors="replace"))

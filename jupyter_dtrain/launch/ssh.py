@@ -22,7 +22,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .programs import NOT_RUN, Answer, Kind, Unreached
+from .programs import NOT_RUN, Kind, ProgramAnswer, Unreached
 
 CONNECT_PATIENCE: Final = 5
 """Seconds that ssh waits for a connection, unless ``ssh_args`` say otherwise."""
@@ -58,7 +58,7 @@ class Ssh(msgspec.Struct, frozen=True):
         """Nothing: ssh reads no text of its own."""
         return ""
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:
+    def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""
         said = answer.errors.strip()
         if answer.code in NOT_RUN:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .completion import Completions
+from .completion import RankCompletions
 from .hints import Hints
 from .history import SessionCells
 from .inspection import Inspections
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CELL_NAMES = ("distributed", "rank", "speedup")
 
 
-class Part(Protocol):
+class ShellPart(Protocol):
     """A part that joins a shell."""
 
     def install(self, shell: Any) -> None:
@@ -41,7 +41,7 @@ class Part(Protocol):
 
 P = TypeVar("P")
 
-_loaded: dict[int, list[Part]] = {}
+_loaded: dict[int, list[ShellPart]] = {}
 """The installed parts, by the id of the shell."""
 
 
@@ -68,7 +68,7 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
         transform,
         SessionCells(transform),
         Hints(),
-        Completions(transform),
+        RankCompletions(transform),
         Inspections(),
     ]
     for part in _loaded[id(shell)]:

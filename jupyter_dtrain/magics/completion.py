@@ -42,7 +42,7 @@ Offers = list[tuple[str, str]]
 the same place."""
 
 
-class Completions:
+class RankCompletions:
     """Our part of one shell's completer."""
 
     def __init__(self, transform: CellTransform) -> None:

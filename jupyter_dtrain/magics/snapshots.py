@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core import display_functions
 
 from jupyter_dtrain.client.snapshots import all_snapshots, snapshots_folder
-from jupyter_dtrain.core.snapshots import Answer, Snapshot
+from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
 from jupyter_dtrain.session import current
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table
@@ -83,7 +83,7 @@ def load(args: Parsed) -> None:
     tell_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
 
 
-def tell_loaded(name: str, answer: Answer) -> None:
+def tell_loaded(name: str, answer: SnapshotAnswer) -> None:
     """Print what was loaded, and what waits for its object."""
     if answer.names:
         print(f"Loaded {', '.join(answer.names)} from {name!r}.")

@@ -25,7 +25,7 @@ from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.rank_state import rank_state
-from jupyter_dtrain.view.standing import MANY, counted, standing
+from jupyter_dtrain.view.rank_summary import MANY, counted, standing
 from jupyter_dtrain.view.tables import table
 
 from .joining import tell_worlds

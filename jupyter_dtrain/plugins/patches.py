@@ -38,7 +38,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from jupyter_dtrain.core.facts import installed_version
+from jupyter_dtrain.core.framework_report import installed_version
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _E = TypeVar("_E", bound=BaseException)

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.facts import installed_version
+from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached, run_here, run_on
 
 from .findings import Cures
 from .reach import Asking
@@ -64,7 +64,7 @@ class Program:
         except ValueError:
             return None
 
-    def read(self, done: Answer | Unreached, python: str, kind: Any, cures: Cures | None = None) -> Any:
+    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cures: Cures | None = None) -> Any:
         """The answer in all of the output as a value of ``kind``, or the reason why there is none.
 
         ``cures``: the sentences for the way to that machine; None for this one.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Rank
     from jupyter_dtrain.launch.worlds import Listing
 
-    from .attention import Attention, Finding, Kind, Level
+    from .attention import Attention, Kind, Level, RunFinding
     from .follower import FollowedRun
 
 OF_RANKS: Final = ("dead", "hung", "slow", "memory")
@@ -79,7 +79,7 @@ class Alarms:
         if run.cell_id:
             self._settle(*OF_RUNS, cell=run.cell_id, before=run.number)
 
-    def run_showed(self, run: FollowedRun, found: Finding) -> None:
+    def run_showed(self, run: FollowedRun, found: RunFinding) -> None:
         """A look at ``run`` has found something, perhaps once more."""
         self._tell(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
 

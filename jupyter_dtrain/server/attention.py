@@ -150,7 +150,7 @@ class Attention:
         return len(self._items) < before
 
 
-class Finding(msgspec.Struct, frozen=True):
+class RunFinding(msgspec.Struct, frozen=True):
     """A finding of one look at a run."""
 
     kind: Kind
@@ -178,35 +178,37 @@ class Judge:
             recent = self._recent.setdefault(name, {}).setdefault(rank, deque(maxlen=_WINDOW))
             recent.extend(value for value in points.values[-_WINDOW:] if is_finite(value))
 
-    def look(self, picture: Picture) -> list[Finding]:
+    def look(self, picture: Picture) -> list[RunFinding]:
         """The present findings, which may repeat those of earlier looks. ``picture`` needs no metrics."""
         found = [*self._find_strange(), *_full(picture)]
         lasting = {f"{one.kind}:{one.mark}": one for one in (*self._find_apart(), *_slow(picture))}
         self._streaks = {key: self._streaks.get(key, 0) + 1 for key in lasting}
         return found + [one for key, one in lasting.items() if self._streaks[key] >= _TIMES]
 
-    def _find_strange(self) -> Iterator[Finding]:
+    def _find_strange(self) -> Iterator[RunFinding]:
         for name, bad in self._strange.items():
             first = min(bad, key=lambda rank: bad[rank][0])
             step, value = bad[first]
             others = f", and on {len(bad) - 1} more" if len(bad) > 1 else ""
             kind = "NaN" if math.isnan(value) else "infinite"
-            yield Finding("nan", "error", f"{name} is {kind} on rank {first}, step {step}{others}", sorted(bad), name)
+            yield RunFinding(
+                "nan", "error", f"{name} is {kind} on rank {first}, step {step}{others}", sorted(bad), name
+            )
 
-    def _find_apart(self) -> Iterator[Finding]:
+    def _find_apart(self) -> Iterator[RunFinding]:
         for name, recent in self._recent.items():
             for rank, where in outliers(recent).items():
                 words = f"{name} of rank {rank} is {where} the others'"
-                yield Finding("apart", "warning", words, [rank], f"{name}:{rank}")
+                yield RunFinding("apart", "warning", words, [rank], f"{name}:{rank}")
 
 
-def _full(picture: Picture) -> list[Finding]:
+def _full(picture: Picture) -> list[RunFinding]:
     found = []
     for rank, sample in picture.samples.items():
         gpu = sample.gpu
         if gpu is not None and gpu.total > 0 and gpu.used > _FULL * gpu.total:
             words = f"Memory of GPU {gpu.index} (rank {rank}) is {100 * gpu.used / gpu.total:.0f} % full"
-            found.append(Finding("memory", "warning", words, [rank], str(rank)))
+            found.append(RunFinding("memory", "warning", words, [rank], str(rank)))
     return found
 
 
@@ -227,9 +229,9 @@ def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
     return far if 2 * len(far) < len(nows) else {}
 
 
-def _slow(picture: Picture) -> list[Finding]:
+def _slow(picture: Picture) -> list[RunFinding]:
     slow = picture.slow
     if picture.outcome != "running" or slow is None or slow.more <= _SLOW:
         return []
     words = f"Steps of rank {slow.rank} take {longer(slow.more)}"
-    return [Finding("slow", "warning", words, [slow.rank], str(slow.rank))]
+    return [RunFinding("slow", "warning", words, [slow.rank], str(slow.rank))]

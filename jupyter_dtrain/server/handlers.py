@@ -33,7 +33,7 @@ from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restar
 
 from .messages import HeldVariables
 from .messages import StoredRun as StoredRunSummary
-from .requests import MOST, RESOURCE, Handler, number, reports_errors
+from .requests import MOST, RESOURCE, ApiHandler, number, reports_errors
 from .starting import start
 from .stored_runs import RunCsv, RunPoints
 
@@ -55,7 +55,7 @@ MOST_RUNS = 200
 """The most stored runs in one answer."""
 
 
-class Worlds(Handler):
+class WorldsHandler(ApiHandler):
     """``/dtrain/worlds``."""
 
     @web.authenticated
@@ -82,7 +82,7 @@ class Worlds(Handler):
         self.answer({"id": listing.id, "name": listing.name}, HTTPStatus.ACCEPTED)
 
 
-class World(Handler):
+class WorldHandler(ApiHandler):
     """``/dtrain/worlds/ID``."""
 
     @web.authenticated
@@ -98,7 +98,7 @@ class World(Handler):
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
-class Action(Handler):
+class ActionHandler(ApiHandler):
     """``/dtrain/worlds/ID/ACTION``."""
 
     @web.authenticated
@@ -176,7 +176,7 @@ class Action(Handler):
         )
 
 
-class Output(Handler):
+class OutputHandler(ApiHandler):
     """``/dtrain/worlds/ID/runs/RUN/ranks/RANK/output``."""
 
     @web.authenticated
@@ -191,7 +191,7 @@ class Output(Handler):
             self.fail(HTTPStatus.NOT_FOUND, f"The output of rank {rank} in run {run} is no longer kept.")
 
 
-class Cell(Handler):
+class CellHandler(ApiHandler):
     """``/dtrain/worlds/ID/runs/RUN/cell``."""
 
     @web.authenticated
@@ -208,7 +208,7 @@ class Cell(Handler):
             self.answer(msgspec.to_builtins(found))
 
 
-class Launchers(Handler):
+class LaunchersHandler(ApiHandler):
     """``/dtrain/launchers``."""
 
     @web.authenticated
@@ -220,7 +220,7 @@ class Launchers(Handler):
         self.answer({"launchers": found})
 
 
-class Runs(Handler):
+class RunsHandler(ApiHandler):
     """``/dtrain/runs``: the store."""
 
     @web.authenticated
@@ -234,7 +234,7 @@ class Runs(Handler):
         self.answer(await asyncio.to_thread(_stored_runs, limit, before, chosen))
 
 
-class StoredRun(Handler):
+class StoredRunHandler(ApiHandler):
     """``/dtrain/runs/ID``."""
 
     @web.authenticated
@@ -398,14 +398,14 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     """All handlers, by address. An id is any text without a slash, percent-encoded."""
     key = r"([^/]+)"
     found: list[tuple[str, type[JupyterHandler]]] = [
-        (r"worlds", Worlds),
-        (rf"worlds/{key}", World),
-        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables)", Action),
-        (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", Output),
-        (rf"worlds/{key}/runs/(\d+)/cell", Cell),
-        (r"launchers", Launchers),
-        (r"runs", Runs),
-        (r"runs/(\d+)", StoredRun),
+        (r"worlds", WorldsHandler),
+        (rf"worlds/{key}", WorldHandler),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables)", ActionHandler),
+        (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", OutputHandler),
+        (rf"worlds/{key}/runs/(\d+)/cell", CellHandler),
+        (r"launchers", LaunchersHandler),
+        (r"runs", RunsHandler),
+        (r"runs/(\d+)", StoredRunHandler),
         (r"runs/(\d+)/metrics", RunPoints),
         (r"runs/(\d+)/csv", RunCsv),
         (r"stream", Stream),

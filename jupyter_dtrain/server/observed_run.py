@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Batch
     from jupyter_dtrain.core.stacks import Stacks
 
-    from .attention import Finding
+    from .attention import RunFinding
     from .follower import FollowedRun
 
     AskStacks = Callable[[list[int], Callable[[Stacks], None]], None]
@@ -64,7 +64,7 @@ class ObservedRun:
             states=states,
         )
 
-    def look(self, now: float) -> Iterable[Finding]:
+    def look(self, now: float) -> Iterable[RunFinding]:
         """The items that need the person's attention, if it is time to look."""
         batches, self.batches = self.batches, []
         if self.over:

@@ -36,7 +36,7 @@ def reports_errors(method: Method) -> Method:
     """A decorator for handlers: sends an error to the page with the fitting status."""
 
     @functools.wraps(method)
-    async def inner(self: Handler, *args: str) -> None:
+    async def inner(self: ApiHandler, *args: str) -> None:
         try:
             await method(self, *args)
         except BadRequest as error:
@@ -62,7 +62,7 @@ def number(text: str, label: str) -> int:
     return found
 
 
-class Handler(APIHandler):
+class ApiHandler(APIHandler):
     """The base of the handlers."""
 
     auth_resource = RESOURCE

@@ -24,7 +24,7 @@ from jupyter_dtrain.core.metrics import Columns, RunMetrics
 from jupyter_dtrain.store import Store, StoredRun
 
 from .messages import Column, RunColumns
-from .requests import Handler, number, reports_errors
+from .requests import ApiHandler, number, reports_errors
 
 POINTS = 2000
 """Points of a column, unless the page names another number."""
@@ -38,7 +38,7 @@ PIECE = 5000
 FIELDS = ("kind", "name", "rank", "step", "seconds", "value")
 
 
-class RunPoints(Handler):
+class RunPoints(ApiHandler):
     """``/dtrain/runs/ID/metrics``."""
 
     @web.authenticated
@@ -55,7 +55,7 @@ class RunPoints(Handler):
             self.finish(found)
 
 
-class RunCsv(Handler):
+class RunCsv(ApiHandler):
     """``/dtrain/runs/ID/csv``."""
 
     @web.authenticated

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from jupyter_dtrain.core.cpu_activity import Work
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
-from jupyter_dtrain.core.work import Work
-from jupyter_dtrain.engine.plugins import Plugins
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.launcher import Launcher, Mpi
+from jupyter_dtrain.launch.launcher import Launcher, MpiProgram
 from jupyter_dtrain.launch.networks import shared_network
+from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.reports import Report, WatchReady, rank_in
 from jupyter_dtrain.wire.requests import RankSpec, ServerSpec, WorldRequest
@@ -50,7 +50,7 @@ from .watches import WatchEnd, Watches
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
-    from .progress import Progress
+    from .progress import StartProgress
 
 MPIEXEC_PATIENCE = 3.0
 """Seconds that ``mpiexec`` has to end after its ranks: their watch takes up to 2 to end the ranks' own processes.
@@ -76,7 +76,7 @@ class Cluster:
         self._watches: Watches | None = None
         self._hosts = 0
         """How many watches there will be."""
-        self._mpi: Mpi | None = None
+        self._mpi: MpiProgram | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpiexec_ended: Callable[[int], None] = lambda _: None
         self._failed: Callable[[StartFailed], None] = lambda _: None
@@ -91,14 +91,14 @@ class Cluster:
 
     def start(
         self,
-        mpi: Mpi | None,
+        mpi: MpiProgram | None,
         generation: int,
-        progress: Progress,
+        progress: StartProgress,
         report: Callable[[Report], None],
         ended: Callable[[int], None],
         watch_ended: Callable[[WatchEnd], None],
         failed: Callable[[StartFailed], None],
-    ) -> Mpi:
+    ) -> MpiProgram:
         """Start all processes; returns the kind of ``mpiexec`` before the ranks are ready.
 
         ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a

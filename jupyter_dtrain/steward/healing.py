@@ -1,6 +1,6 @@
 """Replaces dead ranks and changes how many ranks there are: the steward's part of a heal and of a resize.
 
-:mod:`jupyter_dtrain.engine.healing` is the ranks'. A resize is a heal with another number of ranks at its end.
+:mod:`jupyter_dtrain.rank.healing` is the ranks'. A resize is a heal with another number of ranks at its end.
 
 The living ranks say whether they are idle. Those that the world is to lose are ended. Then the others are asked to form
 MPI's world with a new process for each dead rank and each further one; each reports that it has, and each new rank that
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .seats import Seats
+    from .placement import Seats
     from .state import State
 
 TRIES = 3
@@ -74,7 +74,7 @@ PAUSE = 0.3
 _log = logging.getLogger(__name__)
 
 
-class Owner(NamedTuple):
+class HealOwner(NamedTuple):
     """The supervisor, as a heal needs it."""
 
     state: State
@@ -98,7 +98,7 @@ class Healing:
     def __init__(
         self,
         request: WorldRequest,
-        owner: Owner,
+        owner: HealOwner,
         questions: Questions,
         bound: Callable[[], tuple[World, RanksChannel] | None],
         post: Callable[[Callable[[], None]], None],

@@ -53,7 +53,7 @@ class _Ending:
     """When the ranks are asked next whether they have ended it."""
 
 
-class Interrupts:
+class StewardInterrupts:
     """The interrupts of one world."""
 
     def __init__(

@@ -128,12 +128,12 @@ class Keeper:
         from jupyter_dtrain.store.numbers import last_number
         from jupyter_dtrain.store.source import SpoolFolder
         from jupyter_dtrain.store.tensorboard import UNWANTED, TensorBoardIntake
-        from jupyter_dtrain.store.writer import SKIPPED, Owner
+        from jupyter_dtrain.store.writer import SKIPPED, WorldOwner
 
         request = self._request
         # Ranks take seconds to start, and the first client asks for the number when they are ready.
         self._number_run(last_number(Path(request.store), Path(request.spool), request.name))
-        owner = Owner(
+        owner = WorldOwner(
             request.id, request.name, request.size, socket.gethostname(), request.spool, time.time(), *own_process()
         )
         days, source = request.settings.store_days, SpoolFolder(request.spool, SKIPPED)

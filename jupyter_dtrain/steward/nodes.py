@@ -19,7 +19,7 @@ from jupyter_dtrain.core.world import time_left
 from jupyter_dtrain.wire.steward_messages import Lent
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.launch.launcher import Allocation, Look
+    from jupyter_dtrain.launch.launcher import Allocation, NodesLook
 
     from .state import State
 
@@ -83,7 +83,7 @@ class Nodes:
             self._thread.join(PATIENCE)
         self._allocation.give_back()
 
-    def _seen(self, look: Look, *, ending: bool) -> None:
+    def _seen(self, look: NodesLook, *, ending: bool) -> None:
         """The scheduler has shown the nodes; ``ending``: for :meth:`ask`."""
         self._state.ends = look.ends
         if look.hosts:

@@ -17,7 +17,7 @@ from jupyter_dtrain.wire.requests import LOCAL
 from .renumbering import renumber
 
 if TYPE_CHECKING:
-    from .seats import Seat, Seats
+    from .placement import Seat, Seats
     from .state import State
 
 RESTART = "%distributed restart starts fresh ranks"

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
-from jupyter_dtrain.core.work import describe_load
+from jupyter_dtrain.core.cpu_activity import describe_load
 from jupyter_dtrain.core.world import count_ranks
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.cpu_activity import Work
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.work import Work
 
 STILL = 6.0
 """Seconds without any work after which a launch is over whose ranks are not ready."""
@@ -31,7 +31,7 @@ _STEPS: Final = {"started": "have started", "mpi": "have imported MPI", "ready":
 """The steps of a rank, in this order, and in words."""
 
 
-class Progress:
+class StartProgress:
     """The progress of one launch. The supervisor's thread changes it, any thread may read :attr:`words`."""
 
     def __init__(self, size: int, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,7 @@
 """The addresses at which ranks meet, held by the steward from the world's first second.
 
 The socket listens at once, so that ``MASTER_PORT`` is true before the first cell; the store behind it (a framework's,
-see :class:`~jupyter_dtrain.engine.framework.Server`) starts in a process of its own when a rank first connects. Until
+see :class:`~jupyter_dtrain.plugins.framework.Server`) starts in a process of its own when a rank first connects. Until
 then connections wait in the socket's queue. Connections of other users of the host start no store: they are closed.
 Where ranks are on other hosts, any connection starts the store, which closes those from anywhere else.
 
@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.engine.callers import own_waits
-from jupyter_dtrain.engine.plugins import Plugins
+from jupyter_dtrain.rank.callers import own_waits
+from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.requests import ServerSpec
 
 MAX_STARTS = 5

@@ -57,7 +57,7 @@ Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class StewardOwner(Protocol):
     """The owner of the world's processes, as requests need it; see :class:`.Supervisor`. No method waits."""
 
     def tell_soon(self, event: Broadcast) -> None:
@@ -83,7 +83,7 @@ class Requests:
         lease: Lease,
         keeper: Keeper,
         runs: OpenRuns,
-        owner: Owner,
+        owner: StewardOwner,
         actions: Answers,
     ) -> None:
         """``runs``: those that go on; ``actions``: what answers the requests that act on ranks."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jupyter_dtrain.core.cpu_activity import describe_load
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.numbering import moves
-from jupyter_dtrain.core.work import describe_load
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import Lent, OpenRun, Phase, Restarter, WorldNews, WorldState
 
-from .progress import Progress
+from .progress import StartProgress
 from .renumbering import renumber
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class State:
         self.phase: Phase = "starting"
         self.deadline = 0.0
         """When the patience of ``failed`` is over, or that of a start that gave up and awaits its ranks' last words."""
-        self.progress = Progress(request.size, request.settings)
+        self.progress = StartProgress(request.size, request.settings)
         """How far the ranks have come."""
         self.incarnation = 0
         """Counts the restarts."""
@@ -172,7 +172,7 @@ class State:
             if self.phase != "running":
                 raise Refused(f"The world is {self.phase}.")
             # The next snapshot shows it, before the supervisor's thread has begun.
-            self.progress = Progress(self._request.size, self._request.settings)
+            self.progress = StartProgress(self._request.size, self._request.settings)
             self.phase = "starting"
             self.failure = None
             self.incarnation += 1

@@ -35,7 +35,7 @@ from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.launch import launcher_of, local, worlds
-from jupyter_dtrain.launch.launcher import Mpi
+from jupyter_dtrain.launch.launcher import MpiProgram
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.reports import Died, Ended, Fell, Formed, Paused, Reached, Ready, Report, WatchReady
@@ -52,18 +52,18 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldRestarting,
 )
 
-from .actions import Actions
 from .cluster import Cluster
-from .healing import Owner
+from .healing import HealOwner
 from .keeper import Keeper
 from .lease import Lease
 from .nodes import Nodes
 from .open_runs import OpenRuns
+from .placement import Seats
 from .processes import become_subreaper, describe_descendants, is_running
-from .progress import REPORT_PATIENCE, STILL, Progress
+from .progress import REPORT_PATIENCE, STILL, StartProgress
+from .rank_control import RankControl
 from .renumbering import number_of
 from .requests import Requests
-from .seats import Seats
 from .state import State, rank_of
 from .watches import WatchEnd
 
@@ -102,7 +102,7 @@ class Supervisor:
         """The hosts on which the world's folder cannot be entered, by the folder in which their ranks work."""
         launcher = self._launcher = launcher_of(request)
         self._cluster = Cluster(request, launcher, 0, umask)
-        self._mpi: Mpi | None = None
+        self._mpi: MpiProgram | None = None
         self._renew_at, self._launches = 0.0, 0
         self._silence: StartFailure | None = None
         """Why a start has failed that takes too long, while its ranks say where they are."""
@@ -110,7 +110,7 @@ class Supervisor:
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
         seats = Seats(launcher, lambda: self._cluster.watches())  # noqa: PLW0108 — each launch has its own
-        self._actions = Actions(
+        self._actions = RankControl(
             request,
             self._runs_to_end,
             self._bound,
@@ -119,7 +119,9 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
-            Owner(self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats),
+            HealOwner(
+                self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats
+            ),
         )
         self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
@@ -221,7 +223,7 @@ class Supervisor:
         self._silence = None
         self._gpus.clear()
         self._elsewhere.clear()
-        progress = self._state.progress = Progress(self._request.size, self._request.settings)
+        progress = self._state.progress = StartProgress(self._request.size, self._request.settings)
         cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
 
         def post(handle: Callable[[Any], None], what: Any) -> None:

@@ -1,11 +1,10 @@
 """The store keeps the output of every run beyond its world: one SQLite file among Jupyter's data.
 
 :mod:`.schema` defines the file (versions, how to open it) and :mod:`.source` finds the events of a world's runs.
-:mod:`.writer` folds them into tables (with :mod:`.columns`, :mod:`.losses` and :mod:`.pieces`); :mod:`.intake` keeps
-that going whatever happens to the file. :mod:`.runs` reads it by way of :mod:`.file`, and :mod:`.tensorboard` writes
-the same metrics for TensorBoard.
-Only the steward writes what ranks report, once for each world and without any client. The client that a person asks
-writes names, notes and tags (:mod:`.stored_run`).
+:mod:`.writer` folds them into tables (with :mod:`.columns`, :mod:`.losses` and :mod:`.text_storage`); :mod:`.intake`
+keeps that going whatever happens to the file. :mod:`.runs` reads it by way of :mod:`.file`, and :mod:`.tensorboard`
+writes the same metrics for TensorBoard. Only the steward writes what ranks report, once for each world and without any
+client. The client that a person asks writes names, notes and tags (:mod:`.stored_run`).
 
 The store keeps the cell, its ranks, outcomes, times, all points of its metrics and resources, errors and results up to
 64 kB each, and for each rank the first 256 kB and the last 64 kB of its text. The spool has the whole text and rich

@@ -23,7 +23,7 @@ from jupyter_dtrain.core.errors import StoreFailed
 
 from .schema import explain, open_for_writing, transaction
 from .source import Source, SpoolFolder
-from .writer import SKIPPED, Owner, StoreWriter
+from .writer import SKIPPED, StoreWriter, WorldOwner
 
 RETRY = 2.0
 """Seconds after which it tries a failed store again."""
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class StoreIntake:
     """The way from a source of events into the store. Use it from one thread."""
 
-    def __init__(self, path: Path, owner: Owner, source: Source, days: float, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, owner: WorldOwner, source: Source, days: float, say: Callable[[str], None]) -> None:
         """``days``: how long to keep runs. ``say``: shows a message to the user."""
         self._path = path
         self.writer = StoreWriter(owner, source)
@@ -122,18 +122,18 @@ class StoreIntake:
                 db.execute("DELETE FROM worlds WHERE id NOT IN (SELECT world FROM runs) AND ended IS NOT NULL")
 
 
-def _orphans(db: sqlite3.Connection) -> list[Owner]:
+def _orphans(db: sqlite3.Connection) -> list[WorldOwner]:
     """The worlds of this machine whose stewards ended without recording it."""
     rows = db.execute(
         "SELECT key, name, size, host, spool, started, steward, steward_created FROM worlds "
         "WHERE ended IS NULL AND host = ?",
         (socket.gethostname(),),
     ).fetchall()
-    owners = [Owner(*row) for row in rows]
+    owners = [WorldOwner(*row) for row in rows]
     return [owner for owner in owners if not still_runs(owner.steward, owner.steward_created)]
 
 
-def _adopt(db: sqlite3.Connection, owner: Owner, by: Owner) -> StoreWriter | None:
+def _adopt(db: sqlite3.Connection, owner: WorldOwner, by: WorldOwner) -> StoreWriter | None:
     """A writer for the world of ``owner``; None where another steward was faster."""
     with transaction(db):
         taken = db.execute(

@@ -19,10 +19,10 @@ from jupyter_dtrain.core.world import format_ranks
 
 from . import losses
 from .file import StoreFile
+from .run_filter import Wanted
 from .run_list import RunList
 from .schema import store_file
 from .stored_run import COLUMNS, KEPT, StoredRun, find_runs, run_with_id
-from .wanted import Wanted
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,7 +22,7 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
-from . import losses, pieces
+from . import losses, text_storage
 from .losses import Loss, Newest
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class StoredRun:
         """
         part = self.parts[rank]
         stored = list(self._pieces(rank))
-        missing = part.bytes - sum(pieces.size(text) for _, _, text in stored)
+        missing = part.bytes - sum(text_storage.size(text) for _, _, text in stored)
         if missing > 0:
             with contextlib.suppress(OSError):
                 said = (event.body for event in read_file(part.spool))
@@ -325,7 +325,7 @@ class StoredRun:
         )
         for number, data in rows:
             with self._store.reading():
-                found = pieces.unpack(data)
+                found = text_storage.unpack(data)
             for stream, text in found:
                 yield number, stream, text
 

@@ -25,10 +25,10 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
 
-from . import elastic, pieces
-from .bounds import bounded_error, bounded_result, to_json
+from . import elastic, text_storage
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
+from .size_limits import bounded_error, bounded_result, to_json
 from .source import Read, Source
 
 MAX_SOURCE = 1 << 20
@@ -37,7 +37,7 @@ SKIPPED = ("display", "clear_output", "progress", "dropped")
 """Types of events that only the spool keeps."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class WorldOwner(msgspec.Struct, frozen=True):
     """The world that the runs belong to."""
 
     id: str
@@ -77,7 +77,7 @@ class _Stored:
         self.position = 0
         self.bytes = 0
         self.head = 0
-        self.tail = pieces.Tail()
+        self.tail = text_storage.Tail()
 
 
 class _Run:
@@ -111,13 +111,13 @@ class _Run:
         for name, value in zip(_COLUMNS, values, strict=True):
             setattr(part if name in _FOLDED else stored, name, value)
         part.reported = part.outcome not in (None, "lost")
-        stored.tail = pieces.Tail(pieces.unpack(tail) if tail else ())
+        stored.tail = text_storage.Tail(text_storage.unpack(tail) if tail else ())
 
 
 class StoreWriter:
     """Writes the events of one world. Use it from one thread; the connection comes with each call."""
 
-    def __init__(self, owner: Owner, source: Source, *, afterwards: bool = False) -> None:
+    def __init__(self, owner: WorldOwner, source: Source, *, afterwards: bool = False) -> None:
         """``afterwards``: the world ended before now, at an unknown time."""
         self.owner = owner
         self._afterwards = afterwards
@@ -318,7 +318,7 @@ class StoreWriter:
     def _apply(self, db: sqlite3.Connection, run: _Run, rank: int, read: Read) -> None:
         stored = run.stored(rank)
         fresh = Fresh()
-        head: list[pieces.Piece] = []
+        head: list[text_storage.Piece] = []
         before = stored.bytes
         for event in read.events:
             if run.fold.take(event) is None:
@@ -368,7 +368,7 @@ class StoreWriter:
         db.execute(_SET_PART, (run.row, rank, *run.values(rank)))
 
     def _write_text(
-        self, db: sqlite3.Connection, run: _Run, rank: int, head: list[pieces.Piece], *, changed: bool
+        self, db: sqlite3.Connection, run: _Run, rank: int, head: list[text_storage.Piece], *, changed: bool
     ) -> None:
         if head:
             last = db.execute(
@@ -377,10 +377,10 @@ class StoreWriter:
                 (run.row, rank),
             ).fetchone()
             number, stored = (-1, b"") if last is None else last
-            if last is not None and len(stored) < pieces.CHUNK:
-                earlier = pieces.unpack(stored)
+            if last is not None and len(stored) < text_storage.CHUNK:
+                earlier = text_storage.unpack(stored)
                 for stream, text in head:
-                    pieces.append(earlier, stream, text)
+                    text_storage.append(earlier, stream, text)
                 head = earlier
             else:
                 number += 1
@@ -388,11 +388,13 @@ class StoreWriter:
         if changed and (tail := run.stored(rank).tail.trimmed()):
             self._set_text(db, run, rank, -1, tail)
 
-    def _set_text(self, db: sqlite3.Connection, run: _Run, rank: int, number: int, text: list[pieces.Piece]) -> None:
+    def _set_text(
+        self, db: sqlite3.Connection, run: _Run, rank: int, number: int, text: list[text_storage.Piece]
+    ) -> None:
         db.execute(
             "INSERT INTO texts (run, rank, number, pieces) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (run, rank, number) DO UPDATE SET pieces = excluded.pieces",
-            (run.row, rank, number, pieces.pack(text)),
+            (run.row, rank, number, text_storage.pack(text)),
         )
 
     def _take_told(self, db: sqlite3.Connection, active: dict[int, _Run]) -> None:
@@ -457,13 +459,13 @@ class StoreWriter:
         self._columns.ended(run.row)
 
 
-def _add_text(part: _Stored, head: list[pieces.Piece], stream: str, text: str) -> None:
-    part.bytes += pieces.size(text)
-    if part.head < pieces.HEAD:
-        first, text = pieces.cut(text, pieces.HEAD - part.head)
-        part.head += pieces.size(first)
+def _add_text(part: _Stored, head: list[text_storage.Piece], stream: str, text: str) -> None:
+    part.bytes += text_storage.size(text)
+    if part.head < text_storage.HEAD:
+        first, text = text_storage.cut(text, text_storage.HEAD - part.head)
+        part.head += text_storage.size(first)
         if text:
-            part.head = pieces.HEAD  # a character of several bytes may have left a gap
-        pieces.append(head, stream, first)
+            part.head = text_storage.HEAD  # a character of several bytes may have left a gap
+        text_storage.append(head, stream, first)
     if text:
         part.tail.add(stream, text)

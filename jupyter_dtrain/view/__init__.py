@@ -8,10 +8,10 @@ anything. A view that can show no more goes quiet; it never stops the run that i
 from __future__ import annotations
 
 from .cell import CellView
+from .cell_view import view_of_cell
 from .comms import CommRelay
 from .pace import Pace
 from .painter import Painter, painter_for_cell
-from .panel_and_cell import view_of_cell
 from .protocol import RunView
 
 __all__ = ["CellView", "CommRelay", "Pace", "Painter", "RunView", "painter_for_cell", "view_of_cell"]

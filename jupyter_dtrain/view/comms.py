@@ -30,7 +30,7 @@ PATIENCE = 60.0
 """Seconds after which a missing answer of a rank counts as an empty one."""
 
 
-class Answer(Protocol):
+class CommAnswer(Protocol):
     """The rank's answer: a future of the whole reply."""
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
@@ -40,7 +40,7 @@ class Answer(Protocol):
         """The reply."""
 
 
-Send = Callable[[int, TellWidgets], Answer]
+Send = Callable[[int, TellWidgets], CommAnswer]
 """Sends a request to the main thread of a rank."""
 
 

@@ -37,7 +37,7 @@ from jupyter_dtrain.core.metrics import (
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 
-from .standing import standing
+from .rank_summary import standing
 from .timelines import PipelinePart, packed
 
 VERSION: Final = 1

@@ -89,7 +89,7 @@ def longer(more: float) -> str:
     return f"{100 * more:.0f} % longer than the others'" if more < 1 else f"{1 + more:.1f} times as long as the others'"
 
 
-class Ended(Protocol):
+class EndedRun(Protocol):
     """A run that has ended or goes on: one of a session, or one of the store."""
 
     @property
@@ -105,7 +105,7 @@ class Ended(Protocol):
         """More about the end of a run that ended well; mostly empty."""
 
 
-def ending_of(run: Ended) -> str:
+def ending_of(run: EndedRun) -> str:
     """How ``run`` ended, as all that name its end in text say it."""
     return ending(run.outcome, run.last_values, run.remark)
 

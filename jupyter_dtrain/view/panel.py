@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
     from .painter import Painter
-    from .widget import Actions, Link
+    from .widget import Actions, WidgetLink
 
 PATIENCE: Final = 2.0
 """Seconds after which a run without metrics or progress gets a panel."""
@@ -100,9 +100,9 @@ class Panel:
         self._began: float | None = None
         self._reserved = False
         self._over = False
-        self._link: Link | None = None
+        self._link: WidgetLink | None = None
         self._loading: threading.Thread | None = None
-        self._maker: Callable[[Actions, bytes], Link] | None = None
+        self._maker: Callable[[Actions, bytes], WidgetLink] | None = None
         self._told = 0  # the version of the pipelines that the front end has
         self._news = False  # the front end lacks something
         self._stale = True  # so does the copy

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.events import ClearOutput, Display, MimeBundle, Result
 
 from .labels import is_line, label, metadata_of, without_widget
-from .standing import MANY
+from .rank_summary import MANY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.metrics import Columns, is_main
 
 from .document import Picture, in_order, stepped
-from .history import History
 from .labels import number, took
+from .thinned_series import History
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ from jupyter_dtrain.core.world import count_ranks
 from .document import MIME, Picture, document, in_order, stepped
 from .drawing import svg
 from .labels import ending, number, speeds, took
-from .standing import standing
+from .rank_summary import standing
 from .timelines import caption, letters
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from jupyter_dtrain.core.facts import compare_tested
+from jupyter_dtrain.core.framework_report import compare_tested
 from jupyter_dtrain.core.processors import describe_processors
 from jupyter_dtrain.core.stacks import SILENT, STOPPED
 from jupyter_dtrain.core.world import World, count_ranks

@@ -53,7 +53,7 @@ class Actions(NamedTuple):
     """Whether the run has ended."""
 
 
-class Link:
+class WidgetLink:
     """One widget, as its run uses it. Its methods may raise the errors of the kernel's connection."""
 
     def __init__(self, widget: Any, actions: Actions) -> None:
@@ -120,7 +120,7 @@ _ended: deque[Any] = deque()
 _made: list[Any] = []  # the class, or None, after the first look
 
 
-def load() -> Callable[[Actions, bytes], Link] | None:
+def load() -> Callable[[Actions, bytes], WidgetLink] | None:
     """A function that makes a widget from a document; None where widgets are impossible. Imports anywidget, once."""
     if not _made:
         _made.append(_widget_class())
@@ -128,8 +128,8 @@ def load() -> Callable[[Actions, bytes], Link] | None:
     if kind is None:
         return None
 
-    def make(actions: Actions, document: bytes) -> Link:
-        return Link(kind(document=document), actions)
+    def make(actions: Actions, document: bytes) -> WidgetLink:
+        return WidgetLink(kind(document=document), actions)
 
     return make
 

@@ -14,7 +14,7 @@ from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.stacks import Stack, Wait
 
-from .answers import Description, Surroundings
+from .answers import NameDescription, Surroundings
 from .healing_messages import AnyHealingRequest
 from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
@@ -176,7 +176,7 @@ class Complete(AgentRequest[Completions], frozen=True, tag="complete"):
 class Described(msgspec.Struct, frozen=True):
     """The object behind a name; None where there is none."""
 
-    found: Description | None
+    found: NameDescription | None
 
 
 class Describe(AgentRequest[Described], frozen=True, tag="describe"):

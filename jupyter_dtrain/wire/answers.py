@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jupyter_dtrain.core.facts import Facts
+from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 
@@ -13,7 +13,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Those of one rank."""
 
     variables: list[SeenVariable]
-    frameworks: dict[str, Facts]
+    frameworks: dict[str, FrameworkReport]
     """By name; without those that have nothing to tell."""
     open: bool = False
     """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
@@ -21,7 +21,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Those on which it may run now; None where Linux does not tell."""
 
 
-class Description(msgspec.Struct, frozen=True):
+class NameDescription(msgspec.Struct, frozen=True):
     """The object behind a name on one rank."""
 
     type: str

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain.client.delivery import LONGEST, SPEED, Delivery
-from jupyter_dtrain.client.entry import Entry
+from jupyter_dtrain.client.submitted_run import Entry
 from jupyter_dtrain.wire.agent_messages import InterruptRank
 from tests.machines import Clock, Ranks
 

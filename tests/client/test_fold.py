@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.fold import Fold
+from jupyter_dtrain.client.submitted_run import Entry
 from jupyter_dtrain.core.events import Event, Finished, Output
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.wire.messages import to_content

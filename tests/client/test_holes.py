@@ -6,8 +6,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from jupyter_dtrain.client.entry import Entry
-from jupyter_dtrain.client.holes import QUIET, Holes
+from jupyter_dtrain.client.missed_events import QUIET, Holes
+from jupyter_dtrain.client.submitted_run import Entry
 from jupyter_dtrain.core.events import Event, Finished, Output, encode
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadPosition
 from jupyter_dtrain.wire.spool import spool_path

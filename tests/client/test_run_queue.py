@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.client.entry import Entry
 from jupyter_dtrain.client.run_queue import RunQueue
+from jupyter_dtrain.client.submitted_run import Entry
 
 
 @pytest.fixture

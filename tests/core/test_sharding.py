@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.kinds import share_of
-from jupyter_dtrain.core.sharding import MODES, Share
+from jupyter_dtrain.core.sharding import MODES, Share, share_of
 
 counts = st.integers(0, 200)
 sizes = st.integers(1, 17)

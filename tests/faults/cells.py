@@ -65,8 +65,8 @@ go(GO)
 """
 
 _SAVE = """
-from jupyter_dtrain.engine.home import rank_home
-from jupyter_dtrain.engine.snapshots import Order, save
+from jupyter_dtrain.rank.rank_context import rank_home
+from jupyter_dtrain.rank.snapshots import Order, save
 def keep(**values):
     save(Order("play", list(values), os.path.dirname(GO) + "/saved", b"k" * 32, "world"), values, rank_home().plugins)
 """

@@ -81,7 +81,7 @@ MUTANTS: Final = (
     Mutant(
         "variables-lost",
         "a rank that was released loses its variables",
-        "engine/agent.py",
+        "rank/agent.py",
         "self._running, self._released = None, False  # it works on no run",
         "self._released and self._shell.reset(); self._running, self._released = None, False  # it works on no run",
         ("variables",),
@@ -89,7 +89,7 @@ MUTANTS: Final = (
     Mutant(
         "child-left",
         "Stop leaves a process that the cell has started",
-        "engine/children.py",
+        "rank/children.py",
         "            runs, self._runs = self._runs, False\n",
         "            runs, self._runs = False, False\n",
         ("left behind",),
@@ -97,7 +97,7 @@ MUTANTS: Final = (
     Mutant(
         "exit-swallowed",
         "a rank whose cell calls sys.exit counts as one that ended well",
-        "engine/cell_end.py",
+        "rank/cell_end.py",
         "if exception is None or issubclass(type(exception), CellEnds):",
         "if exception is None or issubclass(type(exception), (CellEnds, SystemExit)):",
         ("rank", "outcome", "end"),
@@ -113,7 +113,7 @@ MUTANTS: Final = (
     Mutant(
         "text-lost",
         "printed text is dropped when much of it waits",
-        "engine/recorder.py",
+        "rank/recorder.py",
         "            self._pending.append((stream, text, descriptor, log))\n",
         "            len(self._pending) > 99 or self._pending.append((stream, text, descriptor, log))\n",
         ("output",),

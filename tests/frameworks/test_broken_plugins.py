@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.engine.framework import MEMBERS
+from jupyter_dtrain.plugins.framework import MEMBERS
 from jupyter_dtrain.wire.messages import Watching
 from tests.session.cells import begin, fail, run, until
 
 PLUGINS = """
-from jupyter_dtrain.engine.framework import ATTRIBUTES, MEMBERS
+from jupyter_dtrain.plugins.framework import ATTRIBUTES, MEMBERS
 from jupyter_dtrain.frameworks import Framework
 
 def raising(member):

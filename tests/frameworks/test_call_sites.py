@@ -7,8 +7,8 @@ import linecache
 import sys
 import weakref
 
-from jupyter_dtrain.engine.sources import FILES
 from jupyter_dtrain.frameworks.torch.call_sites import Call, CallSites
+from jupyter_dtrain.plugins.sources import FILES
 
 CELL = "def step(loss): return ask(sys._getframe())\nname = step(one)\n"
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from jupyter_dtrain.frameworks.jax import coordinator
-from jupyter_dtrain.frameworks.jax.coordinator import LONGEST, Meetings, Server
+from jupyter_dtrain.frameworks.jax.coordinator import LONGEST, CoordinatorServer, Meetings
 from jupyter_dtrain.frameworks.jax.rendezvous import Absent, meet, stay_away
 from jupyter_dtrain.wire.requests import Desk, ServerSpec
 from tests.session.cells import until
@@ -46,7 +46,7 @@ def meetings(coordinators):
 def server(meetings):
     """Serves the meetings; its address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = Server(listening, meetings, ServerSpec(SECRET))
+    server = CoordinatorServer(listening, meetings, ServerSpec(SECRET))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield Desk(*listening.getsockname(), SECRET)

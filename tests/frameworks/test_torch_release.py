@@ -144,7 +144,7 @@ def test_ranks_that_can_open_no_files_are_released_and_run_more_cells(training, 
 
 
 SLOWLY = """
-from jupyter_dtrain.engine.home import rank_home
+from jupyter_dtrain.rank.rank_context import rank_home
 plugins = rank_home().plugins
 release = plugins.release
 def slowly(names):

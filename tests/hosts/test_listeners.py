@@ -84,7 +84,7 @@ def on_host(host: Host, address: str) -> Listeners:
     found: Listeners = {}
     for name, line, ip, port in json.loads(said):
         if not name.startswith("sshd"):
-            role = name if name == "prted" else "rank" if "engine.watch" in line else line
+            role = name if name == "prted" else "rank" if "watch.watch" in line else line
             found.setdefault(role, set()).add((_named(ip, address), port))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import BadRequest
-from jupyter_dtrain.jobs.needs import needed_cells
+from jupyter_dtrain.jobs.dependencies import needed_cells
 from jupyter_dtrain.jobs.notebook import choose
 from tests.jobs.cells import local, notebook, ranks, read
 

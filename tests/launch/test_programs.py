@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.launch.programs import Answer, Stopped, run_on
+from jupyter_dtrain.launch.programs import ProgramAnswer, Stopped, run_on
 from tests.steward.until import until
 
 
@@ -26,7 +26,7 @@ class Straight:
         """Nothing."""
         return ""
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer:  # noqa: ARG002 — nothing can be in the way
+    def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer:  # noqa: ARG002 — nothing can be in the way
         """The answer."""
         return answer
 
@@ -61,7 +61,7 @@ def test_answers_come_in_the_order_of_the_hosts() -> None:
     code = "import sys, time; time.sleep(0.2 if sys.argv[1] == 'a' else 0); print(sys.argv[1])"
     found = run_on(["a", "b"], [sys.executable, "-c", code], carrier=Straight(), timeout=50, stopped=threading.Event())
 
-    assert [(host, one.output) for host, one in found.items() if isinstance(one, Answer)] == [
+    assert [(host, one.output) for host, one in found.items() if isinstance(one, ProgramAnswer)] == [
         ("a", "a\n"),
         ("b", "b\n"),
     ]

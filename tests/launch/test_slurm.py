@@ -13,12 +13,12 @@ from cryptography.fernet import Fernet
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.launch.hostlist import fill
 from jupyter_dtrain.launch.options import check, options, schema
-from jupyter_dtrain.launch.programs import Answer, run_on
-from jupyter_dtrain.launch.slurm import gate, shell
+from jupyter_dtrain.launch.programs import ProgramAnswer, run_on
+from jupyter_dtrain.launch.slurm import sealed_pipe, shell
 from jupyter_dtrain.launch.slurm.allocation import submission
-from jupyter_dtrain.launch.slurm.gate import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.options import TOOLS, SlurmOptions, in_job, place
 from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
+from jupyter_dtrain.launch.slurm.sealed_pipe import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.steps import FAILED, Steps
 from jupyter_dtrain.magics.parsing import HelpShown
 from jupyter_dtrain.magics.registered import verb_parser
@@ -219,12 +219,12 @@ def seals():
 def test_a_step_that_fails_says_why(log, kind, words):
     """In the words of the gate or of srun, whose exit codes lie: the gate has one of its own."""
     steps = Steps("7", [], "step", {}, "/")
-    found = steps.explain(Answer("", log, FAILED, 0.0, 0.0), "n2", "python")
+    found = steps.explain(ProgramAnswer("", log, FAILED, 0.0, 0.0), "n2", "python")
 
     assert (found.kind, found.reason) == (kind, f"{words}.")
     assert ("under the paths of this machine" in found.cure) is ("No " in words)
-    assert steps.explain(Answer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
-    assert FAILED == gate.FAILED
+    assert steps.explain(ProgramAnswer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
+    assert FAILED == sealed_pipe.FAILED
 
 
 def test_a_munge_that_makes_no_credential_is_named(tmp_path, monkeypatch):
@@ -283,7 +283,7 @@ def test_a_pipe_whose_other_end_is_silent_is_given_up(seals):
 LATE = """
 import os, sys
 from cryptography.fernet import Fernet
-from jupyter_dtrain.launch.slurm.gate import CODE, OUTPUT, Seal, Wire, _pass_on
+from jupyter_dtrain.launch.slurm.sealed_pipe import CODE, OUTPUT, Seal, Wire, _pass_on
 
 key = Fernet.generate_key()
 far = Seal(key, b"F", b"N")

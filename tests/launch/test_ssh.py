@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.programs import Answer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached, run_here, run_on
 from jupyter_dtrain.launch.ssh import Ssh
 from tests.pace import slack
 from tests.processes import processes_of, wait_until_gone
@@ -138,7 +138,7 @@ def test_hosts_share_one_deadline_and_leave_no_process(server):
         found = run_on(["a", "mute"], ["true"], carrier=Ssh.parse(server.args), timeout=2)
         took = time.monotonic() - began
 
-    assert isinstance(found["a"], Answer)
+    assert isinstance(found["a"], ProgramAnswer)
     assert found["mute"].kind == "timed out"
     assert found["mute"].reason == "There was no answer within 2 s."
     assert took < 2 + slack()

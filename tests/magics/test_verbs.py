@@ -84,7 +84,7 @@ def test_status_and_stacks_show_what_runs(ranks):
     assert f"cell [{number}], line 8: wait()" in stacks
     assert "line 10: wait()" in stacks
     assert "line 5 in wait: while not" in stacks
-    assert "engine/" not in stacks
+    assert "rank/" not in stacks
     assert one.startswith("Rank 2: running")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain.launch.programs import Answer, Unreached
+from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached
 from jupyter_dtrain.preflight import probe
 from jupyter_dtrain.preflight.facts import Facts
 from jupyter_dtrain.preflight.findings import SSH
@@ -65,10 +65,12 @@ def test_a_python_where_nothing_is_installed_lacks_the_package(bare_python, monk
 def test_a_python_that_lacks_one_of_our_requirements_is_told_with_its_name():
     """Of a part of our own, an older version may lack it: then the versions are the finding."""
     program = Program("jupyter_dtrain.preflight.probe", 10)
-    psutil_, part = (
-        program.read(Answer("", f"ModuleNotFoundError: No module named '{name}'", 1, 1.0, 2.0), "python", Facts, SSH)
-        for name in ("psutil", "jupyter_dtrain.preflight.probe")
-    )
+
+    def told(name):
+        answer = ProgramAnswer("", f"ModuleNotFoundError: No module named '{name}'", 1, 1.0, 2.0)
+        return program.read(answer, "python", Facts, SSH)
+
+    psutil_, part = told("psutil"), told("jupyter_dtrain.preflight.probe")
 
     assert (psutil_.kind, part.kind) == ("failed", "failed")
     assert "could not run the check: ModuleNotFoundError: No module named 'psutil'" in psutil_.reason
@@ -85,10 +87,10 @@ def test_a_module_in_the_working_directory_does_not_break_it(tmp_path, monkeypat
 
 def test_words_of_a_shell_around_the_answer_are_passed_over():
     program = Program("jupyter_dtrain.preflight.probe", 10)
-    answer = Answer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
+    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
 
     assert program.read(answer, "python", Facts).python == "3.11.2"
-    assert isinstance(program.read(Answer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
+    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
 
 
 def test_a_python_that_is_too_old_is_told_with_its_last_words(tmp_path):

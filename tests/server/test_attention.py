@@ -26,7 +26,7 @@ from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.server.alarms import Alarms
-from jupyter_dtrain.server.attention import MOST, Attention, Finding, Judge, outliers
+from jupyter_dtrain.server.attention import MOST, Attention, Judge, RunFinding, outliers
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
 from jupyter_dtrain.server.monitor import BYTES_PER_SECOND, FLUSH
 from jupyter_dtrain.store.source import SpoolFolder
@@ -148,7 +148,7 @@ def test_what_a_run_had_shown_goes_with_a_world_that_a_person_ends(alarms, spool
     follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
     spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
     follower.poll([])
-    made.run_showed(follower.newest, Finding("nan", "error", "loss is NaN on rank 0, step 3", [0], "loss"))
+    made.run_showed(follower.newest, RunFinding("nan", "error", "loss is NaN on rank 0, step 3", [0], "loss"))
     end(made)
     assert sorted(item.kind for item in attention.items) == kinds
 

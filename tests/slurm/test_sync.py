@@ -263,7 +263,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from jupyter_dtrain.files.sync import sync_by
-from jupyter_dtrain.files.ways import OverSrun
+from jupyter_dtrain.files.transports import OverSrun
 
 sync_by(Path(sys.argv[1]), ["gpu1", "gpu2"], OverSrun(sys.argv[2]), progress=lambda words: print(words, flush=True))
 """

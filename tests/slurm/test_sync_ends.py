@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain.files.sync import sync_by, sync_world
-from jupyter_dtrain.files.ways import OverSrun
+from jupyter_dtrain.files.transports import OverSrun
 from tests.hosts.network import Network
 from tests.slurm.launching import PATIENCE, start
 from tests.slurm.site import Site

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.steward.interrupts import ACK, LOOK, Interrupts
+from jupyter_dtrain.steward.interrupts import ACK, LOOK, StewardInterrupts
 from jupyter_dtrain.wire.agent_messages import InterruptRank, ReadPosition
 from jupyter_dtrain.wire.steward_messages import InterruptWanted, OpenRun
 from tests.machines import NOT_SENT, SENT, Clock, Ranks, Steward, position
@@ -23,7 +23,7 @@ class Scene:
         self.ranks, self.steward, self.told = Ranks(self.clock), Steward(self.clock), []
         self.positions = {0: position(7), 1: position(7)}
         self.ranks.answer = self._answer
-        self.interrupts = Interrupts(self.ranks, Settings(), self.told.append, self.steward, self.clock)
+        self.interrupts = StewardInterrupts(self.ranks, Settings(), self.told.append, self.steward, self.clock)
 
     def _answer(self, rank, question):
         return self.positions[rank] if question == ReadPosition() else NOT_SENT

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain.engine.plugins import Plugins
+from jupyter_dtrain.rank.plugins import Plugins
 from tests.steward.until import child_named, family, state_of
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.steward.progress import STILL, Progress
+from jupyter_dtrain.steward.progress import STILL, StartProgress
 from tests.machines import Clock
 
 PATIENCE = Settings().start_timeout
@@ -40,7 +40,7 @@ def work():
 @pytest.fixture
 def progress(clock, work):
     """A start of two ranks, whose processes run."""
-    progress = Progress(2, Settings(), clock)
+    progress = StartProgress(2, Settings(), clock)
     progress.begin(work)
     return progress
 
@@ -110,7 +110,7 @@ def test_each_step_begins_the_time_anew(progress, clock, work):
 
 
 def test_before_its_processes_run_only_time_counts(clock):
-    progress = Progress(2, Settings(), clock)
+    progress = StartProgress(2, Settings(), clock)
     clock.now += PATIENCE
 
     assert not progress.rests

@@ -69,7 +69,7 @@ def test_a_world_without_a_number_is_older_than_the_first(launch) -> None:
 UPGRADE = """
 import pathlib, sys
 
-if pathlib.Path({marker!r}).exists() and any("engine.watch" in word for word in sys.orig_argv):
+if pathlib.Path({marker!r}).exists() and any("watch.watch" in word for word in sys.orig_argv):
     from jupyter_dtrain.wire import messages
     messages.PROTOCOL += 1
 """

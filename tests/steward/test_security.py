@@ -16,7 +16,7 @@ from jupyter_client.session import Session as Messages
 
 from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
-from jupyter_dtrain.engine.plugins import Plugins
+from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST
 from tests.steward.until import family, runs, state_of, until, watch_of
 
@@ -73,7 +73,7 @@ def roles(session: Session) -> dict[psutil.Process, str]:
         else:
             parts = {"steward.__main__": "steward", "launch.controller": "controller", "torch.store": "store"}
             parts |= {"jax.coordinator": "jax", "elastic.lighthouse": "torchft"}
-            parts |= {"engine.watch": "watch", "slot_holder": "slot"}
+            parts |= {"watch.watch": "watch", "slot_holder": "slot"}
             found[process] = next(role for part, role in parts.items() if part in line)
     return found
 

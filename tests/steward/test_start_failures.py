@@ -204,7 +204,7 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("part", "number", "words"),
     [
-        ("engine.watch", None, r"The watch of the ranks was killed \(SIGKILL\) while the world was starting"),
+        ("watch.watch", None, r"The watch of the ranks was killed \(SIGKILL\) while the world was starting"),
         ("slot_holder", "1", "Rank 1 (ended for an unknown reason|was killed)"),
     ],
     ids=["the watch", "a slot"],
@@ -232,7 +232,7 @@ def test_ranks_that_hang_once_are_started_again(launch, mark, tmp_path, monkeypa
     (tmp_path / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
         f"once = pathlib.Path({str(tmp_path / 'once')!r})\n"
-        "if any('engine.watch' in word for word in sys.orig_argv) and not once.exists():\n"
+        "if any('watch.watch' in word for word in sys.orig_argv) and not once.exists():\n"
         "    once.touch()\n"
         "    time.sleep(300)\n"
     )
@@ -345,7 +345,7 @@ def test_a_runtime_folder_with_a_long_path_works(mark, tmp_path, monkeypatch) ->
 @pytest.mark.parametrize("moment", ["steward", "ranks"])
 def test_an_interrupted_start_leaves_nothing(home, mark, moment, tmp_path) -> None:
     """Ctrl-C while the steward, or its ranks, are starting."""
-    sign = {"steward": "jupyter_dtrain.steward", "ranks": "jupyter_dtrain.engine.watch"}[moment]
+    sign = {"steward": "jupyter_dtrain.steward", "ranks": "jupyter_dtrain.watch.watch"}[moment]
     # The ranks stop here, so that the start cannot be over before the signal has come.
     (tmp_path / "mpi4py.py").write_text("import time\ntime.sleep(60)")
     before = folders()

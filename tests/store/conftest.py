@@ -22,7 +22,7 @@ from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.store.writer import SKIPPED, Owner, StoreWriter
+from jupyter_dtrain.store.writer import SKIPPED, StoreWriter, WorldOwner
 from jupyter_dtrain.wire.spool import Spool, spool_path
 from tests.magics.notebook import Notebook
 
@@ -63,7 +63,7 @@ class FakeWorld:
         self._spools: dict[tuple[int, int], Spool] = {}
         self._seqs: dict[tuple[int, int], int] = {}
         steward = owner or own_process()
-        self.owner = Owner(
+        self.owner = WorldOwner(
             f"{name}-{id(self):x}-{time.time_ns()}", name, size, self.host, str(self.folder), time.time(), *steward
         )
         self.writer = self.new_writer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_dtrain.core.events import Output
-from jupyter_dtrain.store import pieces
+from jupyter_dtrain.store import text_storage
 from jupyter_dtrain.wire.spool import spool_path
 from tests.store.conftest import drain
 
@@ -25,12 +25,12 @@ def test_the_beginning_and_the_end_of_long_text_are_stored(store, db, fake):
     assert whole == "".join(lines)
     assert errors == "".join(line for start in range(500, 100_000, 1000) for line in lines[start : start + 500])
     assert whole.startswith(head)
-    assert pieces.HEAD - 4 < len(head.encode()) <= pieces.HEAD
+    assert text_storage.HEAD - 4 < len(head.encode()) <= text_storage.HEAD
     rest = tail.partition("…]\n")[2]
     assert whole.endswith(rest)
-    assert pieces.TAIL - 4 < len(rest.encode()) <= pieces.TAIL
+    assert text_storage.TAIL - 4 < len(rest.encode()) <= text_storage.TAIL
     assert note + tail.split()[0] == f"\n[… {len(whole.encode()) - len(head.encode()) - len(rest.encode())}"
-    assert stored[0] < 1.2 * (pieces.HEAD + pieces.TAIL)
+    assert stored[0] < 1.2 * (text_storage.HEAD + text_storage.TAIL)
     assert stored[1] < 100
     assert run.tail(0, 3) == [line.rstrip() for line in lines[-3:]]
 

@@ -32,10 +32,10 @@ from jupyter_dtrain.view.document import MIME, SAVED_BYTES, document, status
 from jupyter_dtrain.view.labels import label
 from jupyter_dtrain.view.lines import LineMerger
 from jupyter_dtrain.view.panel import KEPT_BYTES
+from jupyter_dtrain.view.rank_summary import ODD, counted, standing
 from jupyter_dtrain.view.rich import MOST_RESULTS
 from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.saved import bundle, text
-from jupyter_dtrain.view.standing import ODD, counted, standing
 
 SIZE = 1024
 FAILED, KILLED, SLOW = 517, range(64, 72), 900

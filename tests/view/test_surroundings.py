@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from jupyter_dtrain.core.facts import Facts, compare_tested
+from jupyter_dtrain.core.framework_report import FrameworkReport, compare_tested
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World
@@ -22,8 +22,10 @@ def world_of(size: int) -> World:
 def seen_by(rank: int, **details: str) -> Surroundings:
     """A rank's own number, and a framework that is not there."""
     variables = [SeenVariable("RANK", str(rank), "its number"), SeenVariable("SIZE", "3", "all"), SECRET]
-    some = Facts("Some", "1.2.3", "1.2", imported=bool(details), details=details)
-    return Surroundings(variables, {"some": some, "none": Facts("None", "", "1.0", imported=False, details={})})
+    some = FrameworkReport("Some", "1.2.3", "1.2", imported=bool(details), details=details)
+    return Surroundings(
+        variables, {"some": some, "none": FrameworkReport("None", "", "1.0", imported=False, details={})}
+    )
 
 
 SECRET = SeenVariable("TOKEN", None, "given by --env, hidden", hidden=True)

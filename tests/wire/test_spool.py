@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.core.events import Event, Finished, Output, Started, encode
-from jupyter_dtrain.engine.rank_process import _said
+from jupyter_dtrain.watch.rank_process import _said
 from jupyter_dtrain.wire.spool import READ_BYTES, RING_BYTES, Spool, last_outputs, read_file, spool_path
 
 

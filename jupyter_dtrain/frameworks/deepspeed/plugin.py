@@ -26,13 +26,13 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework, user_names
 from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hearing, one_step, whole_step
 from jupyter_dtrain.frameworks.torch.replicas import averages
+from jupyter_dtrain.plugins.framework import Framework, user_names
 from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .engines import ENGINES, ZERO, make_engine, number_parameters
@@ -104,7 +104,7 @@ class DeepSpeed(Framework):
         ZERO.when_imported(lambda module: ZERO.replace(module.Init, "__init__", number_parameters))
         PIPELINES.when_imported(lambda module: PIPELINES.replace(module.PipelineEngine, "train_batch", _whole))
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the device that DeepSpeed computes on, and whether it can compile."""
         return facts_of_package("DeepSpeed", "deepspeed", TESTED, lambda _: _details())
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.engine.home import rank_home
-from jupyter_dtrain.engine.memory import is_out_of_memory
+from jupyter_dtrain.rank.memory import is_out_of_memory
+from jupyter_dtrain.rank.rank_context import rank_home
 
 MEASURED = "application/vnd.jupyter-dtrain.measured+json"
 """The type of the display with the results."""

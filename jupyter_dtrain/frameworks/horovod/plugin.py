@@ -22,11 +22,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package, installed_version
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, installed_version
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending
+from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 from .keras import KERAS, refuse_keras_3
@@ -75,12 +75,12 @@ class Horovod(Framework):
         self._generation = generation
         self._released = False
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe how Horovod is built and this rank's place in it, or name the stand-in."""
         module = sys.modules.get("horovod")
         if is_shim(module):
             details = {"stand-in": f"yes: {LACKING}"}
-            return Facts("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
+            return FrameworkReport("Horovod", SHIM_VERSION, f"Horovod {TESTED}", imported=True, details=details)
         return facts_of_package("Horovod", "horovod", TESTED, lambda _: self._details())
 
     def in_use(self) -> str:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from jupyter_dtrain.core.contents import Facts
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
+from jupyter_dtrain.core.contents import PartSummary
+from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
 
 
 def parts(name: str, value: Any) -> list[Part] | None:
@@ -34,17 +35,21 @@ def parts(name: str, value: Any) -> list[Part] | None:
 def _of_array(jax: Any, name: str, array: Any) -> list[Part]:
     kind, dtype, shape = type(array).__name__, str(array.dtype), list(array.shape)
     if array.is_deleted():
-        return [ArrayPart(Facts(name, "value", kind, shape, dtype), lambda: _missing(name))]
+        return [ArrayPart(PartSummary(name, "value", kind, shape, dtype), lambda: _missing(name))]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         return _of_array(jax, name, jax.random.key_data(array))
     device = next((str(one) for one in array.devices()), "")
     if array.is_fully_addressable or array.is_fully_replicated:
         data = array if array.is_fully_addressable else array.addressable_data(0)
-        return [ArrayPart(Facts(name, "value", kind, shape, dtype, device, size=data.nbytes), lambda: asarray(data))]
+        return [
+            ArrayPart(PartSummary(name, "value", kind, shape, dtype, device, size=data.nbytes), lambda: asarray(data))
+        ]
     placement = str(getattr(array.sharding, "spec", array.sharding))
     found: list[Part] = []
     for piece in {str(shard.index): shard for shard in array.addressable_shards}.values():
-        facts = Facts(name, "value", kind, shape, dtype, device, placement, _place(piece.index), size=piece.data.nbytes)
+        facts = PartSummary(
+            name, "value", kind, shape, dtype, device, placement, _place(piece.index), size=piece.data.nbytes
+        )
         found.append(ArrayPart(facts, lambda data=piece.data: asarray(data)))  # type: ignore[misc]  # its own default
     return found
 

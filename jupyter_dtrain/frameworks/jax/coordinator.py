@@ -11,7 +11,7 @@ set-ups then end, because no rank is connected to them any more.
 
 Each line carries the world's secret, which the steward gives to the ranks and to this process, and how many ranks meet:
 a resize changes that. JAX's own coordinator asks for no password, so the whole process accepts connections of this user
-only (:mod:`jupyter_dtrain.engine.callers`).
+only (:mod:`jupyter_dtrain.rank.callers`).
 
 Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
 This module closes a connection that says anything but a rank's line, or nothing for :data:`SILENCE`. The process ends
@@ -32,8 +32,8 @@ import msgspec
 
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import MAX_RANKS
-from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.rank_directory import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
 
 from .rendezvous import Arrival
@@ -55,7 +55,7 @@ COORDINATORS = Patch(
 )
 
 
-class Meeting:
+class JaxMeeting:
     """The ranks that come to one set-up of JAX."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Meetings:
         self._host = host
         self._begin = begin or self._begin_service
         self._lock = threading.Lock()
-        self._meetings: dict[str, Meeting] = {}
+        self._meetings: dict[str, JaxMeeting] = {}
         self._coordinators: list[Any] = []
 
     def arrive(self, name: str, rank: int, size: int, *, comes: bool) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Meetings:
         Without ``comes``, ``rank`` declares to the others that it will not come.
         """
         with self._lock:
-            meeting = self._meetings.setdefault(name, Meeting())
+            meeting = self._meetings.setdefault(name, JaxMeeting())
             (meeting.here if comes else meeting.absent).add(rank)
             if len(meeting.here) == size and not meeting.address and not meeting.problem:
                 try:
@@ -121,10 +121,10 @@ class Meetings:
         raise AssertionError
 
 
-class Handler(socketserver.BaseRequestHandler):
+class CoordinatorHandler(socketserver.BaseRequestHandler):
     """One rank's connection."""
 
-    server: Server
+    server: CoordinatorServer
 
     def handle(self) -> None:
         """Answer the rank until it disconnects."""
@@ -155,12 +155,12 @@ class Handler(socketserver.BaseRequestHandler):
         return arrival if self.server.knows(arrival) else None
 
 
-class Server(DeskServer):
+class CoordinatorServer(DeskServer):
     """Serves the meetings."""
 
     def __init__(self, listening: socket.socket, meetings: Meetings, spec: ServerSpec) -> None:
         self.meetings = meetings
-        super().__init__(listening, Handler, spec)
+        super().__init__(listening, CoordinatorHandler, spec)
 
     def knows(self, arrival: Arrival) -> bool:
         """Whether a rank of this world sent it."""
@@ -170,7 +170,7 @@ class Server(DeskServer):
 def main() -> None:
     """Serve until killed."""
     given = begin(__doc__)
-    Server(given.socket, Meetings(given.host), read_spec()).serve_forever()
+    CoordinatorServer(given.socket, Meetings(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.engine.sockets import end_connections, epolls, registered
+from jupyter_dtrain.plugins.framework import user_names
 from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
+from jupyter_dtrain.rank.sockets import end_connections, epolls, registered
 
 from .coordinator import LONG
 from .rendezvous import meet, stay_away

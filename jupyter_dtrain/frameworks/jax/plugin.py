@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework, user_names
+from jupyter_dtrain.plugins.framework import Framework, user_names
 from jupyter_dtrain.plugins.patches import Patch
 
 from . import contents
@@ -32,8 +32,8 @@ from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.contents import Part
-    from jupyter_dtrain.engine.metrics import Read
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.parts import Part
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10 and 0.12"
@@ -100,7 +100,7 @@ class Jax(Framework):
         if not self._groups.unusable:
             jax.effects_barrier()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe JAX's backends and processes, once they exist."""
         return facts_of_package("JAX", "jax", TESTED, _details)
 

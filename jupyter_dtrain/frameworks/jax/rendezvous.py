@@ -15,9 +15,9 @@ from types import FrameType
 import msgspec
 
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.engine.reach import PATIENCE, check_reach
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
 from jupyter_dtrain.plugins.patches import raises_on_purpose
+from jupyter_dtrain.rank.connectivity import PATIENCE, check_reach
 from jupyter_dtrain.wire.requests import Desk
 
 ANSWER_PATIENCE = 30.0

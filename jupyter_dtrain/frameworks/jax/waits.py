@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jupyter_dtrain.engine.framework import locals_of, value_of
+from jupyter_dtrain.plugins.framework import locals_of, value_of
 from jupyter_dtrain.plugins.patches import Patch
 
 _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")

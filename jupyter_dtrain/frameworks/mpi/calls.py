@@ -21,16 +21,16 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.engine.framework import value_of
-from jupyter_dtrain.engine.libraries import is_library
-from jupyter_dtrain.engine.sources import called_in, calls_on_line
-from jupyter_dtrain.engine.tracebacks import PACKAGE
+from jupyter_dtrain.plugins.framework import value_of
+from jupyter_dtrain.plugins.libraries import is_library
+from jupyter_dtrain.plugins.sources import called_in, calls_on_line
+from jupyter_dtrain.rank.tracebacks import PACKAGE
 
 PLAIN = frozenset({"allgather", "allreduce", "alltoall", "barrier", "bcast", "exscan", "sendrecv"})
 """The methods for Python objects that are known as MPI's by their names; so are those that begin with a capital."""
 
 
-class Call(NamedTuple):
+class MpiCall(NamedTuple):
     """A call of MPI."""
 
     kind: str
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     """The object, or its class; None if code would have to run to find it."""
 
 
-def calls_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> list[Call]:
+def calls_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> list[MpiCall]:
     """The calls of MPI that a thread with the innermost ``frame`` is in, the user's first; most often one or none."""
     outer: FrameType | None = frame
     while outer is not None and is_library(outer.f_code.co_filename):
@@ -52,7 +52,7 @@ def calls_in(mpi: ModuleType, frame: FrameType, call: ast.Call | None) -> list[C
     return found
 
 
-def _call_in_library(mpi: ModuleType, frame: FrameType) -> Call | None:
+def _call_in_library(mpi: ModuleType, frame: FrameType) -> MpiCall | None:
     if frame.f_code.co_filename.startswith(PACKAGE):
         return None  # ours end by themselves
     for node in calls_on_line(frame):
@@ -73,10 +73,10 @@ def _call_in_library(mpi: ModuleType, frame: FrameType) -> Call | None:
         name = type(frame.f_locals.get("self")).__name__
     elif frame.f_code.co_filename.startswith(f"{own}futures{os.sep}"):
         name = "mpi4py.futures"  # its own function, in a thread
-    return Call("", name, owner)
+    return MpiCall("", name, owner)
 
 
-def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None, *, by_name: bool = True) -> Call | None:
+def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None, *, by_name: bool = True) -> MpiCall | None:
     """The call of MPI that ``call`` makes. ``by_name``: the name of a method may decide."""
     if call is None:
         return None
@@ -93,29 +93,29 @@ def _call_at(mpi: ModuleType, frame: FrameType, call: ast.Call | None, *, by_nam
             case ast.Call(func=ast.Name(id="map")):
                 found = _call_at(mpi, frame, node)  # list(map(comm.bcast, values)) calls it later
             case ast.Call() if node is call.func and by_name:  # getattr(comm, "Barrier")(), partial(comm.bcast, 1)()
-                found = _call_at(mpi, frame, node) or (Call("", "", None) if _is_made(mpi, frame, node) else None)
+                found = _call_at(mpi, frame, node) or (MpiCall("", "", None) if _is_made(mpi, frame, node) else None)
         if found is not None:
             return found
     return None
 
 
-def _method(mpi: ModuleType, frame: FrameType, node: ast.Attribute, *, named: bool) -> Call | None:
+def _method(mpi: ModuleType, frame: FrameType, node: ast.Attribute, *, named: bool) -> MpiCall | None:
     owner = value_of(frame, node.value)
     if kind := _kind(mpi, owner):
-        return Call(kind, node.attr, owner) if callable(getattr(getattr(mpi, kind), node.attr, None)) else None
+        return MpiCall(kind, node.attr, owner) if callable(getattr(getattr(mpi, kind), node.attr, None)) else None
     if owner is None and named and (_is_named(mpi, node.attr) or _is_made(mpi, frame, node.value)):
-        return Call("", node.attr, None)
+        return MpiCall("", node.attr, None)
     return _bound(mpi, value_of(frame, node))
 
 
-def _bound(mpi: ModuleType, method: Any) -> Call | None:
+def _bound(mpi: ModuleType, method: Any) -> MpiCall | None:
     """The call that ``method`` is, by itself or in a ``functools.partial``, which may hand it on."""
     if type(method) is partial:
         return next((found for one in (method.func, *method.args) if (found := _bound(mpi, one))), None)
     if type(method) is not type(mpi.COMM_SELF.Barrier):  # that of all bound methods that are not written in Python
         return None
     kind = _kind(mpi, method.__self__)
-    return Call(kind, method.__name__, method.__self__) if kind else None
+    return MpiCall(kind, method.__name__, method.__self__) if kind else None
 
 
 def _is_named(mpi: ModuleType, name: str) -> bool:

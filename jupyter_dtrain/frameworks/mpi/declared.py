@@ -35,6 +35,6 @@ DECLARATION = Declaration(
         "resync",
     ),
     echoes=("MPI_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "A rank of this pool has failed"),
-    situations="jupyter_dtrain.frameworks.mpi.situations:SITUATIONS",
+    situations="jupyter_dtrain.frameworks.mpi.failure_rows:SITUATIONS",
     scripts=ScriptSupport(modules=("mpi4py",), family="mpi"),
 )

@@ -17,16 +17,16 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
-from jupyter_dtrain.engine.framework import Framework, locals_of, user_names
-from jupyter_dtrain.engine.healing import THREAD, WORLD
-from jupyter_dtrain.engine.sources import called_in
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
+from jupyter_dtrain.plugins.framework import Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.plugins.sources import called_in
+from jupyter_dtrain.rank.healing import THREAD, WORLD
 
-from .calls import Call, calls_in
+from .calls import MpiCall, calls_in
 from .communicators import ENDLESS, hidden_of
 from .holders import c_libraries
-from .progress import Progress
+from .progress import MpiProgress
 from .rounds import Round
 
 TESTED = "4.1"
@@ -69,7 +69,7 @@ class Mpi(Framework):
         """The world that the user's names may hold: that of the last :meth:`recover`."""
         self._broken: list[Any] = []
         """The communicators inside windows and files that :meth:`recover` has reported."""
-        self._progress = Progress()
+        self._progress = MpiProgress()
         self._run = 0
         self._round: Round | None = None
         """The round that this rank has begun, and whose result it has not seen."""
@@ -89,7 +89,7 @@ class Mpi(Framework):
         """From now on MPI may have to be driven."""
         self._progress.end_cell()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the library beneath mpi4py, which every rank has imported, and whether it can free waiting ranks."""
         return facts_of_package("MPI", "mpi4py", TESTED, lambda _: _details())
 
@@ -307,7 +307,7 @@ def _frames() -> list[FrameType]:
     return list(frames.values())
 
 
-def _calls_in_use(mpi: ModuleType) -> list[Call]:
+def _calls_in_use(mpi: ModuleType) -> list[MpiCall]:
     """The calls of MPI that this rank's threads are in now."""
     return [call for frame in _frames() for call in calls_in(mpi, frame, called_in(frame))]
 

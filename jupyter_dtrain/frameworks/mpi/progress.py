@@ -22,7 +22,7 @@ ENDING = 1.0
 """Seconds in which the thread ends once it was asked to; it takes a few milliseconds."""
 
 
-class Progress:
+class MpiProgress:
     """Drives MPI for a while, in a thread of its own."""
 
     def __init__(self) -> None:

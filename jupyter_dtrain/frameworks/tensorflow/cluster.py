@@ -15,16 +15,16 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.plugins.framework import Framework
 
 from .ports import hold_port, keep_here
 from .servers import SERVING, TF_CONFIG, TensorFlowServers
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.21"
@@ -99,7 +99,7 @@ class TensorFlowCluster(Framework):
         """The steps of a chief's loop: its main thread waits while workers make them."""
         return 0 if self._servers is None else self._servers.steps
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """The task of this rank, and whether its server runs."""
         return facts_of_package("TensorFlow's cluster", "tensorflow", TESTED, lambda _: self._details())
 

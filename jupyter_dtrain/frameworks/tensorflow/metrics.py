@@ -21,13 +21,13 @@ import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.engine.sources import executing_at
 from jupyter_dtrain.plugins.patches import Patch, caller
+from jupyter_dtrain.plugins.sources import executing_at
 
 from .values import read
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 RINGS: Final = 256
 """The largest number of traced functions whose losses are taken; a note reports any more."""

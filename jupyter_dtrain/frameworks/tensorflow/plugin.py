@@ -14,12 +14,13 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.contents import Facts as FactsOfPart
-from jupyter_dtrain.core.facts import Facts, facts_of_package, imported
+from jupyter_dtrain.core.contents import PartSummary
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.engine.contents import ArrayPart, Part, asarray
-from jupyter_dtrain.engine.framework import Framework
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.wire.messages import Watching
 
 from .collectives import COLLECTIVES, Collectives
@@ -31,7 +32,8 @@ from .waits import call_that_waits
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 TESTED = "2.21"
 """The version that the tests run with."""
@@ -97,7 +99,7 @@ class TensorFlow(Framework):
         """Record the losses that traced functions have written."""
         self._metrics.end()
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe the devices in use, this rank's task in the cluster, and whether collectives work."""
         return facts_of_package("TensorFlow", "tensorflow", TESTED, self._details)
 
@@ -119,7 +121,7 @@ class TensorFlow(Framework):
         shape, dtype = list(value.shape), value.dtype
         device = value.device.rpartition("device:")[2].lower()
         kind, size = type(value).__name__, math.prod(shape) * dtype.size
-        facts = FactsOfPart(name, "value", kind, shape, dtype.name, device, size=size)
+        facts = PartSummary(name, "value", kind, shape, dtype.name, device, size=size)
         return [ArrayPart(facts, lambda: asarray(value.numpy()))]
 
     def reserved(self) -> int | None:

@@ -23,7 +23,7 @@ import threading
 import time
 from typing import Any, Final
 
-from jupyter_dtrain.engine.framework import CellEnds
+from jupyter_dtrain.plugins.framework import CellEnds
 from jupyter_dtrain.plugins.patches import Patch, meant
 
 from .ports import guard_server

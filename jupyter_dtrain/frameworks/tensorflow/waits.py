@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 
-from jupyter_dtrain.engine.framework import locals_of
-from jupyter_dtrain.engine.tracebacks import PACKAGE
+from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.tracebacks import PACKAGE
 
 LISTEN = 0.03
 """Seconds over which to measure the CPU use of the process."""

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from jupyter_dtrain.engine.home import Bar, rank_home
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""
@@ -49,7 +49,7 @@ def building(what: str) -> Iterator[None]:
         yield
         return
     # The bar takes its number when the build begins, so all ranks give it the same one.
-    bar, done, began = Bar(f"Building {what} (seconds)", None), threading.Event(), time.monotonic()
+    bar, done, began = ProgressBar(f"Building {what} (seconds)", None), threading.Event(), time.monotonic()
     thread = threading.Thread(target=_count, args=(bar, what, done, began), name="dtrain-build", daemon=True)
     token = _within.set(True)
     thread.start()
@@ -66,7 +66,7 @@ def building(what: str) -> Iterator[None]:
         bar.end(round(seconds), None, f"Building {what}: {ended} after {seconds:.0f} s" if seconds >= PERIOD else "")
 
 
-def _count(bar: Bar, what: str, done: threading.Event, began: float) -> None:
+def _count(bar: ProgressBar, what: str, done: threading.Event, began: float) -> None:
     home, told = rank_home(), False
     while not done.wait(PERIOD):
         seconds = round(time.monotonic() - began)

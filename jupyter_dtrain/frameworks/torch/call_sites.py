@@ -19,9 +19,9 @@ from enum import Enum
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from jupyter_dtrain.engine.framework import locals_of
-from jupyter_dtrain.engine.libraries import is_library
-from jupyter_dtrain.engine.sources import executing_at
+from jupyter_dtrain.plugins.framework import locals_of
+from jupyter_dtrain.plugins.libraries import is_library
+from jupyter_dtrain.plugins.sources import executing_at
 
 MAX_INDEX = 64
 """``losses[i]`` has a name of its own for each ``i`` below this."""

@@ -16,9 +16,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from jupyter_dtrain.core.contents import Facts, Kind
-from jupyter_dtrain.engine.contents import Part, PlainPart
+from jupyter_dtrain.core.contents import Kind, PartSummary
+from jupyter_dtrain.plugins.parts import Part
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.rank.contents import PlainPart
 
 from .digests import digest, is_readable
 from .values import undisturbed
@@ -52,7 +53,7 @@ class TensorPart(Part):
         self.name, self.kind, self._tensor = name, kind, tensor
 
     @undisturbed()
-    def facts(self) -> Facts:
+    def facts(self) -> PartSummary:
         """Shape, type, device and, for a DTensor, its placements and this rank's piece."""
         tensor = self._tensor
         placement = piece = ""
@@ -60,7 +61,7 @@ class TensorPart(Part):
         if hasattr(tensor, "placements"):
             placement = f"{', '.join(map(str, tensor.placements))} on {_mesh(tensor.device_mesh)}"
             piece = _piece(tensor)
-        return Facts(
+        return PartSummary(
             self.name,
             self.kind,
             type(tensor).__name__,

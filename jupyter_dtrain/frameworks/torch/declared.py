@@ -76,7 +76,7 @@ DECLARATION = Declaration(
         "op.preamble.length <= op.nbytes": "gloo aborts when ranks pass different sizes or types to one collective: "
         "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
     },
-    situations="jupyter_dtrain.frameworks.torch.situations:SITUATIONS",
+    situations="jupyter_dtrain.frameworks.torch.failure_rows:SITUATIONS",
     scripts=ScriptSupport(
         modules=("torch", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"),
         family="pytorch",

@@ -36,14 +36,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.engine.framework import user_names
-from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive
-from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
+from jupyter_dtrain.plugins.framework import user_names
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose, require
+from jupyter_dtrain.rank.sockets import connected_to, end_connections, epolls, registered
 
 from .backends import Backends
 from .flight_recorder import is_pending
-from .newcomers import begin_anew
 from .rendezvous import Address, Meeting, meet, meeting_at, reach
 
 if TYPE_CHECKING:
@@ -75,6 +74,21 @@ GROUPS = Patch(
     "not released when another one fails",
     upstream="https://github.com/pytorch/pytorch/issues/55967",
 )
+_HELPER = ("parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph")
+
+MODULES = Patch(
+    "torch.nn.parallel.distributed",
+    calls=(
+        "DistributedDataParallel._build_params_for_reducer()",
+        "DistributedDataParallel._build_debug_param_to_name_mapping(parameters)",
+        f"DistributedDataParallel._ddp_init_helper({', '.join(_HELPER)})",
+        "dist._register_comm_hook",
+    ),
+    reads=("_comm_hooks", "_set_static_graph"),
+    why="A new rank's DDP module sorts its gradients into other buckets than one that has trained.",
+    lost="a cell ends where a rank was replaced while a DDP module lived",
+)
+
 ABORTS = Patch(
     "torch.distributed.distributed_c10d",
     calls=("_world",),
@@ -574,3 +588,26 @@ def _rests(thread: int) -> str | None:
         return "" if _threads() else None  # it has ended
     except Exception:  # noqa: BLE001 — an audit hook of the user's may raise anything
         return None
+
+
+def begin_anew(module: Any) -> None:
+    """Give a DDP module a fresh reducer, in a world with a rank that is new, or with another number of ranks.
+
+    A DDP module sorts its gradients into buckets, first by the order of its parameters, then by the order in which the
+    first backward pass meets them. A rank that gets the module by pickle has the first order, and a rank that has
+    trained has the second: their all-reduces would add up different gradients. So all ranks go back to the first order.
+
+    Raises :class:`AttributeError` where torch has renamed what this needs, which ends the cell: rather that than
+    gradients that do not belong together.
+    """
+    dist: Any = sys.modules["torch.distributed"]
+    require(sys.modules[MODULES.places[0]], *MODULES.calls)  # before anything is taken apart
+    parameters, sparse = module._build_params_for_reducer()  # noqa: SLF001 — torch has no public way
+    names = module._build_debug_param_to_name_mapping(parameters)  # noqa: SLF001
+    del module.reducer  # its hooks on the parameters go with it
+    module._ddp_init_helper(parameters, sparse, names, module.static_graph)  # noqa: SLF001
+    if module.static_graph:
+        module.reducer._set_static_graph()  # noqa: SLF001
+        module.logger._set_static_graph()  # noqa: SLF001
+    for hook, state in module._comm_hooks:  # noqa: SLF001
+        dist._register_comm_hook(module.reducer, state, hook)  # noqa: SLF001

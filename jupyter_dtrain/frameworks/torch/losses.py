@@ -27,7 +27,7 @@ from .call_sites import Call, CallSites
 from .values import Later, Value
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 WAITING = 512
 """Values of one name that may wait for a step; no accumulation has as many micro-batches."""

@@ -28,18 +28,18 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jupyter_dtrain.engine.metrics import SOON
 from jupyter_dtrain.plugins.patches import Patch, caller
+from jupyter_dtrain.rank.metrics import SOON
 
 from . import values
 from .call_sites import Call, CallSites
+from .dataloader_stats import LoaderReadings
 from .losses import UNNAMED, Losses, Training
-from .reading import LoaderReadings
 from .replicas import replicas_of
 from .steps import Step, Stepper, Steppers, rates_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.messages import Watching
 
 BACKWARD = Patch(

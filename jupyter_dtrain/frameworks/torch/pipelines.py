@@ -31,7 +31,7 @@ from jupyter_dtrain.core.pipelines import Action, ideal_bubble, pack
 from jupyter_dtrain.plugins.patches import Patch
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
     from .metrics import TorchMetrics
 

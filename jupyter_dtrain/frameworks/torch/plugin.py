@@ -12,23 +12,23 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
-from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.libraries import add_library
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 from . import contents, snapshots
 from .builds import BUILDS, hook_builds
+from .dataloader_workers import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .declared import TorchOptions
 from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import GROUPS, TorchGroups
-from .loaders import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
 from .remote_training import AUTOGRAD, OPTIMIZER, hook_autograd, hook_optimizer
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.engine.contents import Part
-    from jupyter_dtrain.engine.metrics import MetricBuffer, Read
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
 
@@ -119,7 +120,7 @@ class Torch(Framework):
         if pids:
             drop_workers(pids)
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""
         return facts_of_package("PyTorch", "torch", TESTED, partial(torch_details, self._groups))
 

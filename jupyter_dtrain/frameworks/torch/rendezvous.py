@@ -23,10 +23,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlparse
 
-from jupyter_dtrain.engine.reach import check_reach
-from jupyter_dtrain.engine.sockets import listeners
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, awaits_ranks
 from jupyter_dtrain.plugins.patches import raises_on_purpose
+from jupyter_dtrain.rank.connectivity import check_reach
+from jupyter_dtrain.rank.sockets import listeners
 
 OUTSIDE_PATIENCE = 30.0
 """Seconds after which a listener outside the world counts as the group's rank 0."""

@@ -38,11 +38,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.engine.framework import Framework, value_of
-from jupyter_dtrain.engine.sockets import connected_to, end_connections, epolls, registered
-from jupyter_dtrain.engine.sources import called_in
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, arrive, arriving_in
+from jupyter_dtrain.plugins.framework import Framework, value_of
 from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose, require
+from jupyter_dtrain.plugins.sources import called_in
+from jupyter_dtrain.rank.sockets import connected_to, end_connections, epolls, registered
 
 from .rendezvous import reach
 from .waits import OURS, outermost_of

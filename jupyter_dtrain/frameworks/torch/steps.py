@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.events import LOCAL
 from jupyter_dtrain.core.metrics import SAMPLES_PER_SECOND, STEPS_PER_SECOND
-from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.plugins.framework import user_names
 
 from .values import number, read
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.engine.metrics import MetricBuffer
+    from jupyter_dtrain.rank.metrics import MetricBuffer
 
 MAX_OPTIMIZERS = 8
 MAX_GROUPS = 8

@@ -2,7 +2,7 @@
 
 The steward starts it with a listening socket (``--fd``) at ``--port``; clients that connected before it was up are
 served then. It ends with the steward. torch's store asks for no password, so it accepts connections of this user only
-(:mod:`jupyter_dtrain.engine.callers`).
+(:mod:`jupyter_dtrain.rank.callers`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from datetime import timedelta
 
-from jupyter_dtrain.engine.desk_server import begin
+from jupyter_dtrain.rank.rank_directory import begin
 
 
 def main() -> None:

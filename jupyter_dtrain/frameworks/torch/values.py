@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.engine.framework import user_names
+from jupyter_dtrain.plugins.framework import user_names
 from jupyter_dtrain.plugins.patches import Patch
 
 from .device_copies import copied

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from jupyter_dtrain.engine.framework import locals_of, value_of
-from jupyter_dtrain.engine.sources import calls_on_line
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
+from jupyter_dtrain.plugins.framework import locals_of, value_of
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.plugins.sources import calls_on_line
 
 _WRAPPERS = {"wrapper", "inner", "decorate_context", "<lambda>"}
 _WRAPPERS |= {"__torch_dispatch__", "tree_map_only", "tree_map", "unflatten", "wrapped", "unwrap", "trigger_wait"}

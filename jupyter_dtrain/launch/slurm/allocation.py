@@ -20,10 +20,10 @@ from typing import Final
 from jupyter_dtrain.core.errors import StartFailed
 
 from ..hostlist import fill
-from ..launcher import Look
+from ..launcher import NodesLook
 from . import queue
 from .options import SlurmOptions, in_job
-from .queue import Job, NoJob, Unanswered
+from .queue import NoJob, SlurmJob, Unanswered
 
 JOB: Final = "SLURM_JOB_ID"
 """The variable that every process of a job has."""
@@ -72,7 +72,7 @@ class Held:
         self._beat = beat
         self._inside = inside
         self._asked = False
-        self.job = Job(inside, "PENDING")
+        self.job = SlurmJob(inside, "PENDING")
         """As it was seen last."""
         self.hosts: dict[str, int] = {}
         """The ranks of each node that has any, in order."""
@@ -130,7 +130,7 @@ class Held:
                 say(f"job {number} waits in partition {job.partition}: {job.waiting}{expected}")
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)
 
-    def look(self, *, ending: bool = False) -> Look:
+    def look(self, *, ending: bool = False) -> NodesLook:
         """As :func:`look_at`, with the job and the nodes of the world."""
         self.job, found = look_at(self.job, ending=ending)
         return found._replace(job=self.job.id, hosts=tuple(self.hosts))
@@ -156,7 +156,7 @@ class Held:
         return [] if self._inside else [cancellation(self._name)]
 
 
-def look_at(job: Job, *, ending: bool = False) -> tuple[Job, Look]:
+def look_at(job: SlurmJob, *, ending: bool = False) -> tuple[SlurmJob, NodesLook]:
     """Ask Slurm about ``job``. ``ending``: something of it has ended; wait some seconds for the reason.
 
     Where Slurm does not answer, nothing is known to have changed.
@@ -166,7 +166,7 @@ def look_at(job: Job, *, ending: bool = False) -> tuple[Job, Look]:
         try:
             job = queue.ask_job(job.id)
         except NoJob:
-            return job, Look(0.0, f"Slurm's job {job.id} is over")
+            return job, NodesLook(0.0, f"Slurm's job {job.id} is over")
         except Unanswered:
             pass
         seconds = time.monotonic() - began
@@ -176,10 +176,10 @@ def look_at(job: Job, *, ending: bool = False) -> tuple[Job, Look]:
             break
         time.sleep(0.2)
     if job.runs:
-        return job, Look(job.ends)
+        return job, NodesLook(job.ends)
     why = "it has reached its time limit" if job.reason == "TimeLimit" else job.ended
     why = "Slurm is ending it" if job.state == "COMPLETING" and job.reason != "TimeLimit" else why
-    return job, Look(0.0, f"Slurm's job {job.id} is over: {why}")
+    return job, NodesLook(0.0, f"Slurm's job {job.id} is over: {why}")
 
 
 def submission(options: SlurmOptions, size: int, name: str) -> list[str]:

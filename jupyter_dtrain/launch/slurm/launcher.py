@@ -1,12 +1,12 @@
 """Ranks on the nodes of a job in Slurm: a watch on each, started by srun, and one ``mpiexec``, which uses srun too.
 
 Nothing needs ssh between nodes, nor files that they share, but for the package itself under the same path. A watch
-gets its specification, and gives its reports, over srun's pipe, sealed (:mod:`.gate`). The rest is as with hosts over
-ssh: ipyparallel's controller listens on TCP, encrypted; what ranks say to each other in MPI crosses in clear.
+gets its specification, and gives its reports, over srun's pipe, sealed (:mod:`.sealed_pipe`). The rest is as with hosts
+over ssh: ipyparallel's controller listens on TCP, encrypted; what ranks say to each other in MPI crosses in clear.
 
 The ranks have the variables of this process, as sbatch would give them to a job; on a node, Slurm's own count.
 
-Under failure: see :mod:`.allocation` for the job, and :mod:`.gate` for a node that does not answer.
+Under failure: see :mod:`.allocation` for the job, and :mod:`.sealed_pipe` for a node that does not answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
+from jupyter_dtrain.launch import local, prte_settings
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
-from .. import daemons, local
 from ..hostlist import fill
-from ..launcher import Allocation, Capacity, LauncherDeclaration, Look, Mpi, WatchCommand
+from ..launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
 from ..leftovers import MARK
 from ..networks import local_address
 from . import queue
@@ -89,7 +89,7 @@ class Slurm:
                 raise StartFailed(f"{over}.", "Start the world again.") from None
             raise
 
-    def look(self, *, ending: bool = False) -> Look:
+    def look(self, *, ending: bool = False) -> NodesLook:
         """The time that is left, and whether the job is over."""
         return self._held.look(ending=ending)
 
@@ -110,7 +110,7 @@ class Slurm:
     def watches(self) -> list[WatchCommand]:
         """A gate for each node; it starts srun."""
         return [
-            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.gate"), self._told(node))
+            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self._told(node))
             for node in self.hosts
         ]
 
@@ -120,7 +120,7 @@ class Slurm:
     def _steps(self, name: str) -> Steps:
         return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
 
-    def ranks_command(self, mpi: Mpi, network: str) -> list[str]:
+    def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         request = self._request
         command = [mpi.path, "-n", str(request.size), "--bind-to", "none", "--wdir", "/"]
@@ -128,14 +128,14 @@ class Slurm:
             command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
         if mpi.modern:
             command += ["--with-ft", "ulfm", "--prtemca", "prte_local_tmpdir_base", request.scratch]
-            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *daemons.OPTIONS]
+            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *prte_settings.OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
         """Without the variables of the step that started MPI's daemon."""
         forget = [word for name in OF_A_STEP for word in ("-u", name)]
         slot = [sys.executable, "-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *daemons.FORGET, *forget, *slot]
+        return ["/usr/bin/env", *prte_settings.FORGET, *forget, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Ranks fill the nodes of the job in order; the job stays as it is."""
@@ -144,7 +144,7 @@ class Slurm:
     def environment(self) -> dict[str, str]:
         """No more than ``mpiexec`` needs, and the job's nodes."""
         variables = {name: one for name, one in self._launched().items() if name.startswith(("OMPI_", "PRTE_"))}
-        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | daemons.ENVIRONMENT)
+        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | prte_settings.ENVIRONMENT)
 
     def _launched(self) -> dict[str, Variable]:
         return local.launched_variables(self._request, self.scratch)

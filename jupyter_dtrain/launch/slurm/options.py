@@ -20,7 +20,7 @@ from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.wire.requests import ADDRESS, MAIN
 
-from ..launcher import Placement
+from ..launcher import WorldPlan
 from . import queue
 
 TOOLS: Final = ("sbatch", "srun", "scontrol", "scancel", "munge")
@@ -148,7 +148,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         return nodes, self.ntasks_per_node or (int(gpus[1]) if gpus else -(-(n or nodes) // nodes))
 
 
-def in_job(job: queue.Job, options: SlurmOptions) -> tuple[int, int]:
+def in_job(job: queue.SlurmJob, options: SlurmOptions) -> tuple[int, int]:
     """The nodes and the ranks on each that a world has in a job that runs already. Raises :class:`BadRequest`."""
     given = [f"--{name}" for name in _SUBMISSION if getattr(options, name) is not None]
     if given:
@@ -173,7 +173,7 @@ def in_job(job: queue.Job, options: SlurmOptions) -> tuple[int, int]:
     return nodes, options.ntasks_per_node or tasks
 
 
-def place(n: int | None, options: SlurmOptions) -> Placement:
+def place(n: int | None, options: SlurmOptions) -> WorldPlan:
     """The number of ranks; Slurm chooses the nodes later. Raises :class:`BadRequest` and :class:`StartFailed`."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
@@ -208,10 +208,10 @@ def place(n: int | None, options: SlurmOptions) -> Placement:
         )
     if (n or slots) > MAX_RANKS:
         raise BadRequest(f"A world has at most {MAX_RANKS} ranks, not {n or slots}.", option="nodes")
-    return Placement(n or slots, {}, ADDRESS)
+    return WorldPlan(n or slots, {}, ADDRESS)
 
 
-def _own(number: str) -> queue.Job:
+def _own(number: str) -> queue.SlurmJob:
     cure = "Start the notebook in a new job, or unset SLURM_JOB_ID for a job of the world's own."
     try:
         job = queue.ask_job(number)

@@ -103,7 +103,7 @@ class NoJob(Unanswered):
     """Slurm does not know the job, or does not know it any more."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class SlurmJob(msgspec.Struct, frozen=True):
     """A job as Slurm shows it."""
 
     id: str
@@ -180,7 +180,7 @@ def _said(text: str) -> str:
     return "; ".join(line for line in lines if line)
 
 
-def ask_job(job: str) -> Job:
+def ask_job(job: str) -> SlurmJob:
     """The job as it is now. Raises :class:`NoJob`, and :class:`Unanswered` where Slurm does not say."""
     try:
         return read_job(run(["scontrol", "show", "job", "-o", job]))
@@ -190,13 +190,13 @@ def ask_job(job: str) -> Job:
         raise
 
 
-def read_job(line: str) -> Job:
+def read_job(line: str) -> SlurmJob:
     """A line of ``scontrol show job -o``, with times in UTC. Raises :class:`Unanswered` where it is none."""
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z/:.]+)=(\S*)", line))
     if "JobId" not in fields or "JobState" not in fields:
         raise Unanswered(f"scontrol gave an answer that cannot be read: {line[:200]!r}")
     per_node = fields.get("NtasksPerN:B:S:C", "").partition(":")[0]
-    return Job(
+    return SlurmJob(
         fields["JobId"],
         fields["JobState"],
         fields.get("Reason", ""),

@@ -1,7 +1,7 @@
 """A remote shell over srun, as rsync calls ssh: ``shell JOB MUNGE HOST WORD…`` runs the words on a node of a job.
 
-It is the near gate of a sealed pipe (:mod:`.gate`), so srun carries nothing that the network can read. It gives its
-input, output and exit code to rsync. As under ssh, a shell on the node reads the words, joined by blanks.
+It is the near gate of a sealed pipe (:mod:`.sealed_pipe`), so srun carries nothing that the network can read. It gives
+its input, output and exit code to rsync. As under ssh, a shell on the node reads the words, joined by blanks.
 
 Under failure: it ends with :data:`.steps.FAILED` and the reason among its errors. When rsync fails here, it sends
 SIGUSR1 to its shell; the gate then ends the input of the program on the node, and stays until that has removed its
@@ -16,8 +16,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from .. import local
-from .gate import serve_near
+from jupyter_dtrain.launch import local
+
+from .sealed_pipe import serve_near
 from .steps import Steps, node_environment
 
 NAME: Final = "dtrain-sync"

@@ -1,4 +1,4 @@
-"""Programs on the nodes of a job: steps that srun starts, each through the sealed pipe of :mod:`.gate`.
+"""Programs on the nodes of a job: steps that srun starts, each through the sealed pipe of :mod:`.sealed_pipe`.
 
 Worlds have their watches in such steps, and the examination before a start its probes. A step gets the variables that
 ranks have, and its program, in a credential of munge; only the same user can open it.
@@ -19,9 +19,9 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.launch import local
 
-from .. import local
-from ..programs import Answer, Kind, Unreached
+from ..programs import Kind, ProgramAnswer, Unreached
 from . import queue
 
 FAILED: Final = 255
@@ -137,13 +137,13 @@ class Steps(msgspec.Struct, frozen=True):
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:  # noqa: ARG002 — the gate reads both
         """A gate; it starts srun."""
-        return local.program("jupyter_dtrain.launch.slurm.gate")
+        return local.program("jupyter_dtrain.launch.slurm.sealed_pipe")
 
     def opening(self, host: str, program: Sequence[str]) -> str:
         """The line for the gate."""
         return self.told(host, program).decode()
 
-    def explain(self, answer: Answer, host: str, program: str) -> Answer | Unreached:  # noqa: ARG002 — they say enough
+    def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:  # noqa: ARG002 — they say enough
         """``answer``, or why the step did not run to its end."""
         if answer.code != FAILED:
             return answer

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from types import ModuleType
 
-from jupyter_dtrain.core.facts import installed_version
+from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.plugins.patches import Patch
 
 SHIM_VERSION = "0+jupyter-dtrain: not Horovod, a stand-in over torch.distributed"

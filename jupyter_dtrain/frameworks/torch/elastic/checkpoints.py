@@ -17,8 +17,8 @@ from http.client import OK, HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from jupyter_dtrain.engine.callers import is_own
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
+from jupyter_dtrain.rank.callers import is_own
 
 if TYPE_CHECKING:
     import socket

@@ -3,7 +3,7 @@
 The steward runs this module, with a socket that already listens (``--fd``), when the first rank asks. A rank connects,
 shows the world's secret and gets the URL of the lighthouse and the port of a store of its own: a Manager writes its
 address into its store, so no two ranks may share one. Neither lighthouse nor store asks for a password, so the whole
-process accepts connections of this user only (:mod:`jupyter_dtrain.engine.callers`).
+process accepts connections of this user only (:mod:`jupyter_dtrain.rank.callers`).
 
 Under failure: a rank that dies leaves its store behind, and its replacement gets the same one. If the lighthouse cannot
 start, each rank that asks gets the reason. This module closes a connection that says anything but a rank's line, or
@@ -22,7 +22,7 @@ import msgspec
 
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import MAX_RANKS
-from jupyter_dtrain.engine.desk_server import DeskServer, begin, read_spec
+from jupyter_dtrain.rank.rank_directory import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
 
 from .desk import LONGEST, Directions, Question
@@ -89,10 +89,10 @@ class Places:
         return int(self._stores[rank].port)
 
 
-class Handler(socketserver.StreamRequestHandler):
+class LighthouseHandler(socketserver.StreamRequestHandler):
     """One rank's question."""
 
-    server: Server
+    server: LighthouseServer
     timeout = SILENCE
 
     def handle(self) -> None:
@@ -105,12 +105,12 @@ class Handler(socketserver.StreamRequestHandler):
             pass  # it has disconnected, or is no rank
 
 
-class Server(DeskServer):
+class LighthouseServer(DeskServer):
     """Gives directions."""
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
-        super().__init__(listening, Handler, spec)
+        super().__init__(listening, LighthouseHandler, spec)
 
     def knows(self, question: Question) -> bool:
         """Whether a rank of this world sent it."""
@@ -121,7 +121,7 @@ def main() -> None:
     """Serve until killed."""
     os.environ.setdefault("RUST_LOG", "warn")  # a line for each heartbeat, otherwise
     given = begin(__doc__)
-    Server(given.socket, Places(given.host), read_spec()).serve_forever()
+    LighthouseServer(given.socket, Places(given.host), read_spec()).serve_forever()
 
 
 if __name__ == "__main__":

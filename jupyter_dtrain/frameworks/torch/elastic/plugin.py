@@ -14,10 +14,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.facts import Facts, facts_of_package
+from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.engine.framework import Framework
-from jupyter_dtrain.engine.interfaces import interface_to
+from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.rank.interfaces import interface_to
 from jupyter_dtrain.wire.requests import ADDRESS
 
 from .checkpoints import TRANSPORT, hook_transport
@@ -72,7 +72,7 @@ class TorchFT(Framework):
         """Its DistributedDataParallel asks for unused parameters, though there may be none."""
         return UNUSED in line and "torchft" in sys.modules
 
-    def describe(self) -> Facts:
+    def describe(self) -> FrameworkReport:
         """Name the Managers of this rank."""
         return facts_of_package(
             "torchft", "torchft", TESTED, lambda _: {"replica groups": ", ".join(self._replicas.names) or "none yet"}

@@ -25,7 +25,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jupyter_dtrain.engine.framework import NothingToJoin
+from jupyter_dtrain.plugins.framework import NothingToJoin
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 from .desk import ask

@@ -1,0 +1,492 @@
+"""The contract between a rank's engine and the plug-ins for frameworks, cut into small capabilities.
+
+The core names no framework. Each framework is a class that derives from :class:`Framework`, found by the entry point
+group ``jupyter_dtrain.frameworks``. Importing a plug-in imports no framework: the plug-in hooks into the import that
+the user's code does later (:meth:`.Patch.when_imported`). A framework that is not installed costs nothing.
+
+:class:`Framework` offers nine capabilities, one class for each noun below: :class:`Start`, :class:`Description`,
+:class:`Cells`, :class:`Values`, :class:`Snapshots`, :class:`Memory`, :class:`Waiting`, :class:`Recovery` and
+:class:`Server`. A plug-in overrides the members that it has something to do in. A rank never asks a plug-in for a
+member that it left alone.
+
+Members with several arguments are called by name, and a plug-in takes only the arguments that it needs::
+
+    class Mine(Framework):
+        name = "mine"
+
+        def before_cell(self, watch: Watching) -> None:  # the contract: before_cell(run, generation, watch)
+            self._on = watch.metrics
+
+Under failure: all calls go through :class:`~jupyter_dtrain.rank.plugins.Plugins`, which guards each of them. A member
+that raises is logged once, the next cell names it, and the rank goes on with the answers of the other plug-ins. The
+contract of a member says so where an exception is an answer instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.framework_report import FrameworkReport
+    from jupyter_dtrain.core.stacks import Collective
+    from jupyter_dtrain.core.variables import Variable
+
+    from .parts import Part
+
+
+_OF_IPYTHON = re.compile(r"_+|_\d+|_i+\d*|_[iod]h")
+"""``_``, ``_12``, ``_i12`` and the like."""
+
+
+GROUP = "jupyter_dtrain.frameworks"
+
+Read = Callable[[Sequence[Any]], Sequence[float]]
+"""Reads many values at once that may still be on a device; waits for them."""
+
+
+class CellEnds(BaseException):
+    """A framework raises it where a script would wait for ever: the cell ends well here, on this rank."""
+
+
+class NothingToJoin(RuntimeError):
+    """A framework raises it in a rank that joins a run, where the others have none left that it could join.
+
+    The rank's cell ends as interrupted: neither its code nor that of the others has failed.
+    """
+
+
+class Start:
+    """Before user code. Members are called once, on the main thread, in the order in which they stand here."""
+
+    def introduce(self) -> str:
+        """Return what the other ranks need to know of this rank, such as where it will listen; empty for nothing.
+
+        All ranks wait for each other's introductions: do here only what takes no time.
+        """
+        return ""
+
+    def meet(self, introductions: list[str]) -> None:
+        """Take the introductions of all ranks to this framework, by rank: at the start, and before :meth:`rejoin`."""
+
+    def environment(self, *_: Any, **__: Any) -> dict[str, Variable]:
+        """``environment(place: Placement, spec: RankSpec)``: return variables to set, each with its reason.
+
+        A variable that the user has set keeps the user's value. A plug-in that sets variables later, such as at an
+        import, offers them to :data:`jupyter_dtrain.core.variables.given`.
+        """
+        return {}
+
+    def prepare(self, *_: Any, **__: Any) -> None:
+        """``prepare(place: Placement, spec: RankSpec, metrics: MetricBuffer)``: hook into the framework's import.
+
+        ``metrics``: takes the losses. A plug-in that raises here is not asked for anything afterwards.
+        """
+
+
+class Description:
+    """The framework as this rank sees it. Any thread may ask, also while a cell runs."""
+
+    def describe(self) -> FrameworkReport | None:
+        """Return what the framework sees in this rank; None where there is nothing to say.
+
+        Import nothing and wait for nothing. The reader sees an exception in place of the facts.
+        """
+        return None
+
+    def in_use(self) -> str:
+        """Return what people call this framework, if user code has imported it; else empty."""
+        return ""
+
+
+class Cells:
+    """Around each cell. Members are for the main thread, but for :meth:`is_log`."""
+
+    services: tuple[str, ...] = ()
+    """Words in the command lines of processes that the framework starts in one cell and counts on in later ones.
+
+    The end of an interrupted cell leaves them alone, with all that is beneath them."""
+
+    def before_cell(self, *_: Any, **__: Any) -> None:
+        """``before_cell(run: int, generation: int, watch: Watching)``: a cell is about to run.
+
+        ``run``: the number of the run; it is equal on all ranks of the run, and no other run of the world has it.
+        ``generation``: the world's. ``watch``: what the cell wants to see. An interrupt may end a wait in here.
+        """
+
+    def before_joining(self, _run: int, /) -> None:
+        """``before_joining(run)``: the cell that is about to run is that of ``run``, which goes on in other ranks.
+
+        Called after :meth:`before_cell`, in a rank that is new: it runs the cell from its beginning, and is to join the
+        others. A framework that cannot give it their state must not let it begin alone.
+        """
+
+    def after_cell(self, *_: Any, **__: Any) -> None:
+        """``after_cell(failed: bool)``: the cell has ended; add points of its metrics that still wait.
+
+        ``failed``: whether the cell has failed in this rank, or was interrupted. Interrupts do not arrive in here, but
+        the exception that Stop raises last does. After a failed cell, return within 10 s.
+        """
+
+    def children_ended(self, _pids: set[int], /) -> None:
+        """``children_ended(pids)``: let go of objects that need these processes.
+
+        The cell that has just been interrupted had started them, and the rank has ended them. It may have had none.
+        """
+
+    def steps(self) -> dict[str, int]:
+        """Return how many steps each optimizer has made in this cell, by its variable; empty where none count."""
+        return {}
+
+    def follow_steps(self, _call: Callable[[int], object] | None, /) -> None:
+        """``follow_steps(call)``: after each step of the optimizer that steps first, call ``call`` with its number.
+
+        The number counts this cell's steps, from 1; the call comes on the thread of the training loop. None ends that.
+        """
+
+    def is_log(self, _line: str, /) -> bool:
+        """``is_log(line)``: whether native code or a child process has written ``line`` as a log that no cell shows.
+
+        The spool and ``Run.text`` keep such lines. Be quick. A thread of the rank asks for each line.
+        """
+        return False
+
+
+class Values:
+    """The contents of the framework's tensors. The main thread asks, from user code."""
+
+    def on_host(self, value: Any) -> Any:
+        """Return ``value`` with this framework's tensors, however deep in it, as tensors on the host.
+
+        Raises :class:`ValueError` for a tensor that is spread over ranks, so that no rank has all of it. Any other
+        exception says as well why the value cannot be sent.
+        """
+        return value
+
+    def number(self, _value: Any, /) -> tuple[Any, Read] | None:
+        """``number(value)``: for a tensor with one element, what to add to the metrics and what reads it later.
+
+        None for values of any other kind. Raises :class:`ValueError` for a tensor that is no number; the cell shows
+        why.
+        """
+        return None
+
+    def parts(self, *_: Any, **__: Any) -> list[Part] | None:
+        """``parts(name: str, value: Any, namespace: Mapping[str, Any])``: the parts of one of the user's variables.
+
+        For a tensor of this framework the tensor itself, for a model its weights and what belongs to them; None for a
+        value of any other kind. ``namespace``: the user's names. Wait for no other rank, and compute nothing yet. Any
+        thread may ask, also while a cell runs.
+        """
+        return None
+
+    def states(self, _namespace: Mapping[str, Any], /) -> list[Part]:
+        """``states(namespace)``: random states and step counters, which decide what a rank does next."""
+        return []
+
+
+class Snapshots:
+    """The state of models, optimizers and spread arrays on disk, for a world of any size.
+
+    The main threads of all ranks ask together. Each rank pickles everything else: an object with ``state_dict`` as its
+    state.
+    """
+
+    def save_values(self, *_: Any, **__: Any) -> tuple[Any, ...]:
+        """``save_values(values: Mapping[str, Any], namespace: Mapping[str, Any], size: int)``: copy states to memory.
+
+        Return the names of those of ``values`` that this framework saves, and this rank's files as bytes, by name;
+        other ranks' files have other names. A third item may be a list of sentences that the user must know of the
+        snapshot. ``size``: ranks in the world. Nothing is saved where the names differ between ranks. A file
+        ``NAME.json`` that several ranks return must be the same on all of them, else nothing is saved: so they can
+        compare how they describe a variable. May wait for the other ranks. Raises what stands in the way. Change
+        nothing: the training goes on.
+        """
+        return [], {}
+
+    def misfit(self, *_: Any, **__: Any) -> str:
+        """``misfit(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path)``: why not to load.
+
+        ``folder`` has the files of all ranks. Empty where the saved states fit ``values``. Change nothing, and wait for
+        no rank.
+        """
+        return ""
+
+    def load_values(self, *_: Any, **__: Any) -> list[str] | None:
+        """``load_values(values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path)``: load states.
+
+        It gives objects their states, or binds names in ``namespace`` to new ones. Return sentences about what came
+        otherwise than it was saved. May wait for the other ranks. Raises what stands in the way.
+        """
+
+
+class Memory:
+    """Memory of the rank's GPU, and what happens when memory runs out."""
+
+    def reserved(self) -> int | None:
+        """Return the bytes of GPU memory that this framework holds; None where it uses none. Any thread."""
+        return None
+
+    def is_out_of_memory(self, _exception: BaseException, /) -> bool:
+        """``is_out_of_memory(exception)``: whether the framework raises it when there is not enough memory.
+
+        Any thread may ask.
+        """
+        return False
+
+    def free_memory(self) -> None:
+        """Give back the memory that is reserved and not in use."""
+
+
+class Waiting:
+    """The calls in which a thread of the rank waits for other ranks. Other threads ask while a cell runs."""
+
+    def waits(self, *_: Any, **__: Any) -> str:
+        """``waits(frame: FrameType, call: ast.Call | None, idle: bool)``: what a thread waits in.
+
+        Return a word such as ``all_reduce``; empty where the thread does not wait for other ranks. ``frame``: its
+        innermost frame. ``call``: the call at that place, where the user's source shows it. ``idle``: whether the
+        thread uses no processor.
+        """
+        return ""
+
+    def can_release(self, _call: str, /) -> bool:
+        """``can_release(call)``: whether ``release`` ends a wait in ``call``, which :meth:`waits` has named.
+
+        Where it does not, the cell says at once that only the end of the rank ends the wait.
+        """
+        return True
+
+    def is_released(self, _exception: BaseException, /) -> bool:
+        """``is_released(exception)``: whether it tells that a rank which was released, or has died, has ended the call.
+
+        A rank may notice before its own request to release comes.
+        """
+        return False
+
+    def fetches(self, _frame: FrameType, /) -> bool:
+        """``fetches(frame)``: whether a thread whose innermost frame is ``frame`` fetches data to train on."""
+        return False
+
+    def worked(self) -> int:
+        """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""
+        return 0
+
+    def collectives(self) -> list[Collective]:
+        """Return the last few collectives that this rank has begun, of each group, where they are recorded."""
+        return []
+
+
+class Recovery:
+    """Ranks that wait are freed, and groups are made whole again."""
+
+    recovers_last: bool = False
+    """Whether this framework stands on groups of another, which must be whole before :meth:`recover` is called."""
+
+    def needs_regroup(self) -> bool:
+        """Whether a set-up failed or groups were released, so that the next set-up must be in a new generation."""
+        return False
+
+    def is_apart(self) -> bool:
+        """Whether this rank has begun something with other ranks that does not come about. Asked after a failed cell.
+
+        If so, the groups must be made anew: the ranks' next calls would meet what others had begun.
+        """
+        return False
+
+    def release(self) -> None:
+        """Make every wait for other ranks raise. All ranks get this request together. Called on the control thread."""
+
+    def recover(self, *_: Any, **__: Any) -> list[str]:
+        """``recover(bound: frozenset[str], again: bool)``: make whole again what was released.
+
+        A cell that runs on all ranks in a new generation comes next. ``bound``: the names that it binds anew before it
+        reads them. ``again``: an error or an interrupt has ended the last try of this rank, in any framework. Returns
+        sentences about what could not be made whole, each with the line that does it. Raises what stands in the way of
+        recovery: the cell ends with that error, and the next cell tries again. An interrupt may end a wait in here.
+        """
+        return []
+
+    def cannot_heal(self) -> str:
+        """Return a sentence on what stays broken here when ranks are replaced or added; empty where nothing does.
+
+        Asked on the control thread, before a heal or a resize.
+        """
+        return ""
+
+    def forbids_heal(self) -> str:
+        """Return why no heal and no resize can work here, as a clause; empty where they can.
+
+        Asked like :meth:`cannot_heal`.
+        """
+        return ""
+
+    def forbids_fewer(self) -> str:
+        """Return why the world cannot lose ranks that live, as a clause; empty where it can.
+
+        Such as a variable that is spread over all ranks: its parts on those that end would be lost. Asked like
+        :meth:`cannot_heal`, before a resize to fewer ranks.
+        """
+        return ""
+
+    def bequeath(self) -> str:
+        """Return what a rank that is new must know to come along in :meth:`recover`; empty for nothing.
+
+        Asked in a living rank, on a thread of its own, while it runs no cell.
+        """
+        return ""
+
+    def inherit(self, _heritage: dict[int, str], /) -> None:
+        """``inherit(heritage)``: in a rank that is new in a world that runs, take what living ranks have left, by rank.
+
+        Called once, on the main thread, after ``prepare``.
+        """
+
+    def rejoin(self) -> None:
+        """In a living rank: there are new ranks, or fewer ones, and MPI's world is a new one.
+
+        The :class:`~jupyter_dtrain.core.world.Placement` that ``prepare`` got says how many ranks there are now.
+
+        Called on the control thread, while the rank runs no cell. The next cell of all ranks recovers.
+        """
+
+
+class Server:
+    """Processes that the steward runs for this framework. The steward reads these, not the rank."""
+
+    rendezvous: str | None = None
+    """Module that serves as the world's rendezvous store when run with ``-m``, or None. It gets a listening socket:
+    see :mod:`jupyter_dtrain.steward.rendezvous`."""
+
+    server: str | None = None
+    """Module that the steward runs like :attr:`rendezvous`, at an address of its own, for this framework alone.
+
+    Ranks find the address in the options of their :class:`~jupyter_dtrain.wire.requests.RankSpec`, by the plug-in's
+    name.
+    """
+
+
+class Framework(Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server):
+    """One framework in one rank. Override the members of the capabilities that it has; give it a :attr:`name`."""
+
+    name: str
+    """The plug-in's own; no other plug-in has it."""
+
+
+CAPABILITIES: tuple[type, ...] = (Start, Description, Cells, Values, Snapshots, Memory, Waiting, Recovery, Server)
+
+MEMBERS: tuple[str, ...] = tuple(name for one in CAPABILITIES for name in vars(one) if not name.startswith("_"))
+"""The names of all members of all capabilities."""
+
+ATTRIBUTES: tuple[str, ...] = tuple(name for name in MEMBERS if not callable(getattr(Framework, name)))
+"""The members that are data."""
+
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "environment": ("place", "spec"),
+    "prepare": ("place", "spec", "metrics"),
+    "before_cell": ("run", "generation", "watch"),
+    "after_cell": ("failed",),
+    "waits": ("frame", "call", "idle"),
+    "recover": ("bound", "again"),
+    "parts": ("name", "value", "namespace"),
+    "save_values": ("values", "namespace", "size"),
+    "misfit": ("values", "namespace", "folder"),
+    "load_values": ("values", "namespace", "folder"),
+}
+"""The members that are called by name, each with all arguments that it may take."""
+
+
+MOST_ITEMS = 1000
+"""The items of a dictionary in which :func:`value_of` looks."""
+_OWN_REFERENCES = 3
+"""Those that a frame, a variable and an argument have to one object."""
+
+
+def locals_of(frame: FrameType) -> Mapping[str, Any]:
+    """The variables of a frame, of which nothing stays behind: a look at a training must not keep its tensors.
+
+    Before Python 3.13, ``f_locals`` of a function's frame is a copy that the frame keeps until the function ends.
+    """
+    found = frame.f_locals
+    if type(found) is not dict or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return found
+    kept = dict(found)
+    # The function itself may hold it: locals() gives the same copy.
+    if sys.getrefcount(found) <= _OWN_REFERENCES:
+        found.clear()
+    return kept
+
+
+def value_of(frame: FrameType, node: ast.expr) -> Any:
+    """The value of a name, or of attributes and items of one, found without running anybody's code; else None.
+
+    A property, and an item of anything but a list, a tuple or a dictionary, is code.
+    """
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return locals_of(frame).get(name, frame.f_globals.get(name))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+        case ast.Attribute(value=inner, attr=attr):
+            return _attribute(value_of(frame, inner), attr)
+        case ast.Subscript(value=inner, slice=index):
+            return _item(value_of(frame, inner), value_of(frame, index))
+    return None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if owner is sys.modules.get("jupyter_dtrain"):
+        return getattr(owner, name, None)  # it makes some when they are asked for, by code of ours
+    with contextlib.suppress(AttributeError):
+        own = object.__getattribute__(owner, "__dict__")
+        if name in own:
+            return own[name]
+    for kind in _order(type(owner)):
+        if name in (of_class := type.__getattribute__(kind, "__dict__")):
+            found = of_class[name]
+            if type(found) is MemberDescriptorType:  # of __slots__
+                with contextlib.suppress(AttributeError):
+                    return found.__get__(owner)
+            is_code = any("__get__" in type.__getattribute__(one, "__dict__") for one in _order(type(found)))
+            return None if is_code else found
+    return None
+
+
+def _order(kind: type) -> tuple[type, ...]:
+    """``kind`` and its bases, without asking its metaclass."""
+    order: tuple[type, ...] = type.__getattribute__(kind, "__mro__")
+    return order
+
+
+def _item(owner: Any, index: Any) -> Any:
+    # Other threads may change what is read here.
+    if type(owner) in (list, tuple) and type(index) is int:
+        with contextlib.suppress(IndexError):
+            return owner[index]
+    if type(owner) is dict and type(index) in (int, str) and len(owner) <= MOST_ITEMS:
+        # Not by a lookup, which may compare with a key of the user's.
+        return next((value for key, value in list(owner.items()) if type(key) is type(index) and key == index), None)
+    return None
+
+
+def user_names() -> list[tuple[str, Any]]:
+    """The names that user code has in this rank, with their values; without those that IPython keeps."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    if not InteractiveShell.initialized():
+        return []
+    names = list(InteractiveShell.instance().user_ns.items())
+    return [(name, value) for name, value in names if not of_ipython(name)]
+
+
+def of_ipython(name: str) -> bool:
+    """Whether IPython keeps this name of a namespace for itself."""
+    return bool(_OF_IPYTHON.fullmatch(name)) or name in {"In", "Out", "exit", "quit", "get_ipython", "open"}

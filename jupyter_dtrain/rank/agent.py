@@ -1,0 +1,676 @@
+"""The agent speaks for a rank: it runs cells on the main thread and answers questions on the control thread.
+
+The control thread works while a cell runs, as long as native code releases the interpreter lock: it answers the
+requests of :mod:`~jupyter_dtrain.wire.agent_messages` in milliseconds. A cell comes as a message of our own rather than
+as an ``execute_request``, so that nothing queues behind a cell that failed.
+
+Under failure: every cell that began ends with one ``Finished`` event, see :mod:`.cell_end`. A cell that comes twice
+runs once: the rank begins no number again. A cell that is interrupted before the rank has begun it ends without
+running, and never runs later. A request that has no answer gets the error as its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import linecache
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from IPython.core.compilerop import CachingCompiler
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.events import CommMessage
+from jupyter_dtrain.plugins.framework import locals_of
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
+from jupyter_dtrain.wire.agent_messages import (
+    Complete,
+    Describe,
+    EventsRead,
+    FetchValues,
+    InterruptRank,
+    RankPosition,
+    ReadEvents,
+    ReadPosition,
+    ReadStack,
+    ReadSurroundings,
+    ReadVariables,
+    ReleaseRank,
+    RunCell,
+    Signalled,
+    StoreValues,
+    SurroundingsRead,
+    TellWidgets,
+    WidgetsSaid,
+    read_agent_request,
+    read_values_request,
+)
+from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
+from jupyter_dtrain.wire.messages import (
+    HELLO_MESSAGE,
+    REPLY_MESSAGE,
+    REQUEST_MESSAGE,
+    RUN_MESSAGE,
+    VALUES_MESSAGE,
+    Cell,
+    Done,
+    accepted,
+    from_content,
+    refused,
+    replied,
+)
+from jupyter_dtrain.wire.reports import Report
+from jupyter_dtrain.wire.values import unpack
+
+from .background import Background
+from .cell_end import CellEnd
+from .children import Children
+from .comms import RankComms
+from .descriptors import DescriptorReader
+from .healing import RankHealing
+from .inspection import Inspector
+from .interrupts import CellStopped, Interrupts
+from .inventory import RankInventory
+from .keyboard import refuse_keyboard
+from .main_thread import MainThread
+from .metrics import MetricBuffer
+from .namespace import bound_first, fetch_values, send_code_along, store_values
+from .plugins import Plugins
+from .rank_context import ProgressBar
+from .recorder import Recorder
+from .resources import Sampler
+from .spending import Spending
+from .surroundings import look_around
+from .tracebacks import Tracebacks, blame_users, cell_name
+from .user_text import type_name, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from ipyparallel.engine.kernel import IPythonParallelKernel
+
+    from jupyter_dtrain.core.world import Placement
+
+    from .step_work import StepWork
+
+RELEASE_PATIENCE = 10.0
+"""Seconds that a cell waits for the end of a release; one takes some 50 ms."""
+
+LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
+_MAGICS = ("run_cell_magic", "run_line_magic")
+"""IPython's functions that run a magic."""
+_OF_MAGICS = ("<timed ", "<magic-timeit", "<unknown>")
+"""How the file names begin under which IPython's magics compile code of a cell."""
+
+_Aside = Complete | Describe | ReadSurroundings | ReadVariables
+_Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+
+
+KERNEL = Patch(
+    "ipykernel.kernelbase",
+    replaces=("Kernel.pre_handler_hook", "Kernel.post_handler_hook"),
+    why="A kernel sets Python's own handler of SIGINT around each message, where an interrupt would break the engine.",
+    lost="an interrupt that comes between two cells may end the rank",
+)
+SOURCES = Patch(
+    "IPython.core.interactiveshell",
+    replaces=(
+        "InteractiveShell.transform_cell",
+        "InteractiveShell.compile",
+        "IPython.core.compilerop.CachingCompiler.get_code_name",
+        "IPython.core.compilerop.CachingCompiler.__call__",
+        "IPython.core.compilerop.CachingCompiler.ast_parse",
+    ),
+    why="A cell's code needs a name that is the same on all ranks, and the lines that its editor shows.",
+    lost="an error in a cell may name another line than its editor shows",
+)
+ERRORS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell.showtraceback",),
+    reads=("_last_traceback",),
+    why="IPython prints the traceback of each rank, while the errors of the ranks travel as data and are shown as one.",
+    lost="each rank prints its traceback itself",
+)
+STORED_ERRORS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell._format_exception_for_storage",),
+    why="IPython 9 formats every error for its history, which takes up to a second and is never read in a rank.",
+    lost="a cell that fails ends up to a second later",
+)
+COMMANDS = Patch(
+    "IPython.core.interactiveshell",
+    replaces=("InteractiveShell.system",),
+    why="IPython runs !command in a terminal of its own, and a rank has none.",
+    lost="the output of !command may come out of order",
+)
+LAZY_MAGICS = Patch(
+    "IPython.core.magic",
+    replaces=("MagicsManager.load_lazy",),
+    why="IPython never loads a magic again if an interrupt has ended the first try.",
+    lost="a magic may be unknown after an interrupt",
+)
+THREADS = Patch(
+    "threading",
+    replaces=("excepthook",),
+    why="A thread that ends with an exception may have waited for other ranks, of which its cell then fails.",
+    lost="a cell may not say that it failed because its thread has lost other ranks",
+)
+
+
+class Agent:
+    """Handles every request to this rank."""
+
+    def __init__(
+        self,
+        kernel: IPythonParallelKernel,
+        place: Placement,
+        recorder: Recorder,
+        descriptors: DescriptorReader,
+        plugins: Plugins,
+        metrics: MetricBuffer,
+        sampler: Sampler,
+        comms: RankComms,
+        step_work: StepWork,
+        home: Path,
+        report: Callable[[Report], None],
+        generation: int,
+        healing: RankHealing,
+    ) -> None:
+        """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
+        self._kernel = kernel
+        self._healing = healing
+        self._shell = kernel.shell
+        self._code = ""
+        """The cell that runs, or ran last."""
+        self._file = ""
+        """The file name of its code."""
+        self._place = place
+        self._generation = self._whole = generation
+        """The generation of the last cell, and the one for which the frameworks are whole."""
+        self._released = False
+        """Whether ranks were released in the cell that runs, or a thread of it has lost those that it waited for."""
+        self._recorder = recorder
+        self._descriptors = descriptors
+        self._plugins = plugins
+        self._metrics = metrics
+        self._sampler = sampler
+        self._comms = comms
+        self._tracebacks = Tracebacks(self._cell_name, home, self._written)
+        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
+        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        plugins.is_interrupt = self._interrupts.has_raised
+        self._interrupts.complain = self._complain
+        self._complaints: Counter[str] = Counter()
+        """How often each thing that cells have left behind has raised since the last cell began."""
+        self._spending = Spending(plugins)
+        self._children = Children(plugins.services())
+        plugins.bounded = self._interrupts.bounded
+        self._cell_end = CellEnd(
+            place,
+            recorder,
+            descriptors,
+            plugins,
+            metrics,
+            sampler,
+            self._tracebacks,
+            self._main_thread,
+            self._interrupts,
+            self._children,
+            report,
+            min(healing.heritage, default=None),
+        )
+        self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
+        self._step_work = step_work
+        self._inventory = RankInventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
+        self._surroundings = Background("dtrain-surroundings")
+        self._display_failure: BaseException | None = None
+        self._running: int | None = None
+        self._recovering = False
+        """Whether the last recovery has not reached its end."""
+        self._taken: set[int] = set()
+        """The runs that this rank has begun, or will never begin."""
+        self._taking = threading.Lock()
+        self._releasing = threading.Lock()
+        """Held by a release, so that no cell begins before it is over: the cell would lose its new connections."""
+        self._cell = Cell()
+        """The notebook's cell that runs."""
+        self._cells: dict[str, str] = {}
+        """Names of cells, by the file names of their code."""
+        self._hearing = False
+        """Whether callbacks of widgets run, between cells."""
+
+    def install(self) -> None:
+        """Take over the kernel's handlers and hooks. Main thread, before the kernel's loop starts."""
+        kernel, shell = self._kernel, self._shell
+        kernel.shell_handlers[RUN_MESSAGE] = self._run
+        kernel.shell_handlers[HELLO_MESSAGE] = self._hello
+        kernel.shell_handlers[VALUES_MESSAGE] = self._values
+        # Both would bypass the recorder, and ipyparallel's handler unpickles data that no signature covers.
+        for kind in ("execute_request", "apply_request"):
+            kernel.shell_handlers.pop(kind, None)
+        kernel.control_handlers[REQUEST_MESSAGE] = self._request
+        KERNEL.when_imported(self._hook_kernel)
+        self._interrupts.install()
+        # A forked child would inherit the engine's handlers, and no signal would end it.
+        os.register_at_fork(after_in_child=_default_signals)
+        SOURCES.when_imported(self._hook_sources)
+        # IPython warns so at every sys.exit(), which a rank survives like any exception.
+        warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+        blame_users()
+        ERRORS.when_imported(lambda _: ERRORS.replace(shell, "showtraceback", self._showtraceback))
+        if hasattr(shell, "_format_exception_for_storage"):
+            STORED_ERRORS.when_imported(
+                lambda _: STORED_ERRORS.replace(shell, "_format_exception_for_storage", _format_nothing)
+            )
+        COMMANDS.when_imported(lambda _: COMMANDS.replace(shell, "system", self._system))
+        refuse_keyboard(shell)
+        if hasattr(shell.magics_manager, "load_lazy"):  # from IPython 9.18 on
+            LAZY_MAGICS.when_imported(lambda _: LAZY_MAGICS.replace(shell.magics_manager, "load_lazy", self._load_lazy))
+        send_code_along()
+        THREADS.when_imported(lambda module: THREADS.replace(module, "excepthook", self._thread_failed))
+
+    def _hook_kernel(self, _: Any) -> None:
+        for name in ("pre_handler_hook", "post_handler_hook"):
+            KERNEL.replace(self._kernel, name, lambda _original: None)
+
+    def _hook_sources(self, _: Any) -> None:
+        """Code that a magic compiles, such as that of ``%%time``, is code of the cell, too."""
+        shell = self._shell
+        SOURCES.replace(shell, "transform_cell", self._transform_cell)
+        kind = type("CellCompiler", (CachingCompiler,), {})
+        for name, ours in (
+            ("get_code_name", self._code_name),
+            ("__call__", self._compile),
+            ("ast_parse", self._parse),
+        ):
+            SOURCES.replace(kind, name, ours)
+        SOURCES.put(shell, "compile", kind())
+
+    def _load_lazy(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.shield.briefly():
+            return original(*args, **kwargs)
+
+    def _thread_failed(self, original: Any, args: threading.ExceptHookArgs, /) -> None:
+        """A thread has ended with an exception: its cell may fail of what the thread was to bring."""
+        lost = args.exc_value is not None and self._cell_end.lost_others(args.exc_value)
+        self._released = self._released or (lost and self._running is not None)
+        original(args)
+
+    def outlive(self, error: BaseException) -> bool:
+        """Whether the rank goes on after ``error``, which has left the engine's loop: user code sent it there."""
+        if self._interrupts.ending:
+            return False
+        self._interrupts.raised("a callback or task of the event loop", error)
+        return True
+
+    def _complain(self, what: str, error: BaseException) -> None:
+        """Tell the cell, or the next one, that ``what`` has raised ``error``; only the first time before it begins."""
+        self._complaints[what] += 1
+        if self._complaints[what] > 1:
+            return
+        frames = self._tracebacks.place(error)
+        at = f" ({frames})" if frames else ""
+        self._recorder.write(
+            "stderr",
+            f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
+        )
+
+    def _code_name(self, _original: Any, _compiler: Any, raw_code: str, transformed_code: str, number: int) -> str:
+        """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
+        run = number if self._running is None else self._running
+        name = f"<ipython-input-{run}-{zlib.crc32(transformed_code.encode('utf-8', 'replace')):08x}>"
+        self._cells[name] = cell_name(run, self._cell.number)
+        if raw_code == self._code:
+            self._file = name
+        return name
+
+    def _compile(
+        self, original: Any, compiler: Any, source: Any, filename: str, symbol: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        return original(compiler, source, self._of_cell(filename), symbol, *args, **kwargs)
+
+    def _parse(
+        self, original: Any, compiler: Any, source: str, filename: str = "<unknown>", symbol: str = "exec"
+    ) -> Any:
+        return original(compiler, source, self._of_cell(filename), symbol)
+
+    def _of_cell(self, filename: str) -> str:
+        """The file name of the cell whose magic compiles code under ``filename``; else that."""
+        found = self._magic()[1] if filename.startswith(_OF_MAGICS) else None
+        return found or filename
+
+    def _cell_name(self, file: str) -> str | None:
+        return self._cells.get(file)
+
+    async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
+        self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
+
+    async def _values(self, stream: Any, ident: Any, parent: Any) -> None:
+        buffers: list[bytes] = []
+        answer: msgspec.Struct = Done()
+        try:
+            request = read_values_request(parent["content"])
+            match request:
+                case StoreValues(names=names, digests=digests):
+                    store_values(unpack(names, digests, _taken(parent["buffers"])))
+                case FetchValues(names=names):
+                    answer, buffers = fetch_values(names)
+                case TellWidgets(messages=messages):
+                    answer = WidgetsSaid(self._hear_widgets(messages))
+            content = accepted(answer)
+        except BaseException as error:  # noqa: BLE001 — the asker gets it; user code may raise SystemExit, too
+            content = refused(Refused(str(error) or type_name(error)))
+        self._kernel.session.send(stream, "dtrain_values_reply", content, parent, ident=ident, buffers=buffers)
+
+    def _hear_widgets(self, messages: list[CommMessage]) -> list[CommMessage]:
+        self._hearing = True
+        try:
+            with self._interrupts.enabled(), self._interrupts.left_behind.in_force():
+                return self._comms.hear(messages)
+        finally:
+            self._hearing = False
+
+    async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
+        try:
+            cell = from_content(parent["content"], RunCell)
+            self._take(cell.run)
+        except Refused as error:
+            self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
+            return
+        exception: BaseException | None = None
+        yielded = self._inventory.yield_values()
+        try:
+            self._begin(cell)
+            self._prepare(cell, parent["buffers"])
+            exception = await self._execute(cell.code)
+        except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
+            exception = error
+        with contextlib.suppress(Exception):
+            self._step_work.end()
+        try:
+            spent = self._spending.end()
+            self._cell_end.end(
+                cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
+            )
+        finally:
+            self._over()
+            if yielded:
+                self._inventory.take_values()
+        self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
+
+    def _over(self) -> None:
+        self._running, self._released = None, False  # it works on no run from here on
+        self._healing.catch_up()
+
+    def _begin(self, cell: RunCell) -> None:
+        self._healing.catch_up()  # a world that came in the very moment in which the last cell ended
+        came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
+        self._released = False
+        self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
+        if came:
+            self._releasing.release()
+        source = cell.code if self._place.rank == min(cell.ranks) else ""
+        self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
+        for what, times in self._complaints.items():
+            if times > 1:
+                self._recorder.write(
+                    "stderr", f"[jupyter-dtrain] Before this cell, {what} raised {times} exceptions.\n"
+                )
+        self._complaints.clear()
+        self._metrics.begin()
+        self._children.begin()
+        self._main_thread.begin()
+        self._spending.begin(on=cell.watch.spending)
+        self._sampler.begin(self._main_thread.still)
+        ProgressBar.begin_run()
+
+    def _prepare(self, cell: RunCell, buffers: Any) -> None:
+        generation = cell.generation
+        left = self._main_thread.left() if generation != self._whole and len(cell.ranks) == self._place.size else []
+        for call in sorted({wait.call for wait in left}):
+            self._recorder.write("stderr", f"[jupyter-dtrain] {LEFT.format(call)}\n")
+        self._plugins.release({wait.framework for wait in left})
+        with self._interrupts.enabled():
+            self._plugins.before_cell(cell.run, generation, cell.watch)
+            if cell.joins is not None:
+                self._plugins.before_joining(cell.joins)
+        self._cell_end.say_failures()
+        if generation != self._whole and len(cell.ranks) == self._place.size:
+            self._recover(cell.code)
+            self._whole = generation
+        store_values(unpack(cell.names, cell.digests, _taken(buffers)))
+        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
+
+    def _take(self, run: int) -> None:
+        """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
+        with self._taking:
+            if run in self._taken:
+                raise Refused(f"Rank {self._place.rank} has already begun run {run}, or never will.")
+            self._taken.add(run)
+
+    def _recover(self, code: str) -> None:
+        again, self._recovering = self._recovering, True
+        with self._interrupts.enabled():
+            for note in self._plugins.recover(bound_first(code), again=again):
+                self._recorder.write("stderr", f"[jupyter-dtrain] {note}\n")
+        self._recovering = False
+
+    async def _execute(self, code: str) -> BaseException | None:
+        """Run the cell as IPython's own kernel does, except for the parts that need that kernel's threads.
+
+        Returns the exception that ended it before its last line, or None.
+        """
+        shell = self._shell
+        self._display_failure = None
+        result, user_code = None, self._interrupts.left_behind.in_force
+        with self._interrupts.enabled():
+            with user_code():
+                try:
+                    transformed, failure = shell.transform_cell(code), None
+                except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
+                    transformed, failure = code, sys.exc_info()
+                if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+                    result = shell.run_cell(code, store_history=True)
+            if result is None:
+                result = await self._run_async(code, transformed, failure)
+        self._show_pages()
+        exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
+        self._display_failure = None
+        return exception
+
+    def _transform_cell(self, original: Any, raw_cell: str) -> str:
+        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
+
+        The body of a magic is part of the cell. IPython drops empty lines at the beginning.
+        """
+        code = raw_cell
+        above, file = (self._cell.above, None) if code == self._code else self._magic(code)
+        empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
+        text = "\n" * (above + empty) + str(original(code))
+        if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        return text
+
+    def _magic(self, code: str = "") -> tuple[int, str | None]:
+        """How many lines stand above ``code``, which a magic of the cell runs, and the name of the cell's code."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
+        magic = None
+        while frame is not None and frame.f_code.co_filename not in self._cells:
+            if frame.f_code.co_name in _MAGICS:
+                magic = frame
+            frame = frame.f_back
+        if frame is None or magic is None:
+            return 0, None
+        body = locals_of(magic).get("cell")
+        if not isinstance(body, str) or not code.endswith(body):
+            return frame.f_lineno - 1, frame.f_code.co_filename
+        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
+
+    def _written(self, file: str, line: int) -> str:
+        """A line of the cell that runs as its user wrote it; empty for another one."""
+        lines = self._code.splitlines()
+        place = line - self._cell.above - 1
+        return lines[place] if file == self._file and 0 <= place < len(lines) else ""
+
+    async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
+        shell = self._shell
+        cell = shell.run_cell_async(
+            code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
+        )
+        result = None
+        try:
+            result = await self._interrupts.wait_for(cell)
+        finally:
+            with self._interrupts.left_behind.in_force():
+                shell.events.trigger("post_execute")
+                shell.events.trigger("post_run_cell", result)
+        return result
+
+    def _show_pages(self) -> None:
+        """Print what ``name?`` would put into a pager."""
+        for payload in self._shell.payload_manager.read_payload():
+            if payload.get("source") == "page":
+                self._recorder.write("stdout", payload["data"].get("text/plain", "") + "\n")
+        self._shell.payload_manager.clear_payload()
+
+    def _system(self, _original: Any, cmd: str) -> None:
+        """``!command``: without a terminal, and with its output in order with what Python prints."""
+        raises_on_purpose(_run_command)(self._shell, cmd)
+        try:
+            self._descriptors.drain()
+        except Exception as error:  # noqa: BLE001 — else IPython's own function would run the command again
+            COMMANDS.failed("system", error)
+
+    def _showtraceback(
+        self,
+        _original: Any,
+        exc_tuple: Any = None,
+        filename: Any = None,  # noqa: ARG002 — IPython's signature
+        tb_offset: Any = None,  # noqa: ARG002
+        exception_only: bool = False,  # noqa: FBT001, FBT002
+        running_compiled_code: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Print no traceback for the cell's own error: it travels as data."""
+        kind, value, trace = sys.exc_info() if exc_tuple is None else exc_tuple
+        sys.last_type, sys.last_value, sys.last_traceback = kind, value, trace
+        self._shell._last_traceback = []  # noqa: SLF001 — where IPython keeps it
+        if exc_tuple is not None:
+            # A representation that failed: the value was not shown, so the cell has failed.
+            self._display_failure = value
+        elif issubclass(type(value), (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
+            # The signal came after the cell's last instruction, which had failed: the end of the cell reports that.
+            return
+        elif (self._running is not None or self._hearing) and not running_compiled_code and not exception_only:
+            # A callback failed, not the cell; or, between cells, a push or a pull.
+            traceback.print_exception(kind, value, trace)
+
+    def _request(self, stream: Any, ident: Any, parent: Any) -> None:
+        def say(content: dict[str, Any]) -> None:
+            self._kernel.session.send(stream, REPLY_MESSAGE, content, parent, ident=ident)
+
+        try:
+            request = read_agent_request(parent["content"])
+        except Refused as error:
+            say(refused(error))
+            return
+        if isinstance(request, _Aside):
+            # They may take long, and this thread has more to do; it sends the answer once that is there.
+            loop = asyncio.get_running_loop()
+            if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
+                say(refused(Refused("The rank is still answering an earlier question.")))
+            return
+        say(replied(lambda: self._answer(request)))
+
+    def _ask_aside(self, request: _Aside, answer: Callable[[dict[str, Any]], object]) -> bool:
+        if isinstance(request, ReadVariables):
+            return self._inventory.ask(request, answer)
+        if isinstance(request, ReadSurroundings):
+            look = functools.partial(look_around, self._plugins, self._place.local_rank)
+            return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)
+        return self._inspector.ask(request, answer)
+
+    def _answer(self, request: _Direct) -> msgspec.Struct:
+        match request:
+            case ReadPosition():
+                return self._position(waits=request.waits)
+            case ReleaseRank():
+                self._release(request)
+                return Done()
+            case ReadStack():
+                return self._main_thread.stack("idle" if self._running is None else "running")
+            case InterruptRank():
+                return Signalled(self._interrupt(request))
+            case ReadEvents():
+                return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case _:
+                return self._healing.answer(request, self._running)
+
+    def _interrupt(self, request: InterruptRank) -> bool:
+        """Interrupt the cell and the processes that it has started; return whether the cell has taken it.
+
+        A cell that was not begun counts as taken, so that the rank never begins it.
+        """
+        if request.run == self._running:
+            taken = self._interrupts.send(force=request.force)
+            if not taken:
+                # Some calls of the main thread end only with the child that they wait for, such as os.system.
+                self._children.interrupt(force=request.force)
+            return taken
+        with contextlib.suppress(Refused):
+            self._take(request.run)
+            self._recorder.withdraw(request.run)
+            return True
+        return False
+
+    def _position(self, *, waits: bool) -> RankPosition:
+        run, next_seq, finished = self._recorder.position()
+        works = self._running is not None
+        return RankPosition(
+            rank=self._place.rank,
+            state="running" if works else "idle",
+            run=run,
+            next=next_seq,
+            finished=finished,
+            waits=self._main_thread.waits() if works and waits else None,
+            frameworks=self._plugins.in_use() if waits else [],
+        )
+
+    def _release(self, request: ReleaseRank) -> None:
+        with self._releasing:
+            if request.generation < self._generation or self._running not in (None, request.run):
+                return  # it came late, or for a rank that was left behind: the groups that exist now are whole
+            self._released = self._running is not None
+            self._plugins.release(request.frameworks)
+
+
+def _run_command(_shell: Any, _command: str) -> None:
+    """IPython takes the names of this frame for variables of the command."""
+    _shell.system_raw(_command)
+
+
+def _format_nothing(_original: Any, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    return {}
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _taken(buffers: list[Any]) -> list[Any]:
+    """The buffers of a message, which the kernel keeps until its next one, and the values with them, without this."""
+    taken = list(buffers)
+    buffers.clear()
+    return taken

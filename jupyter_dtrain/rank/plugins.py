@@ -1,0 +1,497 @@
+"""The loaded plug-ins for frameworks: each capability is asked here, and guarded here.
+
+A rank, and the steward, hold one :class:`Plugins` and call no plug-in by themselves. It asks only the plug-ins that
+override a member of :mod:`jupyter_dtrain.plugins.framework`, passes each of them the arguments that it takes, and
+checks the answers.
+
+Under failure: whatever a plug-in raises (``SystemExit`` too, but for an interrupt of the user's), the others are asked
+and the caller goes on. The first failure of a member is logged with its traceback and becomes a notice for the next
+cell; further failures of the same member are silent. Exceptions that a member's contract names reach the caller. At
+the end of a cell each member has :data:`PATIENCE` seconds; a rank does not ask again one that takes longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import threading
+import traceback
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.core.framework_report import FrameworkReport
+from jupyter_dtrain.plugins.framework import GROUP
+
+from .interrupts import CellStopped, Overdue
+from .plugin_calls import (
+    PluginCall,
+    as_collectives,
+    as_count,
+    as_counts,
+    as_facts,
+    as_module,
+    as_parts,
+    as_point,
+    as_text,
+    as_texts,
+    as_variables,
+    failed_in,
+    overrides,
+    taken,
+    wanted_by,
+)
+from .user_text import Words, words_of
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+    from pathlib import Path
+    from types import FrameType
+
+    from jupyter_dtrain.core.stacks import Collective
+    from jupyter_dtrain.core.variables import Variable
+    from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.patches import Fault
+    from jupyter_dtrain.wire.messages import Watching
+    from jupyter_dtrain.wire.requests import RankSpec
+
+    from .metrics import MetricBuffer
+
+PATIENCE = 10.0
+"""Seconds that a member may take at the end of a cell. A cell that ended well may compute for longer."""
+
+_log = logging.getLogger(__name__)
+
+
+class Plugins:
+    """The plug-ins of this process, by name. Any thread may ask, as far as the member's contract allows it."""
+
+    def __init__(
+        self,
+        plugins: Iterable[tuple[str, Any]],
+        log: Callable[[str], object] = _log.error,
+    ) -> None:
+        """``plugins``: names and objects, in the order in which they are asked. ``log`` takes failures at length."""
+        self.log = log
+        self.is_interrupt: Callable[[BaseException], bool] = lambda _: False
+        """Whether an exception is the user's interrupt, which no guard may delay. A rank sets it once it runs cells."""
+        self.bounded: Callable[[Callable[[], Any], float], Any] = lambda call, _: call()
+        """Makes a call within so many seconds, at the end of a cell. A rank sets it once it runs cells."""
+        self.was_cut = False
+        """Whether a call at the end of the last cell was ended before it returned."""
+        self.patience = PATIENCE
+        """Seconds, see :data:`PATIENCE`."""
+        self._lock = threading.Lock()
+        self._failed: set[tuple[str, str]] = set()
+        self._notices: list[str] = []
+        self._asked: dict[str, list[PluginCall]] = {}
+        """By member: the plug-ins that have it, as far as they were looked up."""
+        self._plugins = list(plugins)
+
+    @classmethod
+    def load(cls, log: Callable[[str], object] = _log.error) -> Plugins:
+        """One fresh object per installed plug-in. A plug-in that cannot be loaded is a failure, and is left out."""
+        loaded = cls([], log)
+        for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+            with loaded._guard(entry.name, ""):
+                plugin = entry.load()()
+                loaded._plugins.append((as_text(plugin.name), plugin))
+        return loaded
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the plug-ins."""
+        return [name for name, _ in self._plugins]
+
+    def take_notices(self) -> list[str]:
+        """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""
+        with self._lock:
+            notices, self._notices = self._notices, []
+        return notices
+
+    def patch_failed(self, fault: Fault) -> None:
+        """What this package changes in a library was left out, or failed in a call: the next notices tell it."""
+        with self._lock:
+            self._notices.append(fault.words)
+        with contextlib.suppress(Exception):
+            self.log(f"{fault.words}\n{fault.trace}")
+
+    # Start.
+
+    def introduce(self) -> dict[str, str]:
+        """Introductions, by plug-in."""
+        return dict(self._answers("introduce", as_text))
+
+    def meet(self, introductions: list[dict[str, str]]) -> None:
+        """``introductions``: what :meth:`introduce` gave on each rank, by rank."""
+        for call in self._calls("meet"):
+            with self._guard(call.name, "meet"):
+                call([others.get(call.name, "") for others in introductions])
+
+    def environment(
+        self, place: Placement, spec: RankSpec, offer: Callable[[Mapping[str, Variable], str], object]
+    ) -> None:
+        """Each plug-in's variables are ``offer``-ed with its name."""
+        for call in self._calls("environment"):
+            with self._guard(call.name, "environment"):
+                offer(as_variables(call(place=place, spec=spec)), call.name)
+
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
+        """Prepare the plug-ins; one that raises is left out of all that follows."""
+        for call in self._calls("prepare"):
+            done = False
+            with self._guard(call.name, "prepare"):
+                call(place=place, spec=spec, metrics=metrics)
+                done = True
+            if not done:
+                self._plugins = [(name, plugin) for name, plugin in self._plugins if plugin is not call.plugin]
+                self._asked = {}
+
+    # Description.
+
+    def describe(self) -> dict[str, FrameworkReport]:
+        """Facts, by plug-in. The facts of a plug-in that raises say what it raised."""
+        found = {}
+        for call in self._calls("describe"):
+            try:
+                facts = as_facts(call())
+            except BaseException as error:  # noqa: BLE001 — a library of another version; the reader sees why
+                facts = FrameworkReport(call.name, "", "", imported=True, details={"unknown": words_of(error)})
+            if facts is not None:
+                found[call.name] = facts
+        return found
+
+    def in_use(self) -> list[str]:
+        """Titles of the frameworks that user code has imported."""
+        return [title for _, title in self._answers("in_use", as_text) if title]
+
+    def without_steps(self) -> list[str]:
+        """Titles of the frameworks in use that have models, if none in use can say that a step was made; else none."""
+        using = {name: title for name, title in self._answers("in_use", as_text) if title}
+        if any(call.name in using for call in self._calls("follow_steps")):
+            return []
+        return [using[call.name] for call in self._calls("parts") if call.name in using]
+
+    # Cells.
+
+    def before_cell(self, run: int, generation: int, watch: Watching) -> None:
+        """A cell is about to run."""
+        self._tell("before_cell", run=run, generation=generation, watch=watch)
+
+    def before_joining(self, run: int) -> None:
+        """The cell is that of ``run``, which goes on in other ranks; this rank is new."""
+        for call in self._calls("before_joining"):
+            with self._guard(call.name, "before_joining"):
+                call(run)
+
+    def after_cell(self, *, failed: bool) -> None:
+        """The cell has ended. A plug-in may wait for computations of a cell that has not failed."""
+        self.was_cut = False
+        patience = self.patience if failed else math.inf
+        for call in self._calls("after_cell"):
+            try:
+                self.bounded(functools.partial(call.__call__, failed=failed), patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, "after_cell", error)
+
+    def services(self) -> list[str]:
+        """Words in the command lines of processes that outlive the cell that started them."""
+        found = (self._attribute(name, plugin, "services", as_texts, otherwise=()) for name, plugin in self._plugins)
+        return [words for services in found for words in services if words]
+
+    def children_ended(self, pids: set[int]) -> None:
+        """``pids``: processes of the interrupted cell that were ended."""
+        for call in self._calls("children_ended"):
+            try:
+                self.bounded(functools.partial(call.__call__, pids), self.patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, "children_ended", error)
+
+    def steps(self) -> dict[str, int]:
+        """How many steps each optimizer has made."""
+        return {name: count for _, counts in self._asked_at_end("steps", as_counts) for name, count in counts.items()}
+
+    def follow_steps(self, call: Callable[[int], object] | None) -> None:
+        """Call ``call`` after each step of the optimizer that steps first; None ends that."""
+        for one in self._calls("follow_steps"):
+            with self._guard(one.name, "follow_steps"):
+                one(call)
+
+    def is_log(self, line: str) -> bool:
+        """Whether ``line`` is a log that no cell shows."""
+        return any(answer for _, answer in self._answers("is_log", bool, line))
+
+    # Values.
+
+    def on_host(self, value: Any) -> Any:
+        """``value`` with tensors on the host. Raises :class:`ValueError` or :class:`RuntimeError` with why not."""
+        for call in self._calls("on_host"):
+            try:
+                value = call(value)
+            except ValueError:
+                raise
+            except BaseException as error:
+                if self.is_interrupt(error):
+                    raise
+                raise RuntimeError(f"The plug-in {call.name!r} failed in on_host: {words_of(error)}") from error
+        return value
+
+    def number(self, value: Any) -> tuple[Any, Read] | None:
+        """The number that metrics take for ``value``, and its reader. Raises :class:`ValueError` with why not."""
+        answers = self._answers("number", as_point, value, documented=(ValueError,))
+        return next((point for _, point in answers if point is not None), None)
+
+    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
+        """The parts of ``value`` by the first framework that knows it; None where none does. Any thread may ask."""
+        answers = self._answers("parts", as_parts, name=name, value=value, namespace=namespace)
+        return next((parts for _, parts in answers if parts is not None), None)
+
+    def states(self, namespace: Mapping[str, Any]) -> list[Part]:
+        """Random states and step counters."""
+        return [part for _, parts in self._answers("states", as_parts, namespace) for part in parts or ()]
+
+    # Snapshots.
+
+    def savers(self) -> list[str]:
+        """The plug-ins that may save something: ranks with other ones cannot save together."""
+        return [call.name for call in self._calls("save_values")]
+
+    def save_values(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
+    ) -> Iterator[tuple[str, list[str], dict[str, Any], list[str]]]:
+        """Each plug-in that saves some of ``values``: its name, theirs, its files, and notes. Raises what it raises."""
+        left, failed = dict(values), list[Exception]()
+        for call in self._calls("save_values"):
+            try:
+                names, files, *more = call(values=left, namespace=namespace, size=size)
+            except Exception as error:  # noqa: BLE001 — raised below: the next one may wait for all ranks, this one too
+                failed.append(error)
+                continue
+            left = {name: value for name, value in left.items() if name not in names}
+            if names:
+                yield call.name, list(names), files, [str(note) for notes in more for note in notes]
+        if failed:
+            raise failed[0]
+
+    def misfit(self, plugin: str, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
+        """Why the states that ``plugin`` has saved do not fit; empty where they do."""
+        for call in self._calls("misfit"):
+            if call.name == plugin:
+                return as_text(call(values=values, namespace=namespace, folder=folder))
+        return f"the framework {plugin!r}, which saved {', '.join(values)}, is not installed here"
+
+    def load_values(
+        self, plugin: str, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path
+    ) -> list[str]:
+        """Load the states that ``plugin`` has saved; notes. Raises what it raises."""
+        for call in self._calls("load_values"):
+            if call.name == plugin:
+                return [str(note) for note in call(values=values, namespace=namespace, folder=folder) or ()]
+        return []
+
+    # Memory.
+
+    def reserved(self) -> int:
+        """Bytes of GPU memory that the frameworks hold."""
+        return sum(size for _, size in self._answers("reserved", lambda size: 0 if size is None else as_count(size)))
+
+    def is_out_of_memory(self, exception: BaseException) -> bool:
+        """Whether a framework says with ``exception`` that there was not enough memory."""
+        return any(answer for _, answer in self._answers("is_out_of_memory", bool, exception))
+
+    def free_memory(self) -> None:
+        """Give back the memory that is not in use."""
+        self._tell("free_memory")
+
+    # Waiting.
+
+    def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> tuple[str, str] | None:
+        """The first plug-in that knows the call in which a thread waits, with that call; None if no plug-in does."""
+        answers = self._answers("waits", as_text, frame=frame, call=call, idle=idle)
+        return next(((name, word) for name, word in answers if word), None)
+
+    def fetches(self, frame: FrameType) -> bool:
+        """Whether a thread fetches data to train on, with any framework."""
+        return any(answer for _, answer in self._answers("fetches", bool, frame))
+
+    def can_release(self, name: str, word: str) -> bool:
+        """Whether the plug-in ``name`` can end a wait in ``word``."""
+        for call in self._calls("can_release"):
+            if call.name == name:
+                with self._guard(name, "can_release"):
+                    return bool(call(word))
+        return True
+
+    def worked(self) -> int:
+        """Rises while others work for this rank's cell."""
+        return sum(count for _, count in self._answers("worked", as_count))
+
+    def collectives(self) -> list[Collective]:
+        """The last collectives of each group."""
+        return [one for _, collectives in self._answers("collectives", as_collectives) for one in collectives]
+
+    def is_released(self, exception: BaseException) -> bool:
+        """Whether a framework says with ``exception`` that another rank's release, or its death, has ended the call."""
+        return any(answer for _, answer in self._answers("is_released", bool, exception))
+
+    # Recovery.
+
+    def needs_regroup(self) -> bool:
+        """Whether the next set-up must be in a new generation."""
+        return any(answer for _, answer in self._asked_at_end("needs_regroup", bool))
+
+    def is_apart(self) -> bool:
+        """Whether this rank has begun something with other ranks that does not come about."""
+        return any(answer for _, answer in self._asked_at_end("is_apart", bool))
+
+    def release(self, names: Iterable[str]) -> None:
+        """Release what waits in the frameworks ``names``; an empty name stands for all."""
+        wanted = set(names)
+        for call in self._calls("release"):
+            if call.name in wanted or "" in wanted:
+                with self._guard(call.name, "release"):
+                    call()
+
+    def recover(self, bound: frozenset[str] = frozenset(), *, again: bool = False) -> Iterator[str]:
+        """Make whole what was released; yield sentences about what could not be. Raises what stands in the way.
+
+        ``bound``: the names that the next cell binds before it reads them; ``again``: whether the last try failed here.
+        """
+        last = {
+            name: self._attribute(name, plugin, "recovers_last", bool, otherwise=False)
+            for name, plugin in self._plugins
+        }
+        for call in sorted(self._calls("recover"), key=lambda call: last[call.name]):
+            try:
+                notes = [as_text(note) for note in call(bound=bound, again=again)]
+            except Exception:
+                raise
+            except BaseException as error:
+                if self.is_interrupt(error):
+                    raise
+                raise RuntimeError(f"The plug-in {call.name!r} failed in recover: {words_of(error)}") from error
+            yield from notes
+
+    # Ranks that replace dead ones.
+
+    def cannot_heal(self) -> list[str]:
+        """Sentences on what a heal cannot make whole here."""
+        return [words for _, words in self._answers("cannot_heal", as_text) if words]
+
+    def forbids_heal(self) -> list[str]:
+        """Why no heal and no resize can work here."""
+        return [words for _, words in self._answers("forbids_heal", as_text) if words]
+
+    def forbids_fewer(self) -> list[str]:
+        """Why the world cannot lose ranks that live."""
+        return [words for _, words in self._answers("forbids_fewer", as_text) if words]
+
+    def bequeath(self) -> dict[str, str]:
+        """The words that this rank leaves to new ones, by plug-in."""
+        return {name: words for name, words in self._answers("bequeath", as_text) if words}
+
+    def inherit(self, heritage: Mapping[int, Mapping[str, str]]) -> None:
+        """Take what each living rank has left."""
+        for call in self._calls("inherit"):
+            with self._guard(call.name, "inherit"):
+                call({rank: left[call.name] for rank, left in heritage.items() if call.name in left})
+
+    def rejoin(self) -> None:
+        """New processes have taken the place of dead ranks."""
+        self._tell("rejoin")
+
+    # Server.
+
+    def rendezvous(self) -> str | None:
+        """The first plug-in's module that serves as the world's rendezvous store."""
+        modules = (self._attribute(name, plugin, "rendezvous", as_module) for name, plugin in self._plugins)
+        return next((module for module in modules if module is not None), None)
+
+    def servers(self) -> dict[str, str]:
+        """Modules of servers, by plug-in."""
+        found = {name: self._attribute(name, plugin, "server", as_module) for name, plugin in self._plugins}
+        return {name: module for name, module in found.items() if module is not None}
+
+    # How they are asked.
+
+    def _calls(self, member: str) -> list[PluginCall]:
+        found = self._asked.get(member)
+        if found is None:
+            found = self._asked[member] = [
+                PluginCall(name, plugin, member, wanted_by(plugin, member))
+                for name, plugin in self._plugins
+                if overrides(plugin, member)
+            ]
+        return found
+
+    def _tell(self, member: str, **arguments: Any) -> None:
+        for call in self._calls(member):
+            try:
+                call(**arguments)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
+
+    def _answers(
+        self,
+        member: str,
+        take: Callable[[Any], Any],
+        *values: Any,
+        documented: tuple[type[BaseException], ...] = (),
+        **arguments: Any,
+    ) -> Iterator[tuple[str, Any]]:
+        """Names of plug-ins with what ``take``, which may raise, makes of their answers."""
+        for call in self._calls(member):
+            try:
+                answer = take(call(*values, **arguments))
+            except documented:
+                raise
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
+            else:
+                yield call.name, answer
+
+    def _asked_at_end(self, member: str, take: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+        for call in self._calls(member):
+            try:
+                answer = self.bounded(functools.partial(taken, take, call), self.patience)
+            except BaseException as error:  # noqa: BLE001 — the guard
+                self._fails(call.name, member, error)
+            else:
+                yield call.name, answer
+
+    def _attribute(self, name: str, plugin: Any, member: str, take: Callable[[Any], Any], otherwise: Any = None) -> Any:
+        with self._guard(name, member):
+            return take(getattr(plugin, member, otherwise))
+        return otherwise
+
+    @contextlib.contextmanager
+    def _guard(self, name: str, member: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 — the guard
+            self._fails(name, member, error)
+
+    def _fails(self, name: str, member: str, error: BaseException) -> None:
+        if self.is_interrupt(error):
+            raise error
+        if isinstance(error, (Overdue, CellStopped)):
+            self.was_cut = True
+        if isinstance(error, CellStopped):
+            return  # Stop has ended what it waited for: no failure of its own
+        if isinstance(error, Overdue):
+            self._asked[member] = [call for call in self._calls(member) if call.name != name]
+        with self._lock:
+            if (name, member) in self._failed:
+                return
+            self._failed.add((name, member))
+        words = Words()
+        notice = f"The plug-in {name!r} {failed_in(member)}: {words_of(error, words)}. This rank goes on without it."
+        with self._lock:
+            self._notices.append(notice)
+        trace = words.ask(lambda: "".join(traceback.format_exception(error)), "Its traceback {}.".format)
+        with contextlib.suppress(Exception):
+            self.log(f"{notice}\n{trace}")

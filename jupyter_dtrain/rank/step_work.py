@@ -1,0 +1,220 @@
+"""Work that a rank does after some steps of its training loop: a standing check of a model, and standing snapshots.
+
+A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). A check digests the
+model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
+them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
+
+A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next: a
+meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
+while threads write it.
+
+Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no
+more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell. Where no framework
+in use shows its steps, an order that counts steps is refused, or says so after a cell; one that goes by time is then
+the session's, between cells.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_dtrain.core.dotted_paths import resolve
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.events import Body, Checked
+
+from .contents import parts_of
+from .snapshots import PATIENCE as WRITTEN
+from .snapshots import Order, Saving, stage
+from .user_text import words_of
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.wire.messages import Watching
+
+    from .plugins import Plugins
+
+MOST: Final = 4096
+"""Parts of a model in a report."""
+PATIENCE: Final = 60.0
+"""Seconds for a meeting of the ranks between two steps."""
+MEETING: Final = 2.0
+"""Seconds between two meetings that ask whether it is time, at most; also a tenth of the time between snapshots."""
+_KINDS: Final = ("value", "parameter")
+"""The parts that must be alike after a step. Gradients may be cleared, and DDP makes buffers alike in each forward."""
+
+
+class _Standing:
+    """One standing order."""
+
+    def __init__(self, order: Order, steps: int, seconds: float) -> None:
+        self.order, self.steps, self.seconds = order, steps, seconds
+        self.saved = time.monotonic()
+        self.saving: Saving | None = None
+        self.meet_at = 1
+        """The step of the next meeting, where time decides; the same on all ranks."""
+        self.met: tuple[int, float] | None = None
+        self.told = False
+        """Whether a cell has said that no steps are seen."""
+        self.noted: set[str] = set()
+        """Notes on its snapshots that were shown."""
+
+    def begin(self) -> None:
+        self.meet_at, self.met = 1, None
+
+    def meets(self, step: int) -> bool:
+        return step % self.steps == 0 if self.steps else step == self.meet_at
+
+    def next_meeting(self, step: int) -> int:
+        """By this rank's pace. Rank 0 decides."""
+        now, wanted = time.monotonic(), min(MEETING, self.seconds / 10)
+        before, self.met = self.met, (step, now)
+        if before is None or now <= before[1]:
+            return step + 1
+        return step + max(1, min(10 * (step - before[0]), int((step - before[0]) * wanted / (now - before[1]))))
+
+
+class StepWork:
+    """The work of one rank, cell by cell."""
+
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        plugins: Plugins,
+        emit: Callable[[Body], object],
+        say: Callable[[str], object],
+    ) -> None:
+        """``emit`` records an event; ``say`` shows a sentence in the cell."""
+        self._namespace = namespace
+        self._plugins = plugins
+        self._emit = emit
+        self._say = say
+        self._check, self._every = "", 1
+        self._named: list[str] = []
+        self._stepped = False
+        self._orders: dict[str, _Standing] = {}
+        self._active: list[_Standing] = []
+
+    def place(self, order: Order, steps: int, seconds: float) -> None:
+        """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread.
+
+        Raises :class:`BadRequest` where steps are to be counted, and no framework in use shows its own.
+        """
+        if steps and (titles := self._plugins.without_steps()):
+            raise BadRequest(_unseen(titles, order, steps))
+        self._orders[order.name] = _Standing(order, steps, seconds)
+
+    def cancel(self, name: str) -> list[str]:
+        """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread.
+
+        It first waits for the snapshots of theirs that are being written, :data:`WRITTEN` seconds at most.
+        """
+        gone = {one: order for one, order in self._orders.items() if name in ("", one)}
+        self._orders = {one: order for one, order in self._orders.items() if one not in gone}
+        deadline = time.monotonic() + WRITTEN
+        for order in gone.values():
+            if order.saving is not None:
+                order.saving.done.wait(max(0.0, deadline - time.monotonic()))
+        return list(gone)
+
+    def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
+        """A cell begins; ``whole``: on all ranks of the world; ``elastic``: it goes on without some. Main thread."""
+        self._check, self._every = watch.check, max(1, watch.check_every)
+        self._named, self._stepped = [], False
+        self._active = list(self._orders.values()) if whole and not elastic else []
+        if self._orders and elastic:
+            self._say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
+        for one in self._active:
+            one.begin()
+        if self._check or self._active:
+            self._plugins.follow_steps(self._step)
+
+    def end(self) -> None:
+        """The cell has ended. Main thread."""
+        if not self._check and not self._active:
+            return
+        self._plugins.follow_steps(None)
+        titles = [] if self._stepped else self._plugins.without_steps()
+        for one in self._active if titles else ():
+            if one.steps and not one.told:
+                one.told = True
+                self._say(_unseen(titles, one.order, one.steps))
+        if self._check and not self._stepped:
+            self._say(
+                "--check has seen no step of an optimizer in this cell; %distributed check compares a model at once."
+            )
+        self._check, self._active = "", []
+
+    def _step(self, step: int) -> None:
+        self._stepped = True
+        if self._check and step % self._every == 0:
+            try:
+                self._report(step)
+            except Exception as error:  # noqa: BLE001 — the user's training goes on
+                self._say(f"--check {self._check} has ended: {words_of(error)}")
+                self._check = ""
+        for one in self._active:
+            if one.meets(step):
+                self._save(one, step)
+
+    def _report(self, step: int) -> None:
+        name = self._check
+        try:
+            value = resolve(self._namespace, name)
+        except LookupError:
+            raise LookupError(f"{name!r} is no variable of this rank; check a top-level variable") from None
+        parts = [part for part in parts_of(name, value, self._namespace, self._plugins) if part.kind in _KINDS][:MOST]
+        labels = [_label(part) for part in parts]
+        digests = b"".join(bytes.fromhex(part.digest()) or bytes(8) for part in parts)
+        self._emit(Checked(name, step, digests, [] if labels == self._named else labels))
+        self._named = labels
+
+    def _save(self, one: _Standing, step: int) -> None:
+        try:
+            due, one.meet_at = self._meet(one, step)
+            if due:
+                one.saved = time.monotonic()
+                one.saving = stage(one.order, self._namespace, self._plugins, step)
+                one.saving.go_on(self._say)
+                for note in one.saving.notes:
+                    if note not in one.noted:
+                        one.noted.add(note)
+                        self._say(f"Snapshot {one.order.name!r}: {note}")
+        except Exception as error:  # noqa: BLE001 — the user's training goes on
+            self._active = [other for other in self._active if other is not one]
+            self._say(f"Snapshot {one.order.name!r} is not saved in this cell any more: {words_of(error)}")
+
+    def _meet(self, one: _Standing, step: int) -> tuple[bool, int]:
+        """Whether all ranks save now, and at which step they meet next. Raises :class:`TimeoutError`."""
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+        ready = one.saving is None or one.saving.done.is_set()
+        ready = ready and all(name in self._namespace for name in one.order.names)
+        lead = comm.Get_rank() == 0
+        due = ready and (bool(one.steps) or not lead or time.monotonic() - one.saved >= one.seconds)
+        mine, all_of_them = array("q", [int(due), one.next_meeting(step) if lead else 1 << 62]), array("q", [0, 0])
+        request = comm.Iallreduce(mine, all_of_them, op=MPI.MIN)
+        deadline, pause = time.monotonic() + PATIENCE, 0.0
+        while not request.Test():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all ranks came to step {step} within {PATIENCE:g} s")
+            time.sleep(pause)
+            pause = min(0.005, pause + 0.0001)
+        return bool(all_of_them[0]), int(all_of_them[1])
+
+
+def _unseen(titles: list[str], order: Order, steps: int) -> str:
+    line = f"%distributed save {order.name} {' '.join(order.names)}"
+    return (
+        f"The steps of {' and '.join(titles)} cannot be seen, so no snapshot {order.name!r} would be saved after every "
+        f"{steps}. {line} --every 10m saves at the end of a cell, whenever 10 minutes have passed; without --every, it "
+        f"saves at once."
+    )
+
+
+def _label(part: Part) -> str:
+    facts = part.facts()
+    return f"{facts.name} {facts.piece}" if facts.piece else facts.name

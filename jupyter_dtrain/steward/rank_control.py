@@ -1,0 +1,177 @@
+"""The steward's acts on ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask.
+
+The supervisor's thread does all of it. Requests come on any thread and are posted there, so no client waits for a
+rank; the events of the ranks say what becomes of them.
+
+Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts`,
+:mod:`.relayed_questions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReleaseRank, SendSignal
+from jupyter_dtrain.wire.messages import Done
+from jupyter_dtrain.wire.questions import Questions, ask_agents
+from jupyter_dtrain.wire.steward_messages import (
+    Broadcast,
+    FetchAnswers,
+    InterruptBegun,
+    InterruptRun,
+    KillRanks,
+    OpenRun,
+    RelayQuestion,
+    ReleaseRun,
+    TakeUpInterrupt,
+)
+
+from .healing import Healing, HealOwner
+from .interrupts import StewardInterrupts
+from .relayed_questions import RelayedQuestions
+from .release import Release
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.stacks import Wait
+    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.wire.channels import RanksChannel
+    from jupyter_dtrain.wire.requests import WorldRequest
+
+_log = logging.getLogger(__name__)
+
+Bound = Callable[[], "tuple[World, RanksChannel] | None"]
+
+
+class RankControl:
+    """In one world."""
+
+    def __init__(
+        self,
+        request: WorldRequest,
+        runs: Callable[[], list[OpenRun]],
+        bound: Bound,
+        post: Callable[[Callable[[], None]], None],
+        tell: Callable[[Broadcast], None],
+        released: Callable[[int, dict[int, Wait]], None],
+        stuck: Callable[[int, dict[int, Wait]], None],
+        driven: Callable[[], bool],
+        owner: HealOwner,
+    ) -> None:
+        """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
+
+        ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
+        and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released; ``driven``:
+        whether a driver is there; ``owner``: what a heal needs.
+        """
+        self._runs = runs
+        self._bound = bound
+        self._post = post
+        self._driven = driven
+        self._questions = Questions(bound, lambda: post(lambda: None))
+        self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
+        self._interrupts = StewardInterrupts(self._questions, request.settings, tell, self)
+        self._relayed = RelayedQuestions(self._questions, post)
+        self.healing = Healing(request, owner, self._questions, bound, post, tell)
+        self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
+            ReleaseRun: self._release_asked,
+            KillRanks: self._kill_asked,
+            InterruptRun: self._interrupt_asked,
+            TakeUpInterrupt: self._taken_up,
+            RelayQuestion: self._relayed.put,
+            FetchAnswers: self._relayed.fetch,
+            **self.healing.answers,
+        }
+        """By request of a client, what answers it. Any thread."""
+
+    # Requests of clients.
+
+    def _release_asked(self, request: ReleaseRun) -> Done:
+        self._post(lambda: self.release(request.run))
+        return Done()
+
+    def _kill_asked(self, request: KillRanks) -> Done:
+        self._post(lambda: self.kill(request.ranks, request.reason))
+        return Done()
+
+    def _interrupt_asked(self, request: InterruptRun) -> InterruptBegun:
+        runs = self._runs()
+        ranks, force, by = request.ranks, request.force, request.by
+        if ranks is not None:
+            runs = [run for run in runs if set(ranks) & set(run.ranks)]
+            for run in runs:
+                # A rank that has no part in the run would take it back, as one that is yet to begin it.
+                own = [rank for rank in ranks if rank in run.ranks]
+                self._post(lambda run=run, own=own: self._interrupt_some(run.run, own))  # type: ignore[misc]
+        elif runs:
+            self._post(lambda: self._interrupts.ask(runs, force=force, by=by, driven=self._driven()))
+        return InterruptBegun(max((run.run for run in runs), default=None))
+
+    def _taken_up(self, request: TakeUpInterrupt) -> Done:
+        self._post(lambda: self._interrupts.taken_up(request.runs))
+        return Done()
+
+    # The supervisor's thread.
+
+    def failed(self, run: int) -> None:
+        """A rank will not go on with ``run``."""
+        self._release.failed(run)
+
+    def given_up(self, run: int) -> None:
+        """``run`` has ended without the ranks that still work on it."""
+        self._release.given_up(run)
+
+    def rank_died(self, rank: int, run: int | None) -> None:
+        """``rank`` has died, in ``run``."""
+        self._interrupts.rank_died(rank)
+        self.healing.rank_died(rank)
+        if run is not None:
+            self._release.failed(run)
+
+    def forget(self) -> None:
+        """These ranks are gone."""
+        self._release.forget()
+        self._interrupts.forget()
+        self.healing.forget()
+
+    def tick(self, now: float) -> float:
+        """Do what is due; when there is more to do."""
+        wake, due = self._questions.tick(now)
+        for task in due:
+            try:
+                task()
+            except Exception:  # noqa: BLE001 — an answer of a rank that cannot be used must not end the one thread
+                _log.exception("An answer could not be used")
+        return min(wake, self._release.tick(now), self._interrupts.tick(now), self.healing.tick(now))
+
+    def release(self, run: int) -> None:
+        """Free the ranks that wait for others in ``run``, without grace."""
+        self._release.look_now(run)
+
+    def kill(self, ranks: list[int], reason: str) -> None:
+        """Kill the processes of ``ranks``."""
+        if (bound := self._bound()) is None:
+            return
+        world, channel = bound
+        for rank in world.ranks:
+            if rank.rank in ranks and rank.state != "dead":
+                channel.ask_watch(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason, rank.pid))
+
+    def _ask_positions(self) -> dict[int, Future[RankPosition]]:
+        if (bound := self._bound()) is None:
+            return {}
+        return ask_agents(*bound, list(range(bound[0].size)), ReadPosition(waits=True))
+
+    def _free(self, run: int, frameworks: list[str]) -> None:
+        if (bound := self._bound()) is not None:
+            world = bound[0]
+            ask_agents(*bound, list(range(world.size)), ReleaseRank(run, frameworks, world.generation))
+
+    def _interrupt_some(self, run: int, ranks: list[int]) -> None:
+        self._interrupts.ask_some(run, ranks)
+        self._release.failed(run)

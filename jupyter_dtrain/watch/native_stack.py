@@ -1,0 +1,124 @@
+"""The stack of a rank's main thread, read from outside the process, for a rank that cannot answer.
+
+A rank in native code that holds the interpreter lock answers no request. py-spy, a process that the watch starts and
+listens to, reads the rank's stack with its native frames from the rank's memory.
+
+Under failure: the answer says so where the system forbids this (containers may forbid ``ptrace``), and where it takes
+longer than :data:`PATIENCE`. The watch does not read a stopped rank: a debugger may hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jupyter_dtrain.core.events import Frame, Started
+from jupyter_dtrain.core.stacks import Stack
+from jupyter_dtrain.rank.tracebacks import cell_name
+from jupyter_dtrain.wire.spool import read_file
+
+PATIENCE = 4.0
+"""Seconds that py-spy may take; it takes half a second for a rank with many libraries."""
+DYING = 1.0
+"""Seconds in which py-spy ends once it was killed."""
+MAX_NATIVE = 8
+"""Native frames in an answer, the innermost ones."""
+
+_CELL = re.compile(r"<ipython-input-(\d+)-[0-9a-f]{8}>")
+_INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libffi[^/]*)$")
+"""Files whose frames say only that Python has called something."""
+
+
+class StackLook:
+    """One look at a process, under way."""
+
+    def __init__(self, pid: int, spool: str) -> None:
+        """``spool``: the folder of the world's spools, which have the cells' code."""
+        self._pid = pid
+        self._spool = spool
+        self._said = bytearray()
+        own = Path(sys.executable).with_name("py-spy")
+        command = str(own) if own.exists() else shutil.which("py-spy") or "py-spy"
+        self._process = subprocess.Popen(
+            [command, "dump", "--native", "--json", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self._process.stdout is not None
+        self.fd = self._process.stdout.fileno()
+        self.deadline = time.monotonic() + PATIENCE
+
+    def read(self) -> bool:
+        """Read the output that is there; return whether that was all."""
+        data = os.read(self.fd, 1 << 16)
+        self._said += data
+        return not data
+
+    def end(self) -> Stack:
+        """The result."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(DYING)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        try:
+            threads = json.loads(self._said)
+            main = next(thread for thread in threads if thread["os_thread_id"] == self._pid)
+            return Stack("native", frames=self._frames(main["frames"][::-1]))
+        except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
+            text = self._said.decode(errors="replace").strip()
+            why = text.splitlines()[0] if text else "it took too long"
+            return Stack("silent", f"py-spy cannot read the stack: {why}")
+
+    def _frames(self, stack: list[dict[str, Any]]) -> list[Frame]:
+        frames: list[Frame] = []
+        native: list[Frame] = []
+        source_of = _Sources(self._spool)
+        for step in stack:
+            file, name, line = step["filename"], step["name"], int(step["line"] or 0)
+            cell = _CELL.fullmatch(file)
+            if not frames and not cell:
+                continue
+            if step.get("module"):
+                if not _INTERPRETER.search(step["module"]) and not name.startswith("0x"):
+                    native.append(Frame(Path(step["module"]).name, 0, name, "", cell=False))
+                continue
+            native.clear()
+            function = "" if name == "<module>" else name
+            if cell:
+                called, source = source_of(int(cell[1]), line)
+                frames.append(Frame(called, line, function, source, cell=True))
+            else:
+                frames.append(Frame(file, line, function, "", cell=False))
+        return frames + native[-MAX_NATIVE:]
+
+
+class _Sources:
+    """The names and lines of cells, from the spool of the rank that recorded them."""
+
+    def __init__(self, spool: str) -> None:
+        self._spool = Path(spool)
+        self._found: dict[int, tuple[str, list[str]]] = {}
+
+    def __call__(self, run: int, line: int) -> tuple[str, str]:
+        if run not in self._found:
+            self._found[run] = self._read(run)
+        name, lines = self._found[run]
+        return name, lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    def _read(self, run: int) -> tuple[str, list[str]]:
+        for path in (self._spool / f"run-{run}").glob("rank-*.jsonl"):
+            with contextlib.suppress(OSError, StopIteration):
+                first = next(read_file(path)).body
+                if isinstance(first, Started) and first.source:
+                    return cell_name(run, first.cell), first.source.splitlines()
+        return cell_name(run, None), []
