@@ -28,6 +28,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dtrain.client.replay import collectives_in
 from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.core.clients import this_place
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Output, Result
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
@@ -490,7 +491,7 @@ def test_a_damaged_snapshot_is_no_snapshot(tmp_path_factory, damage):
 def test_a_damaged_listing_hides_no_world(home, damage):
     folder = worlds.runtime_folder()
     mine = worlds.Listing(
-        "alive", "1", 2, "/", os.getpid(), own_start(), "/none", place=worlds.this_place(), folders=["/none"]
+        "alive", "1", 2, "/", os.getpid(), own_start(), "/none", place=this_place(), folders=["/none"]
     )
     for name in ("alive", "damaged"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,18 @@ class Client(msgspec.Struct, frozen=True):
     """Whether it sends plain cells to the ranks too."""
 
 
+def this_place() -> str:
+    """Where a process id names the same process: this boot of this machine, and this namespace of process ids.
+
+    Empty if that is not known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
 def own_process() -> tuple[int, float]:
     """The id of this process and when it was created, in seconds since the epoch."""
     return os.getpid(), psutil.Process().create_time()

@@ -1,7 +1,6 @@
-"""Makes a host ready for a copy. Its text is sent there, to the standard input of a Python, as those of the preflight.
+"""Makes a host ready for a copy: a program that the host runs from its own copy of the package.
 
-It needs the standard library alone and Python 3.7 or newer. Its answer is one line of JSON. It makes the folder of the
-copy, if that is missing, and changes nothing else.
+Its answer is one line of JSON. It makes the folder of the copy, if that is missing, and changes nothing else.
 
 Under failure: the answer has the reason. A program that a dead disk holds up ends by itself after its seconds, without
 an answer, when its caller has stopped waiting.
@@ -16,13 +15,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jupyter_dtrain.preflight.shared_file import sees
 
 LOOKING = 10.0
 """Seconds that rsync has to show that it runs."""
 
-if TYPE_CHECKING:
-    Json = dict[str, Any]  # an old Python, on the machine where this runs, does not know it
+Json = dict[str, Any]
 
 
 def main(text: str) -> None:
@@ -53,14 +53,6 @@ def receive(target: str, is_folder: bool, cwd: str, shared: Json | None) -> Json
         except OSError as error:
             answer["failure"] = f"{error.filename!a}: {error.strerror}"
     return answer
-
-
-def sees(path: str, nonce: str) -> bool:
-    """Whether the file ``path`` is here and holds ``nonce``: then both machines see one file system."""
-    try:
-        return Path(path).read_text(errors="replace") == nonce
-    except OSError:
-        return False
 
 
 def fault_of_rsync() -> str:

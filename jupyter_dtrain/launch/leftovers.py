@@ -20,6 +20,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -69,29 +70,48 @@ def _may_live(listing: Listing) -> bool:
 def _end_processes(listing: Listing) -> list[int]:
     """Kill the processes of a dead world; the ids of those that are still there after :data:`PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
-    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
-    while left := [process for process in _processes_of(listing) if process.pid not in spared]:
+    while left := _processes_of(listing):
         if time.monotonic() > deadline:
             break
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()  # it looks at the time of creation first: no other process with this id is killed
-        psutil.wait_procs(left, timeout=0.2)
+        end_processes(left, 0.2)
     return [process.pid for process in left]
 
 
 def _processes_of(listing: Listing) -> list[psutil.Process]:
     found = []
+    for process, world in marked_processes():
+        with contextlib.suppress(psutil.Error):
+            if world == listing.id and process.create_time() >= listing.created - CLOSE:
+                found.append(process)
+    return found
+
+
+def marked_processes() -> list[tuple[psutil.Process, str]]:
+    """The processes of this user that belong to any world, each with the world's id.
+
+    This process and those above it are none of them: a notebook may have been started from a rank.
+    """
+    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if (
-                process.uids().real == os.getuid()
+                process.pid not in spared
+                and process.uids().real == os.getuid()
                 and process.status() != psutil.STATUS_ZOMBIE
-                and process.create_time() >= listing.created - CLOSE
-                and process.environ().get(MARK) == listing.id
+                and (world := process.environ().get(MARK))
             ):
-                found.append(process)
+                found.append((process, world))
     return found
+
+
+def end_processes(processes: Sequence[psutil.Process], patience: float) -> list[psutil.Process]:
+    """Kill ``processes``; those that are still there after ``patience`` seconds."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()  # it looks at the time of creation first: no other process with this id is killed
+    left: list[psutil.Process] = psutil.wait_procs(processes, timeout=patience)[1]
+    return left
 
 
 def _is_own(folder: Path) -> bool:

@@ -50,6 +50,7 @@ Kind = Literal[
     "permission denied",
     "closed",
     "no program",
+    "no package",
     "failed",
 ]
 

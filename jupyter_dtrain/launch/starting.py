@@ -22,7 +22,7 @@ import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 
-from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.clients import own_process, this_place
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, package_gone
 from jupyter_dtrain.core.settings import Settings
@@ -37,7 +37,7 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 from . import local
 from .leftovers import MARK, remove_leftovers
 from .options import Asked, assign_roles
-from .worlds import Listing, list_worlds, runtime_folder, spool_folder, this_place, write_listing
+from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
 
 MAX_PORT = 65535
 

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from jupyter_dtrain.core.clients import describe_process, own_process, still_runs
+from jupyter_dtrain.core.clients import describe_process, own_process, still_runs, this_place
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.wire.messages import UNNUMBERED
@@ -44,20 +44,11 @@ class Listing(msgspec.Struct, frozen=True):
     version: str = ""
     """The version of jupyter-dtrain that started it; empty where it is not known."""
     place: str = ""
-    """Where its process ids are valid, see :func:`this_place`; empty if unknown."""
+    """Where its process ids are valid, see :func:`~jupyter_dtrain.core.clients.this_place`; empty if unknown."""
     folders: list[str] = []
     """The folders that end with the world; the last one has this listing."""
     starting: bool = False
     """Whether the process named is still the client that starts the world, and not yet its steward."""
-
-
-def this_place() -> str:
-    """Where a process id names the same process: this boot of this machine, and this namespace of process ids."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
 
 
 def runtime_folder() -> Path:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.launch.options import options
-from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.launch.worlds import list_worlds
 
 from .offers import interfaces, ssh_hosts
 from .parsing import MagicParser, Parsed
 from .worlds import ProgressLine, option_argument, start_options
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.preflight.doctor import Examination, Removal
+    from jupyter_dtrain.preflight.leftovers import Removal
 
 SLURM: Final = "slurm"
 """The launcher whose start options the verb has, too."""
@@ -58,17 +59,25 @@ def doctor_arguments(parser: MagicParser) -> None:
         "--remove-leftovers",
         metavar="WORLD",
         nargs="*",
-        help="remove the processes and folders that dead worlds have left there, each verified (default: all worlds)",
+        help="remove what dead worlds have left on this machine, processes and folders, each verified (default: all "
+        "worlds)",
     )
 
 
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
-    from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines, remove
+    from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines
+    from jupyter_dtrain.preflight.leftovers import remove
 
+    given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
+    wanted = args.remove_leftovers
+    if wanted is not None and any(given.get(name) for name in ("hosts", "hostfile", SLURM)):
+        raise BadRequest(
+            "--remove-leftovers is for this machine alone. For another one, run `jupyter dtrain doctor "
+            "--remove-leftovers` in a terminal there."
+        )
     line = ProgressLine()
     say = (lambda _: None) if args.json else line.say
-    given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
     try:
         with named_machines(given, say) as (hosts, reach):
             more = f" and {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
@@ -78,28 +87,21 @@ def doctor(args: Parsed) -> None:
                 print(found.to_json())
             else:
                 line.show(found._repr_mimebundle_())
-            wanted = args.remove_leftovers
-            removed = None if wanted is None else remove(found, reach, worlds=wanted)
     finally:
         line.end()
-    if removed is not None:
-        tell_removed(found, removed)
+    if wanted is not None:
+        tell_removed(remove(wanted, [listing.id for listing in list_worlds()]))
 
 
-def tell_removed(found: Examination, removed: dict[str, Removal | Unreached]) -> None:
-    """Print what became of the leftovers, by machine."""
-    if not removed:
-        machines = "this machine" if len(found.machines) == 1 else "these machines"
-        print(f"Dead worlds have left nothing on {machines}.")
-    for name, one in removed.items():
-        if isinstance(one, Unreached):
-            print(f"{name}: {one.reason} {one.cure}")
-            continue
-        if one.ended:
-            print(f"{name}: ended {', '.join(map(str, one.ended))}.")
-        for pid, why in one.left.items():
-            print(f"{name}: {pid} was left, since {why}.")
-        for path in one.removed:
-            print(f"{name}: removed {path}.")
-        for path, why in one.kept.items():
-            print(f"{name}: {path} was kept: {why}.")
+def tell_removed(found: Removal) -> None:
+    """Print what became of the leftovers."""
+    if found == type(found)():
+        print("Dead worlds have left nothing on this machine.")
+    if found.ended:
+        print(f"this machine: ended {', '.join(map(str, found.ended))}.")
+    for pid, why in found.left.items():
+        print(f"this machine: {pid} was left, since {why}.")
+    for path in found.removed:
+        print(f"this machine: removed {path}.")
+    for path, why in found.kept.items():
+        print(f"this machine: {path} was kept: {why}.")

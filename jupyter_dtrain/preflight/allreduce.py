@@ -1,4 +1,4 @@
-"""Times all-reduces between machines. Runs as the ranks of a small MPI job with one rank on each host.
+"""Times all-reduces over all machines. Runs as the ranks of a small MPI job with one rank on each host.
 
 Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. It first
 tells its error or, once MPI is up, the line at which it waits.
@@ -25,27 +25,9 @@ SMALL_ROUNDS: Final = 50
 LARGE: Final = 4 << 20
 """Bytes of the all-reduce that shows bandwidth."""
 LARGE_ROUNDS: Final = 4
-ALL_PAIRS: Final = 16
-"""With more machines than these, each is timed with the next one alone."""
 
 
-def pairs(size: int) -> list[list[tuple[int, int]]]:
-    """Rounds of pairs: the pairs of a round share no rank, so they run side by side. Each pair comes once."""
-    if size > ALL_PAIRS:
-        even = [(rank, rank + 1) for rank in range(0, size - 1, 2)]
-        return [even, [(rank, rank + 1) for rank in range(1, size - 1, 2)]]
-    # The circle method of tournaments: one stays, the others move on by one; with an odd number one has a rest.
-    circle = list(range(size + size % 2))
-    rounds = []
-    for _ in range(len(circle) - 1):
-        half = len(circle) // 2
-        both = zip(circle[:half], reversed(circle[half:]), strict=True)
-        rounds.append([(min(pair), max(pair)) for pair in both if max(pair) < size])
-        circle[1:] = [circle[-1], *circle[1:-1]]
-    return rounds
-
-
-def time_pair(comm: MPI.Comm) -> dict[str, float]:
+def time_all(comm: MPI.Comm) -> dict[str, float]:
     """Seconds of a small and of a large all-reduce, each the mean of several after one that does not count."""
     from mpi4py import MPI
 
@@ -61,7 +43,7 @@ def time_pair(comm: MPI.Comm) -> dict[str, float]:
 
 
 def main() -> None:
-    """Time all pairs, then all ranks together; rank 0 tells the answer. Arguments: nonce, seconds."""
+    """Time the all-reduces of all ranks; rank 0 tells the answer. Arguments: nonce, seconds."""
     seconds, began = int(sys.argv[2]), time.monotonic()
     signal.alarm(seconds)
     from mpi4py import MPI
@@ -101,16 +83,6 @@ def tell(kind: str, answer: dict[str, Any]) -> None:
 
 def run(world: MPI.Intracomm) -> None:
     """The work of one rank."""
-    mine: list[dict[str, Any]] = []
-    for one in pairs(world.size):
-        pair = next((pair for pair in one if world.rank in pair), (world.rank, world.rank))
-        # Create_group() would ask only the pair, but goes through Open MPI's daemons.
-        comm = world.Split(pair[0])
-        if comm.size > 1:
-            mine.append({"pair": pair, **time_pair(comm)})
-        comm.Free()
-        world.Barrier()
-    everyone = time_pair(world)
-    told = world.gather([entry for entry in mine if entry["pair"][0] == world.rank])
-    if told is not None:
-        tell("speeds", {"pairs": [entry for entries in told for entry in entries], "all": everyone["large"]})
+    found = time_all(world)
+    if world.rank == 0:
+        tell("speeds", found)

@@ -8,7 +8,6 @@ a request that makes no sense, and a job that Slurm does not give, raise, before
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,27 +18,25 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
-from jupyter_dtrain.launch.leftovers import MARK, remove_leftovers
+from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.launch.programs import Stopped, Unreached
+from jupyter_dtrain.launch.programs import Stopped
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
 
 from . import interface as interfaces
-from . import probe, software
+from . import machines, networks, probe, software, speed
 from .facts import HERE, Examined, Facts, Interface, Speeds
-from .findings import Chosen, Connection, Finding, Scene, judge
+from .findings import SEVERITIES, Chosen, Connection, Finding, Scene
 from .nodes import BySrun, slurm_nodes
-from .ports import try_connections
 from .reach import BySsh, Reach
-from .remote import MARGIN, Program, ask_all, ask_here
+from .remote import MARGIN, OWN, Program, ask_all, ask_here
 from .report import sentences, show
 from .shared_file import shared_file
-from .speed import interpreter, measure
+from .tcp_check import try_connections
 
 LONGEST: Final = 80.0
 QUICK: Final = 20.0
@@ -51,9 +48,10 @@ PORTS_PATIENCE: Final = 15.0
 QUICK_PORTS_PATIENCE: Final = 8.0
 SPEED_PATIENCE: Final = 25.0
 """Seconds for the all-reduces."""
-REMOVAL_PATIENCE: Final = 12.0
 BY_SSH: Final = ("hosts", "hostfile", "ssh_args", "python", "interface")
 """The options that name this machine and hosts over ssh, and the way there."""
+FOR_OLDER: Final = {"task": "facts", "package": OWN, "mark": MARK}
+"""Arguments that the probe of version 0.1.0 needs: a host with that version tells its version then."""
 
 
 class Examination(msgspec.Struct, frozen=True):
@@ -68,7 +66,7 @@ class Examination(msgspec.Struct, frozen=True):
     """How long it took."""
     quick: bool = False
     timed: list[str] = []
-    """The hosts between which all-reduces were timed."""
+    """The hosts over which all-reduces were timed."""
     speeds: Speeds | str | None = None
     """The seconds that these took, or why they could not be timed; None if that was not tried."""
 
@@ -98,19 +96,6 @@ class Examination(msgspec.Struct, frozen=True):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return show(self.hosts, self.findings, self.seconds)
-
-
-class Removal(msgspec.Struct, frozen=True):
-    """The end of the leftovers on a machine."""
-
-    ended: list[int] = []
-    """Process ids."""
-    left: dict[str, str] = {}
-    """Why the others were left, by process id."""
-    removed: list[str] = []
-    """The paths of folders."""
-    kept: dict[str, str] = {}
-    """Why the other folders were kept, by path."""
 
 
 def doctor(
@@ -177,18 +162,6 @@ def check_before_start(options: HostsOptions) -> None:
     examine(hosts, reach, interface=options.interface, quick=True).check()
 
 
-def check_hosts(hosts: Mapping[str, int], options: HostsOptions, stopped: threading.Event) -> None:
-    """The quick examination of a job's ``hosts``, each with its number of ranks, by the ssh of ``options``.
-
-    Returns at once when ``stopped`` is set. Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for
-    which no world can start there.
-    """
-    with contextlib.suppress(Stopped):
-        reach = BySsh(options.ssh_args or "", options.python, stopped)
-        asked = [Host(host, ranks) for host, ranks in hosts.items()]
-        examine(asked, reach, interface=options.interface, quick=True).check()
-
-
 def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
     """The quick examination of a Slurm job's ``nodes``, each with its number of ranks, by ``steps`` of that job.
 
@@ -211,12 +184,12 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
     wanted = None if interface is None else interfaces.named(known, interface)
     names = [host.name for host in hosts]
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
-    machines = _facts(names, reach, patience)
-    ways = interfaces.ways_to([name for name in names if isinstance(machines[name], Facts)], known, reach)
+    examined = _facts(names, reach, patience)
+    ways = interfaces.ways_to([name for name in names if isinstance(examined[name], Facts)], known, reach)
     chosen: dict[str, Chosen | None] = {HERE: wanted or interfaces.settle(ways)}
     chosen |= {
         name: interfaces.of_host(one, reach.address(name, one), interface)
-        for name, one in machines.items()
+        for name, one in examined.items()
         if name != HERE and isinstance(one, Facts)
     }
     connections: list[Connection] = []
@@ -225,7 +198,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
         patience = QUICK_PORTS_PATIENCE if quick else PORTS_PATIENCE
         connections = try_connections(usable, reach, timeout=patience)
     scene = Scene(
-        machines,
+        examined,
         python=reach.python,
         cures=reach.cures,
         slots={host.name: host.slots for host in hosts},
@@ -238,60 +211,29 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
         scene = _timed(scene, reach)
     findings = judge(scene)
     took = round(time.monotonic() - began, 2)
-    return Examination(names, machines, findings, took, quick, scene.timed, scene.speeds)
+    return Examination(names, examined, findings, took, quick, scene.timed, scene.speeds)
 
 
-def remove(examination: Examination, reach: Reach, *, worlds: Sequence[str] = ()) -> dict[str, Removal | Unreached]:
-    """Remove the processes and folders of dead worlds that an examination found, each after it was verified once more.
-
-    ``reach``: the way to its hosts. ``worlds``: the ids of the worlds to end (default: all that are dead). The result
-    has each machine with leftovers.
-    """
-    living = _living()
-    programs: dict[str, Program] = {}
-    if not worlds:
-        remove_leftovers()  # it knows the folders of this machine's worlds as well
-    seen: set[str] = set()
-    for name, one in examination.machines.items():
-        if not isinstance(one, Facts) or one.place in seen:
-            continue
-        seen.add(one.place)
-        wanted = [each for each in one.leftovers if not worlds or each.world in worlds]
-        dead = {each.world for each in one.leftovers} | {each.world for each in one.folders}
-        if worlds:
-            dead &= set(worlds)
-        if dead:
-            programs[name] = Program(
-                "probe",
-                REMOVAL_PATIENCE - MARGIN,
-                task="remove",
-                mark=MARK,
-                living=living,
-                place=one.place,
-                leftovers=msgspec.to_builtins(wanted),
-                worlds=sorted(dead),
-            )
-    hosts = [name for name in programs if name != HERE]
-    found: dict[str, Removal | Unreached] = {}
-    if HERE in programs:
-        found[HERE] = ask_here(programs[HERE], python=sys.executable, kind=Removal, timeout=REMOVAL_PATIENCE)
-    return found | ask_all(hosts, programs, reach, kind=Removal, timeout=REMOVAL_PATIENCE)
+def judge(scene: Scene) -> list[Finding]:
+    """All findings, the gravest first; one for each distinct cause."""
+    found = [*machines.find(scene), *software.find(scene), *networks.find(scene), *speed.find(scene)]
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def _timed(scene: Scene, reach: Reach) -> Scene:
     """``scene`` with the speed of all-reduces, where an MPI job can run at all."""
     hosts = list(scene.hosts)
-    path = interpreter(scene)
+    path = speed.interpreter(scene)
     if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
         return scene
-    speeds = measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
+    speeds = speed.measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
     return msgspec.structs.replace(scene, timed=hosts, speeds=speeds)
 
 
 def own_interfaces() -> list[Interface]:
     """The network interfaces of this machine; none where they cannot be listed."""
     try:
-        return msgspec.convert(probe.interfaces(), readable(list[Interface]))
+        return probe.interfaces()
     except (OSError, ValueError):
         return []
 
@@ -300,19 +242,13 @@ def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
     """The facts of this machine and of ``hosts``."""
     with shared_file(Path() if hosts else None) as shared, ThreadPoolExecutor(1) as beside:
         program = Program(
-            "probe",
+            probe.__name__,
             patience - MARGIN,
-            task="facts",
             packages=software.asked(),
-            package=software.OWN,
-            mark=MARK,
-            living=_living(),
+            living=[listing.id for listing in list_worlds()],
             shared=shared,
+            **FOR_OLDER,
         )
-        here = beside.submit(ask_here, program, python=sys.executable, kind=Facts, timeout=patience)
+        here = beside.submit(ask_here, program, kind=Facts, timeout=patience)
         there = ask_all(hosts, dict.fromkeys(hosts, program), reach, kind=Facts, timeout=patience)
         return {HERE: here.result(), **there}
-
-
-def _living() -> list[str]:
-    return [listing.id for listing in list_worlds()]

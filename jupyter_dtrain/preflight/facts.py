@@ -37,8 +37,6 @@ class Interface(msgspec.Struct, frozen=True):
     loopback: bool = False
     addresses: list[str] = []
     """Each as ``address/prefix``."""
-    speed: int = 0
-    """Its link's megabits a second; 0 where the driver does not say."""
 
     def bare(self) -> list[str]:
         """The addresses without prefixes: IPv4 first, those that need no zone before those that do."""
@@ -93,8 +91,8 @@ class Leftover(msgspec.Struct, frozen=True):
     """A process of a dead world, by its identity."""
 
     pid: int
-    started: int
-    """Ticks since the machine's boot."""
+    started: float
+    """When it was created, in seconds since the epoch."""
     world: str
     command: str = ""
 
@@ -119,7 +117,7 @@ class Facts(msgspec.Struct, frozen=True):
     executable: str = ""
     packages: dict[str, str] = {}
     package: Package | None = None
-    """Our own package; None if it cannot be imported."""
+    """Our own package; None if it cannot be read."""
     cores: int = 0
     memory: Space | None = None
     shm: Space | None = None
@@ -150,29 +148,12 @@ class Facts(msgspec.Struct, frozen=True):
         """Seconds by which its clock is ahead of this machine's, at the least: what the way there cannot explain."""
         return min(self.clock - self.sent, 0.0) + max(self.clock - self.received, 0.0) if self.clock else 0.0
 
-    def interface_of(self, address: str) -> Interface | None:
-        """The interface with this address."""
-        return next((one for one in self.interfaces if address in one.bare()), None)
-
-    def interface(self, name: str) -> Interface | None:
-        """The interface of this name."""
-        return next((one for one in self.interfaces if one.name == name), None)
-
-
-class Pair(msgspec.Struct, frozen=True):
-    """Two hosts, by their places in the list, and the seconds of a small and a large all-reduce between them."""
-
-    pair: tuple[int, int]
-    small: float
-    large: float
-
 
 class Speeds(msgspec.Struct, frozen=True):
-    """The answer of :mod:`.allreduce`."""
+    """The answer of :mod:`.allreduce`: the seconds of an all-reduce over all hosts, of few bytes and of many."""
 
-    pairs: list[Pair]
-    all: float
-    """Seconds of a large all-reduce over all hosts."""
+    small: float
+    large: float
 
 
 class Failure(msgspec.Struct, frozen=True, order=True):

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from jupyter_dtrain.core.errors import BadRequest
 
 from .facts import Facts, Interface
+from .findings import Chosen, group
 from .reach import Reach
-from .scene import Chosen, group
 
 
 def named(interfaces: Sequence[Interface], wanted: str) -> Chosen:

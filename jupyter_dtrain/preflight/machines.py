@@ -8,7 +8,7 @@ from typing import Final
 from jupyter_dtrain.launch.programs import Kind
 
 from .facts import HERE, Facts, Gpu, Holder
-from .scene import Finding, Scene, gib, group, name_some
+from .findings import Finding, Scene, gib, group, name_some
 
 MOST_SKEW: Final = 1.0
 """Seconds by which clocks may differ."""
@@ -36,6 +36,7 @@ _NO_ANSWER: Final[dict[Kind, str]] = {
     "permission denied": "A host refuses the login",
     "closed": "A host closes the connection",
     "no program": "The Python interpreter is missing",
+    "no package": "The package is missing",
     "failed": "A host cannot be examined",
 }
 
@@ -55,7 +56,8 @@ def find(scene: Scene) -> Iterator[Finding]:
 
 
 def _reach(scene: Scene) -> Iterator[Finding]:
-    kinds = group({name: one.kind for name, one in scene.unreached.items()})
+    # Of those without the package, :mod:`.software` says so.
+    kinds = group({name: one.kind for name, one in scene.unreached.items() if one.kind != "no package"})
     for kind, names in kinds.items():
         reasons = dict.fromkeys(scene.unreached[name].reason for name in names)
         cures = dict.fromkeys(scene.unreached[name].cure for name in names)
@@ -209,7 +211,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
             continue
         strays = {leftover.pid for leftover in one.leftovers}
         for gpu in one.nvidia.gpus:
-            yield from _held(name, gpu, strays, scene.cures.leftovers)
+            yield from _held(name, gpu, strays)
         ranks, gpus = scene.slots.get(name, 0), len(one.nvidia.gpus)
         if gpus and ranks > gpus:
             yield Finding(
@@ -224,7 +226,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
         yield Finding("ok" if len(set(counts.values())) == 1 else "note", f"GPUs: {words}.")
 
 
-def _held(name: str, gpu: Gpu, strays: set[int], remove: str) -> Iterator[Finding]:
+def _held(name: str, gpu: Gpu, strays: set[int]) -> Iterator[Finding]:
     """Findings about one GPU in use."""
     if gpu.used <= gpu.total * IDLE_GPU and not gpu.held_by:
         return
@@ -235,7 +237,7 @@ def _held(name: str, gpu: Gpu, strays: set[int], remove: str) -> Iterator[Findin
             f"GPU {gpu.index} on {name} is held by what dead worlds left behind: {_holders(dead)}.",
             [name],
             "A new world would find less memory there.",
-            f"{remove} ends them.",
+            f"{_remove(name)} ends them.",
         )
     others = [one for one in gpu.held_by if one.pid not in strays]
     if others or not dead:
@@ -271,7 +273,7 @@ def _leftovers(scene: Scene) -> Iterator[Finding]:
                 f"pid {name_some([str(each.pid) for each in left])}.",
                 [name],
                 "They hold memory, GPUs and ports.",
-                f"{scene.cures.leftovers} ends them, after it has verified each one.",
+                f"{_remove(name)} ends them, after it has verified each one.",
             )
 
 
@@ -286,9 +288,16 @@ def _left_folders(scene: Scene) -> Iterator[Finding]:
                 f"Dead worlds ({worlds}) have left folders on {name}: {paths}.",
                 [name],
                 "They hold memory and disk space, and the output of cells.",
-                f"{scene.cures.leftovers} removes them, after it has verified each one.",
+                f"{_remove(name)} removes them, after it has verified each one.",
             )
         seen.add(one.place)
+
+
+def _remove(name: str) -> str:
+    """The line that removes the leftovers of dead worlds on a machine."""
+    if name == HERE:
+        return "%distributed doctor --remove-leftovers"
+    return "`jupyter dtrain doctor --remove-leftovers`, in a terminal there,"
 
 
 def _files(scene: Scene) -> Iterator[Finding]:

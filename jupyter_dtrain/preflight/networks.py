@@ -9,7 +9,7 @@ from typing import Final
 from jupyter_dtrain.core.declarations import declarations
 
 from .facts import HERE, Device
-from .scene import Chosen, Connection, Finding, Scene, group, name_some
+from .findings import Chosen, Connection, Finding, Scene, group, name_some
 
 LISTEN_FAILED: Final = "cannot listen"
 """How the failure of a connection begins whose target could not listen."""

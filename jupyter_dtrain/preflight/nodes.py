@@ -30,8 +30,8 @@ from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, place
 from jupyter_dtrain.launch.slurm.steps import Steps, mpiexec_environment, munge_options, node_environment
 
-from .cures import SRUN
 from .facts import Facts
+from .findings import SRUN
 from .reach import MpiJob
 
 TIME: Final = "5"

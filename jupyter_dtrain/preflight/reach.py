@@ -21,8 +21,8 @@ from jupyter_dtrain.launch.networks import PATIENCE, local_address
 from jupyter_dtrain.launch.programs import Carrier
 from jupyter_dtrain.launch.ssh import Ssh
 
-from .cures import SSH, Cures
 from .facts import Facts
+from .findings import SSH, Cures
 
 FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
 """Variables of another MPI job that this process may be part of."""

@@ -1,48 +1,58 @@
-"""Sends a program of this package to a machine's Python, which may lack the package, and reads its answer.
+"""Runs a program of this package on other machines, each from its own copy of the package, and reads its answer.
 
-The program travels over standard input, with its arguments, so that no command line shows them.
+The arguments travel over standard input, so that no command line shows them.
 
-Under failure: a machine whose Python is missing, too old or broken is an
+Under failure: a machine whose Python or package is missing, too old or broken is an
 :class:`~jupyter_dtrain.launch.programs.Unreached` with the last words of that Python.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached, run_here, run_on
 
+from .findings import Cures
 from .reach import Asking
 
+OWN: Final = "jupyter_dtrain"
+OWN_DISTRIBUTION: Final = "jupyter-dtrain"
 MARGIN: Final = 2.0
 """Seconds that an answer has to arrive after the program has ended itself."""
-_READER: Final = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; read = sys.stdin.buffer; "
-    "exec(compile(read.read(int(read.readline())), 'jupyter_dtrain', 'exec'))"
+_RUN: Final = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main(sys.stdin.readline())"
 )
-"""Reads the length of a program, then the program, and runs it. The rest of the input is the program's own.
+"""Runs a program with the first line of the input; the rest is the program's own.
 
 Without the home on ``sys.path``: a ``random.py`` there must not break the program.
 """
+_MISSING: Final = re.compile(rf"No module named '{OWN}(?:\.\w+)?'")
+"""The last words of a Python without the package. An empty folder of that name counts as a package for Python, whose
+parts are missing then; of an older version a smaller part may be missing."""
 
 
 class Program:
-    """A module of this folder, or of ``room``, to be run elsewhere with arguments of its ``main``."""
+    """A module of this package, to be run on some machine with arguments of its ``main``."""
 
-    def __init__(self, module: str, seconds: float, *, room: Path = Path(__file__).parent, **arguments: Any) -> None:
+    def __init__(self, module: str, seconds: float, **arguments: Any) -> None:
         self.nonce = secrets.token_hex(8)
         """Begins the line of the answer, among the words of a shell's start files."""
-        asked = json.dumps({"nonce": self.nonce, "seconds": seconds, **arguments})
-        source = f"{(room / f'{module}.py').read_text()}\nmain({asked!r})\n"
-        self.text = f"{len(source.encode())}\n{source}"
-        """For the standard input of :func:`command`."""
+        self.text = json.dumps({"nonce": self.nonce, "seconds": seconds, **arguments}) + "\n"
+        """For the standard input of :meth:`command`."""
+        self._module = module
+
+    def command(self, python: str) -> list[str]:
+        """The command that runs it."""
+        return [python, "-c", _RUN.format(module=self._module)]
 
     def answer(self, line: str) -> Any:
         """The value in a line of output; None if the line is something else."""
@@ -54,10 +64,10 @@ class Program:
         except ValueError:
             return None
 
-    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cure: str = "") -> Any:
+    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cures: Cures | None = None) -> Any:
         """The answer in all of the output as a value of ``kind``, or the reason why there is none.
 
-        ``cure``: the way to another interpreter than ``python``, as a sentence.
+        ``cures``: the sentences for the way to that machine; None for this one.
         """
         if isinstance(done, Unreached):
             return done
@@ -67,36 +77,44 @@ class Program:
                 try:
                     return msgspec.convert({**value, "sent": done.sent, "received": done.received}, readable(kind))
                 except (msgspec.ValidationError, UnicodeError) as error:
-                    return _broken(python, str(error), line, cure)
+                    return _broken(python, str(error), line, cures)
         words = done.errors.strip() or done.output.strip()
-        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cure)
-
-
-def command(python: str) -> list[str]:
-    """The command that runs the program on its standard input."""
-    return [python, "-c", _READER]
+        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cures)
 
 
 def ask_all(
     hosts: Sequence[str], programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float
 ) -> dict[str, Any]:
-    """Run ``programs``, each by the host's name, and read their answers as ``kind``, within ``timeout`` seconds.
+    """Run ``programs`` of one module, each by the host's name, and read their answers as ``kind``.
 
-    Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as ``reach.stopped`` is set.
+    All of it takes at most ``timeout`` seconds. Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as
+    ``reach.stopped`` is set.
     """
     if not hosts:
         return {}
     stdin = {host: programs[host].text for host in hosts}
-    python, cure = reach.python, reach.cures.python
-    done = run_on(hosts, command(python), carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
-    return {host: programs[host].read(one, python, kind, cure) for host, one in done.items()}
+    command = programs[hosts[0]].command(reach.python)
+    done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
+    return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
 
 
-def ask_here(program: Program, *, python: str, kind: Any, timeout: float) -> Any:
+def ask_here(program: Program, *, kind: Any, timeout: float, python: str = sys.executable) -> Any:
     """The same on this machine."""
-    return program.read(run_here(command(python), timeout=timeout, stdin=program.text), python, kind)
+    return program.read(run_here(program.command(python), timeout=timeout, stdin=program.text), python, kind)
 
 
-def _broken(python: str, words: str, said: str, cure: str) -> Unreached:
-    cure = f"Python must be 3.10 or newer there. {cure}".strip()
+def requirement() -> str:
+    """What pip installs where the package is missing: the version that this machine has."""
+    version = installed_version(OWN_DISTRIBUTION)
+    return f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
+
+
+def _broken(python: str, words: str, said: str, cures: Cures | None) -> Unreached:
+    install = f"Install it there: `{python} -m pip install {requirement()}`{cures.or_other_python if cures else ''}."
+    if _MISSING.search(words):
+        return Unreached("no package", f"The package {OWN} is missing; {python} does not find it.", install, said)
+    if words.startswith("ModuleNotFoundError"):
+        cure = install.replace("it there", "the package there again", 1)
+    else:
+        cure = f"Python must be 3.10 or newer there. {cures.python if cures else ''}".strip()
     return Unreached("failed", f"{python} could not run the check: {words}", cure, said)

@@ -9,7 +9,7 @@ from typing import Final
 from jupyter_dtrain.view.tables import table
 
 from .facts import HERE
-from .scene import SEVERITIES, Finding, name_some
+from .findings import SEVERITIES, Finding, name_some
 
 WIDTH: Final = 110
 """Columns of the text."""

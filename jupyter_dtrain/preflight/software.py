@@ -10,10 +10,8 @@ import msgspec
 from jupyter_dtrain.core.declarations import Extra, declarations
 
 from .facts import HERE, Facts
-from .scene import Finding, Scene, group, name_some, spread
-
-OWN: Final = "jupyter_dtrain"
-OWN_DISTRIBUTION: Final = "jupyter-dtrain"
+from .findings import Finding, Scene, group, name_some, spread
+from .remote import OWN, OWN_DISTRIBUTION
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -79,7 +77,7 @@ def _python(scene: Scene) -> Iterator[Finding]:
 
 
 def _own_package(scene: Scene) -> Iterator[Finding]:
-    missing = [name for name, one in scene.facts.items() if one.package is None and "package" not in one.unknown]
+    missing = [name for name, one in scene.unreached.items() if one.kind == "no package"]
     here = scene.facts.get(HERE)
     version = here.packages.get(OWN_DISTRIBUTION, "") if here else ""
     pin = f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
@@ -118,9 +116,8 @@ def _own_package(scene: Scene) -> Iterator[Finding]:
 
 def _versions(scene: Scene, distribution: Distribution, same: list[str]) -> Iterator[Finding]:
     """Findings about one distribution. One that is fine everywhere goes to ``same``, with its version."""
-    # A Python without our package is the wrong one: what else it lacks says nothing more.
     machines = scene.facts if distribution.here else scene.hosts
-    usable = {name: one for name, one in machines.items() if one.package is not None and "packages" not in one.unknown}
+    usable = {name: one for name, one in machines.items() if "packages" not in one.unknown}
     versions = {
         name: one.packages[distribution.name] for name, one in usable.items() if distribution.name in one.packages
     }
@@ -149,9 +146,7 @@ def _versions(scene: Scene, distribution: Distribution, same: list[str]) -> Iter
 
 def _extra(scene: Scene, extra: Extra) -> Iterator[Finding]:
     """Whether machines without the package could have it. Nothing is wrong with one that has not."""
-    usable = {
-        name: one for name, one in scene.hosts.items() if one.package is not None and "packages" not in one.unknown
-    }
+    usable = {name: one for name, one in scene.hosts.items() if "packages" not in one.unknown}
     missing = [name for name in usable if extra.package not in usable[name].packages]
     without = {name: words for name in missing if (words := _without_wheel(usable[name], extra))}
     for words, names in group(without).items():

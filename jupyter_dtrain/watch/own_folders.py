@@ -2,8 +2,8 @@
 
 Each such host has the world's scratch folder in its memory, under the same path as on the steward's machine, and the
 spools of its ranks among its temporary files. Both are for this user alone, and both end with the watch. The watch
-holds a lock on both as long as it lives, and labels them with their world: by that the doctor
-(:mod:`jupyter_dtrain.preflight.probe`) knows what a watch has left that was killed.
+holds a lock on both as long as it lives, and labels them with their world (:mod:`jupyter_dtrain.core.labels`): by that
+the doctor knows what a watch has left that was killed.
 
 Under failure: :func:`make` raises :class:`OSError`, which names the folder. A folder that cannot be removed stays,
 with the world's id in its name.
@@ -15,7 +15,6 @@ import contextlib
 import errno
 import fcntl
 import glob
-import json
 import os
 import shutil
 import tempfile
@@ -25,13 +24,12 @@ from typing import Final
 
 import msgspec
 
+from jupyter_dtrain.core.labels import LABEL, label
 from jupyter_dtrain.wire.requests import RankSpec
 
 PATIENCE: Final = 12.0
 """Seconds in which a watch of an earlier launch has ended."""
 FAREWELL: Final = 2.0
-LABEL: Final = ".dtrain-folder"
-"""The name of the label in a folder."""
 PAUSE: Final = 0.05
 
 
@@ -93,17 +91,7 @@ def _clear(scratch: Path) -> None:
 
 
 def _label(folder: Path, world: str) -> None:
-    """Say in the folder whose it is: the world, the boot and the process ids that count, and the folder's own number.
-
-    A copy of the label is none: it lies in a folder with another number.
-    """
-    place = ""  # no place at all: then the folder stays
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        place = f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    status = folder.stat()
-    told = {"world": world, "place": place, "folder": [status.st_dev, status.st_ino]}
-    put_private(str(folder / LABEL), json.dumps(told))
+    put_private(str(folder / LABEL), label(folder, world))
 
 
 def put_private(path: str, text: str) -> None:

@@ -1,27 +1,28 @@
-"""The doctor removes what a dead world has left on another host: its watch was killed before it could do so."""
+"""What a dead world has left on another host, whose watch was killed: the doctor finds it, and removes it there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 
 import psutil
 import pytest
 
-from jupyter_dtrain.preflight.doctor import Examination, Removal, examine, named_machines, remove
+from jupyter_dtrain.preflight.doctor import Examination, doctor
 from jupyter_dtrain.preflight.facts import Facts
 from tests.hosts.launching import PATIENCE, left, start
 from tests.hosts.network import Network
 from tests.steward.until import steward_of, until
 
+REMOVE = "from jupyter_dtrain.cli import main; raise SystemExit(main(['doctor', '--quick', '--remove-leftovers']))"
+"""The line that a finding about a host gives for a terminal there."""
 
-def doctor(network: Network, *, removes: bool = False) -> tuple[Examination, dict[str, object]]:
-    """A quick examination of both hosts, and what it removed."""
-    given = {"hosts": "gpu1:2,gpu2:2", "ssh_args": f"-F {network.ssh_config}"}
-    with named_machines(given, print) as (hosts, reach):
-        found = examine(hosts, reach, quick=True)
-        return found, remove(found, reach) if removes else {}
+
+def look(network: Network) -> Examination:
+    """A quick examination of both hosts."""
+    return doctor("gpu1:2,gpu2:2", ssh_args=f"-F {network.ssh_config}", quick=True)
 
 
 def folders(found: Examination, host: str) -> list[str]:
@@ -32,7 +33,7 @@ def folders(found: Examination, host: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_folders_of_a_dead_world_are_removed_from_its_hosts(network: Network) -> None:
+def test_folders_of_a_dead_world_are_found_on_its_hosts_and_removed_there(network: Network) -> None:
     """Those of a world that lives stay, and so does a folder that only has such a name."""
     node = network["gpu2"]
     session = start(network, "gpu2:2")
@@ -53,16 +54,20 @@ def test_folders_of_a_dead_world_are_removed_from_its_hosts(network: Network) ->
     until(lambda: not [pid for pid in node.processes() if _world(pid) == world], PATIENCE)
     assert node.temporary_files() == before
 
-    found, removed = doctor(network, removes=True)
-    again, _ = doctor(network)
-    told = [one.what for one in found.findings if "have left folders" in one.what and world in one.what]
+    found = look(network)
+    removed = node.run([sys.executable, "-c", REMOVE], capture_output=True).stdout
+    again = look(network)
+    told = [one for one in found.findings if "have left folders" in one.what and world in one.what]
 
     assert len(folders(found, "gpu2")) == 2
     assert all(f"/dtrain-{world}-" in path for path in folders(found, "gpu2"))
     assert folders(found, "gpu1") == []
     assert len(told) == 1
-    assert f"Dead worlds ({world}) have left folders on gpu2: " in told[0]
-    assert removed["gpu2"] == Removal(removed=folders(found, "gpu2"))
+    assert f"Dead worlds ({world}) have left folders on gpu2: " in told[0].what
+    assert told[0].cure.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, removes them")
+    assert [line for line in removed.splitlines() if line.startswith("this machine: ")] == [
+        f"this machine: removed {path}." for path in folders(found, "gpu2")
+    ]
     assert folders(again, "gpu2") == []
     gone = {path.rpartition("/")[2] for path in folders(found, "gpu2")}
     assert set(before) - set(node.temporary_files()) == gone

@@ -21,7 +21,7 @@ from jupyter_dtrain.files.rsync import reason
 from jupyter_dtrain.files.sync import Synced, sync
 from tests.hosts.enclosure import wait_for
 from tests.hosts.launching import left, start, values
-from tests.hosts.network import Host, Network
+from tests.hosts.network import ROOT, Host, Network
 from tests.steward.until import state_of, until
 
 ODD = ["a b", "it's", '"q"', "-dash", "new\nline", "a*b", "[x]", "$HOME", "`id`", "ü", "colon:x", "back\\slash"]
@@ -212,9 +212,14 @@ def test_a_user_without_the_right_to_write_is_told(network: Network, folder: Pat
     gpu1.replace("/etc/passwd", users)
     gpu1.run(["chmod", "644", "/run/host/authorized_keys"])
     gpu1.run(["mkdir", "-p", "-m", "755", "/tmp/of-root"])
+    # The interpreter and the package of the tests may be where nobody else may look.
+    gpu1.run(["mkdir", "-m", "755", "/tmp/of-all"])
+    gpu1.run(["cp", "-r", str(ROOT / "jupyter_dtrain"), "/tmp/of-all"])
+    gpu1.run(["tee", "/tmp/of-all/python"], input='#!/bin/sh\nPYTHONPATH=/tmp/of-all exec /usr/bin/python3 "$@"\n')
+    gpu1.run(["chmod", "-R", "a+rX,a+x", "/tmp/of-all"])
     try:
-        found = copy(network, folder, ("nobody@gpu1",), to="/tmp/of-root", python="/usr/bin/python3")
-        well = copy(network, folder, ("nobody@gpu1",), to="/tmp/of-nobody", python="/usr/bin/python3")
+        found = copy(network, folder, ("nobody@gpu1",), to="/tmp/of-root", python="/tmp/of-all/python")
+        well = copy(network, folder, ("nobody@gpu1",), to="/tmp/of-nobody", python="/tmp/of-all/python")
     finally:
         gpu1.run(["umount", "/etc/passwd"])
 

@@ -63,6 +63,8 @@ def test_a_hostfile_will_do_and_json_is_for_programs(notebook, server, tmp_path)
         ("--host a", "unrecognized arguments"),
         ("--slurm --hosts a:2", "each say where the ranks run: give one of them."),
         ("--slurm --interface lo", "interface is for the launcher 'Hosts over ssh'"),
+        ("--hosts a --remove-leftovers", "--remove-leftovers is for this machine alone."),
+        ("--slurm --remove-leftovers world", "run `jupyter dtrain doctor --remove-leftovers` in a terminal there."),
         ("-N 2 --partition gpu", "is for the launcher 'Slurm': choose it with slurm."),
         ("--slurm -N 0", "nodes must be a whole number, at least 1"),
     ],

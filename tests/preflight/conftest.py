@@ -1,13 +1,18 @@
-"""Hosts for the examination: one ssh server, whose ports count as hosts."""
+"""Hosts for the examination: one ssh server, whose ports count as hosts; and worlds that never were."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import uuid
 
+import psutil
 import pytest
 
+from jupyter_dtrain.launch.leftovers import MARK
 from tests.sshd import SshServer, free_port, path_of_tests
+from tests.steward.until import runs
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +60,37 @@ def server(tmp_path_factory, bare_python, old_packages):
 
 ALONE = 'exec unshare -n sh -c "ip link set lo up; $SSH_ORIGINAL_COMMAND"'
 """Programs of that host have a network of their own, without a way out: as behind a firewall."""
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """Starts a process with the mark of a dead world: ``orphan(world, *argv) -> process id``. No daemon is above it."""
+    started = []
+
+    def start(world, *words):
+        code = "import time; time.sleep(120)"
+        launch = (
+            "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], "
+            "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True).pid)"
+        )
+        answer = subprocess.run(
+            [sys.executable, "-c", launch, code, *words],
+            env=os.environ | {MARK: world},
+            capture_output=True,
+            check=True,
+            timeout=30,
+            text=True,
+        )
+        started.append(psutil.Process(int(answer.stdout)))
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        if runs(process):
+            process.kill()
+
+
+@pytest.fixture
+def world():
+    """An id that no world has."""
+    return f"preflight-{uuid.uuid4().hex[:8]}"

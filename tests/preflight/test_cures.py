@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from jupyter_dtrain.launch.programs import Unreached
-from jupyter_dtrain.preflight.cures import SRUN, SSH
+from jupyter_dtrain.preflight.doctor import judge
 from jupyter_dtrain.preflight.facts import HERE, Device, Facts, Gpu, Holder, Interface, Leftover, Nvidia, Package
-from jupyter_dtrain.preflight.findings import Chosen, Connection, Finding, Scene, judge
+from jupyter_dtrain.preflight.findings import SRUN, SSH, Chosen, Connection, Finding, Scene
 
 HOST = Facts(
     hostname="a",
@@ -22,10 +22,17 @@ HOST = Facts(
     nvidia=Nvidia("1", gpus=[Gpu(0, used=100, total=100, held_by=[Holder(9, world="w", used=100)])]),
     leftovers=[Leftover(9, 1, "w")],
 )
-BARE = msgspec.structs.replace(HOST, hostname="b", place="b", package=None)
+BARE = Unreached("no package", "The package jupyter_dtrain is missing; python does not find it.", "Install it there.")
+OTHER = msgspec.structs.replace(HOST, hostname="b", place="b")
 NEAR = msgspec.structs.replace(HOST, hostname="here", place="here", python="3.11.2", leftovers=[])
 SCENE = Scene(
-    {HERE: NEAR, "a": HOST, "b": BARE, "c": Unreached("failed", "It is gone.", "See `sinfo -R`.")},
+    {
+        HERE: NEAR,
+        "a": HOST,
+        "b": OTHER,
+        "c": Unreached("failed", "It is gone.", "See `sinfo -R`."),
+        "d": BARE,
+    },
     chosen={HERE: Chosen("eth0", "10.0.0.1"), "a": Chosen("eth0", "fd00::2"), "b": None},
     ways={"a": Chosen("eth0", "10.0.0.1"), "b": None},
     connections=[
@@ -36,7 +43,7 @@ SCENE = Scene(
     speeds="No daemon started.",
 )
 """Machines on which most is wrong."""
-OF_SSH = ("ssh", "--python", "--interface", "limits.conf", "--host ", "doctor --remove")
+OF_SSH = ("ssh", "--python", "--interface", "limits.conf", "--host ")
 """The words that lead nowhere in a job of Slurm."""
 
 

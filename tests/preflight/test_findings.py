@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from jupyter_dtrain.launch.programs import Unreached
-from jupyter_dtrain.preflight import allreduce
+from jupyter_dtrain.preflight.doctor import judge
 from jupyter_dtrain.preflight.facts import (
     HERE,
     Device,
@@ -18,11 +18,10 @@ from jupyter_dtrain.preflight.facts import (
     Leftover,
     Nvidia,
     Package,
-    Pair,
     Space,
     Speeds,
 )
-from jupyter_dtrain.preflight.findings import Chosen, Connection, Scene, judge
+from jupyter_dtrain.preflight.findings import Chosen, Connection, Scene
 from jupyter_dtrain.preflight.interface import by_address, named, of_host, settle
 from jupyter_dtrain.preflight.reach import BySsh
 
@@ -132,7 +131,8 @@ def test_hosts_that_fail_alike_share_a_finding():
 
 def test_a_host_without_the_package_is_told_so_and_nothing_else():
     """Its Python is the wrong one, so what it lacks besides says nothing."""
-    one = only({"a": FINE, "b": facts(package=None, packages={})})
+    bare = Unreached("no package", "The package jupyter_dtrain is missing; py does not find it.", "Install it there.")
+    one = only({"a": FINE, "b": bare})
 
     assert (one.severity, one.where) == ("error", ["b"])
     assert one.what == "The package jupyter_dtrain is missing on b."
@@ -344,54 +344,13 @@ def test_hosts_that_lie_behind_different_interfaces_are_a_warning():
     assert unknown.where == ["c"]
 
 
-def test_all_reduces_are_told_and_a_slow_pair_is_a_warning():
+def test_the_all_reduce_over_all_hosts_is_told():
     hosts = dict.fromkeys("abc", FINE)
-    pairs = [Pair((0, 1), 2e-5, 0.004), Pair((0, 2), 2e-5, 0.004), Pair((1, 2), 2e-5, 0.05)]
-    told, slow = sorted(found(hosts, timed=list(hosts), speeds=Speeds(pairs, 0.01)), key=lambda one: one.severity)
+    told = only(hosts, timed=list(hosts), speeds=Speeds(2e-5, 0.004))
 
-    assert "20 µs for 8 bytes, 1.05 GB/s for 4 MiB (median of 3 pairs); over all hosts 10.0 ms." in told.what
-    assert (slow.severity, slow.where) == ("warning", ["b", "c"])
-    assert "b and c (0.08 GB/s)" in slow.what
+    assert told.severity == "note"
+    assert told.what == "All-reduce over all hosts: 20 µs for 8 bytes, 4.0 ms for 4 MiB (1.05 GB/s)."
     assert only(hosts, speeds="no slots").what == "An MPI job on the hosts failed: no slots"
-
-
-def timed(one, seconds):
-    """The note and the warnings about two such hosts, whose large all-reduce took so long."""
-    hosts = {"a": one, "b": one}
-    every = judge(scene(hosts, timed=list(hosts), speeds=Speeds([Pair((0, 1), 2e-5, seconds)], 0.01)))
-    [note] = [one.why for one in every if one.what.startswith("All-reduce between two hosts")]
-    return note, [one.what for one in every if one.severity == "warning"]
-
-
-def test_an_all_reduce_is_compared_with_the_link_that_it_took():
-    """It is that of the chosen interface, or of a fast fabric that all hosts have."""
-    ten = facts(interfaces=[LO, msgspec.structs.replace(ETH, speed=10_000)])
-    hundred = msgspec.structs.replace(
-        ten, devices=[Device("mlx5_0", layer="InfiniBand", active=True, rate="100 Gb/sec (4X EDR)")]
-    )
-
-    said, warnings = timed(ten, 0.005)
-    assert "The slowest link, eth0 on a, has 10 Gb/s: at most 1.2 GB/s." in said
-    assert warnings == []
-    said, warnings = timed(hundred, 0.005)
-    assert "The slowest link, mlx5_0 on a, has 100 Gb/s: at most 12 GB/s." in said
-    assert warnings == ["All-reduce between hosts reaches 0.84 GB/s, far below the 12 GB/s of their links."]
-    said, warnings = timed(FINE, 5.0)
-    assert "The drivers on a, b do not tell their links' speed" in said
-    assert warnings == []
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 7, 16])
-def test_each_pair_is_timed_once_beside_pairs_without_its_hosts(size):
-    rounds = allreduce.pairs(size)
-    every = [pair for one in rounds for pair in one]
-
-    assert sorted(every) == [(low, high) for low in range(size) for high in range(low + 1, size)]
-    assert all(len({rank for pair in one for rank in pair}) == 2 * len(one) for one in rounds)
-
-
-def test_with_many_hosts_each_is_timed_with_its_neighbours():
-    assert sorted(pair for one in allreduce.pairs(40) for pair in one) == [(rank, rank + 1) for rank in range(39)]
 
 
 def test_the_gravest_findings_come_first():

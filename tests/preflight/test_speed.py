@@ -34,16 +34,16 @@ def test_a_job_that_cannot_start_gives_the_reason(server):
 
 def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
     """Not by what MPI says when it ends the job."""
-    fails = "from jupyter_dtrain.preflight import allreduce; allreduce.pairs = lambda size: 1 // (size - 2); "
+    fails = "from jupyter_dtrain.preflight import allreduce; allreduce.time_all = lambda comm: 1 // (comm.size - 2); "
     monkeypatch.setattr(speed, "CODE", f"{fails}allreduce.main()")
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
 
-    assert re.fullmatch(r"the rank on [ab] raised ZeroDivisionError: .* \(in run, line \d+: for .*\)", found)
+    assert re.fullmatch(r"the rank on [ab] raised ZeroDivisionError: .* \(in run, line \d+: found = .*\)", found)
 
 
 def test_a_rank_that_waits_too_long_tells_where(server, monkeypatch):
     """MPI would say that the alarm clock has ended it."""
-    waits = "from jupyter_dtrain.preflight import allreduce; allreduce.pairs = lambda size: allreduce.time.sleep(60); "
+    waits = "from jupyter_dtrain.preflight import allreduce; allreduce.time_all = lambda _: allreduce.time.sleep(60); "
     monkeypatch.setattr(speed, "CODE", f"{waits}allreduce.main()")
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=25, interface=None)
 

@@ -24,7 +24,8 @@ from tests.slurm.launching import PATIENCE
 from tests.slurm.site import Site
 from tests.steward.until import until
 
-COMMAND = [sys.executable, "-c", "from jupyter_dtrain.cli import main; raise SystemExit(main())", "doctor", "--slurm"]
+HERE_ALONE = [sys.executable, "-c", "from jupyter_dtrain.cli import main; raise SystemExit(main())", "doctor"]
+COMMAND = [*HERE_ALONE, "--slurm"]
 WAITS = "waits in partition main: not enough nodes, processors or GPUs are free (Resources)"
 
 
@@ -47,7 +48,7 @@ def test_the_nodes_of_a_new_job_are_examined(site: Site) -> None:
     }
     assert "srun reaches gpu1, gpu2." in what
     assert "TCP works from each host to all machines (4 connections tried)." in what
-    assert any(one.startswith("All-reduce between two hosts: ") for one in what)
+    assert any(one.startswith("All-reduce over all hosts: ") for one in what)
     (told,) = [one for one in what if one.startswith("Machines reach each other by ")]
     for address in (site.network.address, *(host.address for host in site.network.hosts)):
         assert f"({address})" in told
@@ -142,14 +143,15 @@ def test_leftovers_of_a_dead_world_are_ended_on_a_node(site: Site) -> None:
     try:
         until(lambda: len(_sleepers(node)) == 2)
         words = ["salloc", "--quiet", "--nodes=2", "srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=gpu1"]
-        words += [*COMMAND, "--quick", "--remove-leftovers", world]
+        words += [*COMMAND, "--quick"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+        ended = node.run([*HERE_ALONE, "--quick", "--remove-leftovers", world], capture_output=True).stdout
         orphans[0].wait(PATIENCE)
 
         table = " ".join(done.stdout.split())
         assert re.search(rf"Processes of dead worlds \({world}[-\w]*, {world}[-\w]*\) still run on gpu2: pid ", table)
-        assert "%distributed doctor --slurm --remove-leftovers ends them" in table
-        assert re.search(r"^gpu2: ended \d+\.$", done.stdout, re.MULTILINE), done.stdout + done.stderr
+        assert "`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them" in table
+        assert re.search(r"^this machine: ended \d+\.$", ended, re.MULTILINE), ended
         assert orphans[1].poll() is None
     finally:
         for pid in _sleepers(node):

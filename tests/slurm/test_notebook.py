@@ -31,7 +31,7 @@ def test_the_example_trains_on_two_nodes(site: Site, tmp_path: Path) -> None:
 
     assert "This machine and 2 hosts: no errors" in text[1]
     assert "srun reaches gpu1, gpu2." in text[1]
-    assert "All-reduce between two hosts" in text[1]
+    assert "All-reduce over all hosts" in text[1]
     assert "gpu2" in text[3]
     assert re.search(r"4 ranks, \d+ min left", text[3])
     assert "rank 3 is number 1 on node 1, gpu2" in text[4]

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from jupyter_dtrain.preflight.meeting import connect
+from jupyter_dtrain.preflight.tcp_check import connect
 from tests.pace import slack
 from tests.sshd import free_port
 

@@ -1,37 +1,105 @@
 """Tries TCP connections between machines, on ports that the system chooses, as MPI and frameworks do.
 
-Each machine listens on the address of its chosen interface, and the others connect to it.
+Each machine listens on the address of its chosen interface, and the others connect to it. :func:`main` is the program
+that runs on the machines. To listen, it takes a free port, tells it, greets whoever connects, and ends with its input.
+To connect, it tries addresses side by side and tells which of them greeted it rightly.
 
-Under failure: a machine that cannot listen or cannot be reached is a :class:`~.scene.Connection` with the reason. All
-of it ends at one deadline, and no listener outlives it.
+Under failure: a machine that cannot listen or cannot be reached is a :class:`~.findings.Connection` with the reason in
+the words of Linux. All of it ends at one deadline, and no listener outlives it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import secrets
 import select
+import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import msgspec
 
 from jupyter_dtrain.launch.programs import LAST_WORDS, LOOK, Stopped, Unreached, end, start
 
 from .facts import HERE
+from .findings import Chosen, Connection
 from .networks import LISTEN_FAILED
 from .reach import Reach
-from .remote import Program, ask_all, command
-from .scene import Chosen, Connection
+from .remote import Program, ask_all
 
 PATIENCE: Final = 3.0
 """Seconds that a connection may take: twice Linux's first retry."""
 MOST_TARGETS: Final = 16
 """With more machines, each tries the next ones in the order of the hosts, and the first."""
+
+
+def main(text: str) -> None:
+    """Do as ``text`` asks, a JSON object: ``task`` (``listen`` or ``connect``), ``nonce``, ``seconds``, arguments."""
+    asked = json.loads(text)
+    # By default the signal ends the process, wherever it is.
+    signal.alarm(max(int(asked["seconds"]), 1))
+    if asked["task"] == "listen":
+        _listen(asked)
+    else:
+        _tell(asked, {"failures": connect(asked["targets"], asked["patience"])})
+
+
+def _tell(asked: dict[str, Any], answer: dict[str, Any]) -> None:
+    sys.stdout.write(f"\n{asked['nonce']} {json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+def _listen(asked: dict[str, Any]) -> None:
+    """Greet all who connect, until the input ends. Nothing that they say is read."""
+    try:
+        family = socket.AF_INET6 if ":" in asked["address"] else socket.AF_INET
+        server = socket.create_server((asked["address"], 0), family=family, backlog=128)
+    except OSError as error:
+        _tell(asked, {"port": 0, "failure": os.strerror(error.errno) if error.errno else str(error)})
+        return
+    _tell(asked, {"port": server.getsockname()[1], "failure": ""})
+    while True:
+        ready = select.select([server, sys.stdin], [], [])[0]
+        if sys.stdin in ready and not os.read(sys.stdin.fileno(), 1024):
+            return
+        if server in ready:
+            one, _ = server.accept()
+            with one, contextlib.suppress(OSError):  # whoever it was may have gone
+                one.settimeout(1)
+                one.sendall(asked["greeting"].encode())
+
+
+def connect(targets: list[list[Any]], patience: float) -> list[str]:
+    """Why each of ``targets`` (address, port, greeting) cannot be reached; empty where it greeted rightly."""
+    deadline = time.monotonic() + patience
+
+    def attempt(target: list[Any]) -> str:
+        address, port, greeting = target
+        heard = b""
+        try:
+            with socket.create_connection((address, port), patience) as one:
+                while len(heard) < len(greeting):
+                    one.settimeout(max(deadline - time.monotonic(), 0.001))
+                    said = one.recv(1024)
+                    if not said:
+                        break
+                    heard += said
+        except OSError as error:
+            if error.errno:
+                return os.strerror(error.errno)
+            return f"no answer within {patience:g} s (a firewall drops the packets, or the host is off)"
+        return "" if heard == greeting.encode() else "another program answers there"
+
+    with ThreadPoolExecutor(len(targets)) as pool:
+        return list(pool.map(attempt, targets))
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -75,7 +143,7 @@ def _connect(ready: list[_Listener], reach: Reach, deadline: float) -> list[Conn
     targets = {one.name: _targets(ready, index) for index, one in enumerate(ready)}
     programs = {
         name: Program(
-            "meeting",
+            __name__,
             left,
             task="connect",
             targets=[[one.address, one.port, one.greeting] for one in others],
@@ -117,10 +185,10 @@ class _Listener:
         """Whether it is :attr:`failure` that nothing was heard of it in time."""
         self.greeting = secrets.token_hex(8)
         """By it others know that they have not reached another machine with the same address."""
-        self._program = Program("meeting", seconds, task="listen", address=address, greeting=self.greeting)
+        self._program = Program(__name__, seconds, task="listen", address=address, greeting=self.greeting)
         self._process: subprocess.Popen[str] | None = None
         try:
-            words = command(sys.executable if reach is None else reach.python)
+            words = self._program.command(sys.executable if reach is None else reach.python)
             self._process = start(words if reach is None else reach.carrier.command(name, words))
             assert self._process.stdin is not None
             opening = "" if reach is None else reach.carrier.opening(name, words)
