@@ -197,7 +197,7 @@ def test_an_answer_that_does_not_come(pair):
     """The rank that should give it has failed, but for a thread; who waits is released."""
     failed = fail(pair, "if rank: raise ValueError('a bug')\nrpc.rpc_sync('worker1', wait_here, timeout=0)")
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("rpc_sync", "ValueError")
-    for code, says in ((CALL, True), (CALL, False), ("rpc.shutdown()", False)):  # nothing makes rpc usable by itself
+    for code, says in ((CALL, True), ("rpc.shutdown()", False), (CALL, False)):  # nothing makes rpc usable by itself
         told = fail(pair, code)
         assert {rank: error.evalue for rank, error in told.errors.items()} == same(NOT_UP, 2)
         assert {rank: AGAIN in text for rank, text in texts(told).items()} == same(says, 2)

@@ -77,7 +77,6 @@ AGENT = Patch(
         "_is_current_rpc_agent_set()",
         "_get_current_rpc_agent()",
         "_reset_current_rpc_agent()",
-        "_set_and_start_rpc_agent",
         "_all_gather_sequence_id",
         "_all_gather_sequence_id_to_states",
         "AllGatherStates()",
@@ -99,7 +98,6 @@ RPC = Patch(
         "shutdown",
         "api.remote",
         "api.shutdown",
-        "api._set_and_start_rpc_agent",
         "api._finalize_shutdown",
         "api._delete_all_user_and_unforked_owner_rrefs",
         "api._all_gather_sequence_id_to_states.default_factory",
@@ -134,8 +132,8 @@ class TorchRpc(Framework):
         """The name, and the number of workers, of the last set-up."""
         self._meeting = (0, 0)
         """Rank and number of ranks of a set-up."""
-        self._agents = 0
-        """Agents that this process has started; torch's table of RRefs serves the first."""
+        self._table_closed = False
+        """Whether an agent of this process has ended, and torch's table of RRefs with it."""
         self._before: set[int] | None = None
         """During a set-up: the epoll instances that existed before it."""
         self._lock = threading.Lock()
@@ -228,7 +226,6 @@ class TorchRpc(Framework):
         RPC.replace(module, "init_rpc", self._init)
         RPC.put(module, "shutdown", RPC.replace(api, "shutdown", self._shutdown))
         RPC.put(module, "remote", RPC.replace(api, "remote", self._remote))
-        RPC.replace(api, "_set_and_start_rpc_agent", self._start)
         RPC.replace(api, "_finalize_shutdown", self._finish)
         RPC.replace(api, "_delete_all_user_and_unforked_owner_rrefs", self._in_python)
         states = api._all_gather_sequence_id_to_states  # noqa: SLF001 — torch has no public way
@@ -280,11 +277,6 @@ class TorchRpc(Framework):
         self._worker, self._agent_generation = worker, self._generation
         return result
 
-    def _start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        self._agents += 1
-        return result
-
     def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
         def meet(url: str, timeout: timedelta = timedelta(minutes=30), **kwargs: Any) -> Iterator[Any]:  # noqa: ARG001
             rank, size = self._meeting
@@ -292,11 +284,11 @@ class TorchRpc(Framework):
             try:
                 client = reach(INIT, dist, self._address, timeout, lambda: self._released)
                 store = self._store = dist.PrefixStore(self._set_up, client)
-                store.set(f"agents/{rank}", str(self._agents))
+                store.set(f"closed/{rank}", str(int(self._table_closed)))
                 arrive(INIT, store, rank, range(size), timeout, lambda: self._released)
             finally:
                 self._arriving = False
-            self._waits_for_none = any(int(store.get(f"agents/{other}")) for other in range(size))
+            self._waits_for_none = any(int(store.get(f"closed/{other}")) for other in range(size))
             yield store, rank, size
 
         return meet
@@ -365,11 +357,13 @@ class TorchRpc(Framework):
         return ended.result()
 
     def _remote(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._agents > 1:
+        if self._table_closed:
             raise meant(RuntimeError(NO_TABLE))
         return original(*args, **kwargs)
 
     def _shutdown(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._api._is_current_rpc_agent_set():  # noqa: SLF001
+            return original(*args, **kwargs)  # it says how to set rpc up
         self._leaving = True
         try:
             return original(*args, **kwargs)
@@ -400,6 +394,7 @@ class TorchRpc(Framework):
 
         ``alone``: whatever the other ranks do; the wait ends soon in any case.
         """
+        self._table_closed = True
         try:
             api._destroy_rref_context(api._ignore_rref_leak)  # noqa: SLF001
         finally:
