@@ -27,9 +27,12 @@ rank = int(os.environ["RANK"])
 UP = """
 jax.distributed.initialize()
 mesh = jax.make_mesh((jax.process_count(),), ("ranks",))
-total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "ranks"), mesh=mesh, in_specs=P("ranks"), out_specs=P()))
 mine = jax.make_array_from_process_local_data(NamedSharding(mesh, P("ranks")), np.full(1, rank + 1.0))
 """
+TOTAL = """
+total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "ranks"), mesh=mesh, in_specs=P("ranks"), out_specs=P()))
+"""
+UP += TOTAL
 DOWN = "jax.distributed.shutdown()\n"
 FAIL = "if rank == 1: raise RuntimeError('on purpose')\n"
 SUM = "float(total(mine)[0])"
@@ -71,16 +74,55 @@ def test_initialize_needs_no_argument_and_may_come_again(pair):
     assert play(pair, "jax.process_count(), jax.process_index(), jax.device_count()") == {0: (2, 0, 2), 1: (2, 1, 2)}
 
 
-def test_it_may_come_after_computations_whose_arrays_stay(pair):
-    begin = (
-        "class Model: pass\nmodel = Model()\nmodel.layers = [{'w': jnp.arange(3.0) + rank}]\nkey = jax.random.key(7)\n"
+def test_it_may_come_after_computations_whose_arrays_stay_in_trees(pair):
+    """In what JAX calls a pytree: a dictionary keeps its order, and names that share a list go on to share it."""
+    begin = """
+import collections, dataclasses
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    w: jax.Array
+    rest: list
+Pair = collections.namedtuple("Pair", "one two")
+tree = {"w": [Layer(jnp.arange(3.0) + rank, [None, 5])], "b": Pair(jnp.float32(rank), "text"), 3: None}
+del tree[3]
+shared = [jnp.float32(rank + 3)]
+also = {"shared": shared}
+key = jax.random.key(7)
+"""
+    read = (
+        "(np.asarray(tree['w'][0].w * 2).tolist(), tree['w'][0].rest, float(tree['b'].one + 1), tree['b'].two, "
+        "list(tree), float(jax.random.uniform(key)), float(shared[0] * 2), also['shared'] is shared)"
     )
-    read = "(np.asarray(model.layers[0]['w'] * 2).tolist(), float(jax.random.uniform(key)), float(scale(2.0)))"
-    scaled = "scale = jax.jit((lambda factor: lambda x: x * factor)(jnp.float32(rank + 3)))\n"
-    before = play(pair, DOWN + begin + scaled + read)
-    assert play(pair, UP + read) == before
+    before = play(pair, DOWN + "total = None\n" + begin + read)
+    run = pair.run(UP + read, view=None, timeout=PATIENCE)
+
+    assert {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()} == before
     assert before[1][0] == [2.0, 4.0, 6.0]
+    assert before[1][4] == ["w", "b"]
+    assert "[jupyter-dtrain]" not in run.text(0)
     assert play(pair, SUM) == {0: 3.0, 1: 3.0}
+
+
+def test_what_is_no_tree_is_named_and_its_arrays_are_not_carried(pair):
+    """Attributes, what functions close over, and a dictionary that JAX cannot sort. Nothing deeper is looked at."""
+    begin = """
+class Model: pass
+model, deeper, plain = Model(), Model(), Model()
+model.layers, deeper.model, plain.width = [{"w": jnp.ones(3)}], model, 3
+scale = jax.jit((lambda factor: lambda x: x * factor)(jnp.float32(3)))
+mixed = {"w": jnp.ones(1), 3: None}
+kept = jnp.ones(2)
+"""
+    play(pair, DOWN + begin + "None")
+    run = pair.run(UP + "float(kept.sum())", view=None, timeout=PATIENCE)
+
+    assert run.results[0].data["text/plain"] == "2.0"
+    words = "each holds arrays or devices of the JAX that has ended; make it again."
+    told = [line for line in run.text(0).splitlines() if words in line]
+    assert len(told) == 1
+    assert told[0].endswith(f"] mixed, model, scale, total: {words}")
+    pair.run("del model, deeper, plain, scale, mixed, kept", view=None)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +173,15 @@ def test_ranks_that_wait_for_a_failed_one_are_released_and_the_next_cell_works(p
     assert play(pair, UP + SUM) == {0: 3.0, 1: 3.0}
 
 
-def test_arrays_and_what_was_jitted_on_a_mesh_go_on_after_a_release(up):
+def test_arrays_and_meshes_go_on_after_a_release(up):
+    """What was jitted on a mesh is named, and computes again once it is made again."""
     play(up, SUM)
     error = failing(up, FAIL + "total(mine)")
     assert "rank 0 stopped because of that" in str(error)
-    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+    run = up.run("float(jax.jit(jnp.sum)(mine))", view=None, timeout=PATIENCE)
+    assert {rank: result.data["text/plain"] for rank, result in run.results.items()} == {0: "3.0", 1: "3.0"}
+    assert "total: each holds arrays or devices of the JAX that has ended; make it again." in run.text(0)
+    assert play(up, TOTAL + SUM) == {0: 3.0, 1: 3.0}
 
 
 LOOP = """
@@ -172,7 +218,7 @@ def test_a_computation_begun_when_another_rank_failed_does_not_meet_the_next_cel
     begun = f"{big}{FAIL}later = jax.jit(lambda x: total(jnp.sin(x)) * 2)(big)"
     play(up, SUM)
     failing(up, begun)
-    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+    assert play(up, TOTAL + SUM) == {0: 3.0, 1: 3.0}
 
 
 def test_a_cell_that_fails_while_its_computation_waits_for_a_rank_that_is_done_is_released(up):
@@ -186,19 +232,20 @@ def test_a_cell_that_fails_while_its_computation_waits_for_a_rank_that_is_done_i
         up.run(begun, view=None, timeout=60)
 
     assert caught.value.run.outcome == "error"
-    assert play(up, SUM) == {0: 3.0, 1: 3.0}
+    assert play(up, TOTAL + SUM) == {0: 3.0, 1: 3.0}
 
 
-def test_names_that_cannot_be_walked_through_hinder_no_recovery(up):
-    """Deeper than Python goes; an object that answers nothing."""
+def test_names_that_cannot_be_looked_into_hinder_no_recovery(up):
+    """Deeper than Python goes; an object that answers nothing; a list that holds itself."""
     define = (
         "class Node:\n    def __init__(self, following): self.following = following\n"
         "class Closed:\n    def __getattr__(self, name): raise OSError(name)\n"
         "chain, closed = None, Closed()\nfor _ in range(3000): chain = Node(chain)\n"
+        "deep, round = [], [jnp.ones(1)]\nround.append(round)\nfor _ in range(3000): deep = [deep]\n"
     )
     failing(up, define + FAIL + SUM)
-    assert play(up, SUM + "\n") == {0: 3.0, 1: 3.0}
-    up.run("del chain, closed", view=None)
+    assert play(up, TOTAL + SUM + "\n") == {0: 3.0, 1: 3.0}
+    up.run("del chain, closed, deep, round", view=None)
 
 
 def test_resync_keeps_the_order_of_a_dictionary(up):

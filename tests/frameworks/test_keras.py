@@ -152,6 +152,7 @@ def test_jax_trains_across_the_ranks_as_one_process_would(worlds):
     fit = "make().fit(part(x), part(y), batch_size=4, epochs=2, shuffle=False, verbose=0)"
     run, data = play(session, f"{UP}{DATA}losses = {fit}.history['loss']\nlosses")
     assert "keras.distribution" not in run.text(0)
+    assert "Keras' own models, seed and distribution: each holds arrays or devices of the JAX that" in run.text(0)
     _, model = play(session, MODEL)
     assert alone[0] == alone[1]
     for rank in (0, 1):

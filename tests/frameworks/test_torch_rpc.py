@@ -46,10 +46,12 @@ TRAIN = "train('worker')"
 TRAINED = [-3.0, -3.0]
 CALL = "rpc.rpc_sync(f'worker{other}', add, args=(1, 2))"
 CALLED = {0: 4, 1: 3}
-GONE = (
-    "torch's rpc was ended to free the ranks that waited in it: call init_rpc() on all ranks. RRefs are gone, and need "
-    "%distributed restart to work again."
+AGAIN = (
+    "torch's rpc ended with a cell that did not finish: call torch.distributed.rpc.init_rpc(...) again on all ranks. "
+    "RRefs are gone, and need %distributed restart to work again."
 )
+NOT_UP = "RPC has not been initialized. Call torch.distributed.rpc.init_rpc first."
+"""torch's own words for a call without rpc."""
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +186,8 @@ def test_an_end_to_which_a_rank_does_not_come(fresh):
         fresh, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
     )
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("shutdown", "ValueError")
-    assert GONE in texts(run(fresh, "rank"))[1]
+    told = texts(run(fresh, "rank"))
+    assert (AGAIN in told[0], AGAIN in told[1]) == (True, True)
     assert values(run(fresh, INIT + CALL)) == CALLED
     run(fresh, "rpc.shutdown()")
 
@@ -194,6 +197,10 @@ def test_an_answer_that_does_not_come(pair):
     """The rank that should give it has failed, but for a thread; who waits is released."""
     failed = fail(pair, "if rank: raise ValueError('a bug')\nrpc.rpc_sync('worker1', wait_here, timeout=0)")
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("rpc_sync", "ValueError")
+    for code, says in ((CALL, True), ("rpc.shutdown()", False), (CALL, False)):  # nothing makes rpc usable by itself
+        told = fail(pair, code)
+        assert {rank: error.evalue for rank, error in told.errors.items()} == same(NOT_UP, 2)
+        assert {rank: AGAIN in text for rank, text in texts(told).items()} == same(says, 2)
     run(pair, "answers.set()")
     assert values(run(pair, INIT + CALL)) == CALLED
 
@@ -221,8 +228,8 @@ def test_an_interrupt_of_an_end_is_an_end_for_all(pair):
         if again:
             assert values(run(pair, again + CALL)) == CALLED
     told = fail(pair, CALL)
-    assert {error.evalue.partition(".")[0] for error in told.errors.values()} == {"RPC has not been initialized"}
-    assert "was ended on other ranks, in an init_rpc() or shutdown() that did not finish" in texts(told)[0]
+    assert {rank: error.evalue for rank, error in told.errors.items()} == same(NOT_UP, 2)
+    assert {rank: AGAIN in text for rank, text in texts(told).items()} == same(True, 2)
 
 
 @pytest.mark.slow

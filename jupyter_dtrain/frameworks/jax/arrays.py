@@ -1,10 +1,10 @@
-"""JAX arrays on their way from a backend that ends to the next one, by way of the host.
+"""JAX arrays on their way from a backend that ends to the next one, by way of the host. It imports JAX.
 
 Setting up JAX's processes again needs new backends, and an array belongs to the backend that made it; so do devices,
-meshes and shardings. :func:`carry` copies the arrays that the user's names reach to the host, each rank its shards.
-:meth:`Carried.arrive` puts them on the devices that take the old ones' places, and back where the user's names find
-them. The search follows lists, dictionaries, tuples, attributes (of models, optimizers and their states) and closures.
-Local variables of running functions stay as they are.
+meshes and shardings. :meth:`Carried.pack` copies the arrays in the user's variables to the host, each rank its shards.
+:meth:`Carried.arrive` puts them on the devices that take the old ones' places, and back into the variables. A variable
+counts if it is what JAX calls a pytree: an array, or a dictionary, list, tuple or registered class with arrays. Arrays
+elsewhere, such as in attributes and closures, are not carried; a note names the variable where one look shows them.
 
 Under failure: an array that was still being computed at the release, or that was donated, is lost. Where all processes
 have all of it, :mod:`.replicas` takes it from a rank that still has it; else a note names it.
@@ -12,33 +12,21 @@ have all of it, :mod:`.replicas` takes it from a rank that still has it; else a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
-from jupyter_dtrain.plugins.patches import Patch
-
-MAX_OBJECTS = 500_000
-"""Number of objects to look at; on a rank with more, the rest stay as they are."""
-_CLOSED = {"IPython", "ipykernel", "ipyparallel", "jax", "jaxlib", "jupyter_dtrain", "matplotlib", "mpi4py", "numpy"}
-_CLOSED |= {"pandas", "tensorflow", "torch", "traitlets", "zmq"}
-"""Packages whose objects hold no arrays of the user, or keep them private."""
-
-
-_JITTED = {"jax", "jaxlib"}
-"""Packages whose objects, where they wrap a user's function, come from ``jax.jit``."""
-
-KERAS_STATE = Patch(
-    "keras.src.backend.common.global_state",
-    calls=("GLOBAL_STATE_TRACKER",),
-    why="Keras holds random states and its distribution as arrays and devices of a JAX backend that ends.",
-    lost="Keras may have to be told its distribution and its seed again after jax.distributed.initialize()",
-)
+_OF_A_BACKEND = (jax.Array, jax.Device, Sharding, Mesh)
+_LEVELS = 4
+"""Functions around one another to look into: of ``jax.jit(jax.shard_map(…))`` the third holds the mesh."""
+_KERAS = "Keras' own models, seed and distribution"
 
 
 class _Place(NamedTuple):
@@ -53,9 +41,11 @@ class _Place(NamedTuple):
 class _Held(NamedTuple):
     """The content of an array."""
 
+    array: Any
+    """The old array; while it is kept, its id stays its own."""
     shards: list[tuple[Any, Any]]
     """This process's shards: device and values."""
-    whole: Any
+    whole: Any = None
     """All values, where the whole array is needed; else None."""
     failed: bool = False
 
@@ -64,165 +54,137 @@ class Replica(NamedTuple):
     """An array of which every process has all values; all ranks give it the same id."""
 
     name: str
-    """The user's name that reaches it first."""
+    """The user's name whose tree has it."""
     place: int
-    """Its number among the arrays that the name reaches."""
+    """Its number among the replicas of the tree."""
     shape: tuple[int, ...]
     dtype: str
 
 
 class Carried:
-    """Arrays on the host; :func:`carry` makes it."""
+    """Arrays on the host."""
 
-    def __init__(self, names: Iterable[tuple[str, Any]] = ()) -> None:
-        self._names = list(names)
-        self._held: dict[int, tuple[Any, _Held]] = {}
-        """By the array's id; the array is kept so that the id stays its own."""
-        self._places: dict[int, tuple[Any, _Place]] = {}
-        """By the device's id."""
-        self._new: dict[int, Any] = {}
+    def __init__(self) -> None:
+        self._trees: list[tuple[str, Any]] = []
+        """The user's names whose trees have something of a backend, with their values."""
+        self._left: list[str] = []
+        """What else has something of a backend."""
+        self._held: dict[int, _Held] = {}
+        """By the array's id."""
+        self._devices: dict[_Place, Any] = {}
+        self._new: dict[int, tuple[Any, Any]] = {}
+        """By the id of what is replaced: itself, kept so that the id stays its own, and what takes its place."""
         self._gone: set[str] = set()
         self._replicas: dict[Replica, int] = {}
         """The ids of the arrays that all processes have."""
-        self._counts: Counter[str] = Counter()
         self._alone = True
 
-    def pack(self) -> None:
-        """Copy the arrays to the host; waits for those that are being computed."""
-        jax = _jax()
-        self._alone = jax.process_count() == 1
+    def pack(self, names: Iterable[tuple[str, Any]]) -> None:
+        """Copy the arrays in the trees ``names`` to the host; waits for those that are being computed."""
         from jax.extend.backend import backends
 
-        self._places = {id(device): (device, place) for place, device in _devices(jax, backends()).items()}
-        for name, value in self._names:
-            self._walk(name, value, self._hold)
-
-    def _hold(self, name: str, value: Any) -> Any:
-        jax = _jax()
-        if isinstance(value, jax.Array) and id(value) not in self._held:
-            self._held[id(value)] = value, _copy(jax, value)
-        if isinstance(value, jax.Array) and _is_replica(jax, value):
-            self._counts[name] += 1
-            self._replicas[Replica(name, self._counts[name], value.shape, value.dtype.name)] = id(value)
-        return value
+        self._alone = jax.process_count() == 1
+        self._devices = _devices(backends())
+        for name, value in names:
+            leaves = _leaves(value)
+            if not leaves:
+                self._left += [name] if _leaves(_inside(value)) else []
+                continue
+            self._trees.append((name, value))
+            arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+            self._held |= {id(array): _copy(array) for array in arrays if id(array) not in self._held}
+            for number, array in enumerate(filter(_is_replica, arrays), 1):
+                self._replicas[Replica(name, number, array.shape, array.dtype.name)] = id(array)
+        if _keras_computes_with_jax():
+            self._left.append(_KERAS)
 
     def lost_replicas(self) -> dict[Replica, int]:
         """The replicas whose values are lost, with their ids."""
-        return {replica: one for replica, one in self._replicas.items() if self._held[one][1].failed}
+        return {replica: one for replica, one in self._replicas.items() if self._held[one].failed}
 
     def kept_replicas(self) -> dict[Replica, Any]:
         """The replicas whose values are here, with the values."""
-        held = {replica: self._held[one][1] for replica, one in self._replicas.items()}
+        held = {replica: self._held[one] for replica, one in self._replicas.items()}
         return {replica: one.shards[0][1] for replica, one in held.items() if not one.failed and one.shards}
 
     def fill(self, which: int, data: Any) -> None:
         """Take ``data``, uint8, as the values of the replica with this id."""
-        array, _ = self._held[which]
+        array = self._held[which].array
         values = data.view(array.dtype).reshape(array.shape)
-        self._held[which] = array, _Held([(device, values) for device in array.sharding.addressable_devices], None)
+        self._held[which] = _Held(array, [(device, values) for device in array.sharding.addressable_devices])
 
     def arrive(self) -> list[str]:
         """Put everything back in its place, on the new backends; return notes on what was lost."""
-        if not self._names:
-            return []
+        if not self._trees:
+            return self._notes()
         from IPython.core.interactiveshell import InteractiveShell
 
         space = InteractiveShell.instance().user_ns if InteractiveShell.initialized() else {}
-        jax = _jax()
-        devices = _devices(jax, {place.platform for _, place in self._places.values()})
-        for old, place in self._places.values():
+        devices = _devices({place.platform for place in self._devices})
+        for place, old in self._devices.items():
             own = place._replace(process=jax.process_index()) if self._alone else place
             if own in devices:
-                self._new[id(old)] = devices[own]
-        for name, value in self._names:
-            changed = self._walk(name, value, self._put)
+                self._keep(old, devices[own])
+        for name, value in self._trees:
+            try:
+                changed = _mapped(value, functools.partial(self._put, name))
+            except Exception:  # noqa: BLE001 — a class of the user's that raises must not keep the others from it
+                self._gone.add(name)
+                continue
             if changed is not value and space.get(name) is value:
                 space[name] = changed
-        return self._words()
+        return self._notes()
 
     def lost(self) -> list[str]:
         """Notes on the arrays when no backend takes them: all of them are gone."""
-        for name, value in self._names:
-            self._walk(name, value, self._lose)
-        return self._words()
+        self._gone |= {name for name, _ in self._trees}
+        return self._notes()
 
-    def _walk(self, name: str, value: Any, leaf: Callable[[str, Any], Any]) -> Any:
-        """Walk through what ``name`` holds. An object that fails must not keep the others from being carried."""
-        try:
-            return _Walk(functools.partial(leaf, name)).into(value)
-        except Exception:  # noqa: BLE001 — nested too deeply, or a class of the user's that raises
-            self._gone.add(name)
-            return value
+    def _notes(self) -> list[str]:
+        notes = []
+        if gone := ", ".join(sorted(self._gone)):
+            why = "lost with the failed computation, or out of reach"
+            notes.append(f"{gone}: JAX arrays from before the release are gone ({why}): make them again.")
+        if left := ", ".join(sorted(self._left)):
+            notes.append(f"{left}: each holds arrays or devices of the JAX that has ended; make it again.")
+        return notes
 
-    def _lose(self, name: str, value: Any) -> Any:
-        if id(value) in self._held:
-            self._gone.add(name)
-        return value
-
-    def _words(self) -> list[str]:
-        if not self._gone:
-            return []
-        names = ", ".join(sorted(self._gone))
-        why = "lost with the failed computation, or out of reach"
-        return [f"{names}: JAX arrays from before the release are gone ({why}): make them again."]
+    def _keep(self, old: Any, new: Any) -> None:
+        self._new[id(old)] = old, new
+        self._new[id(new)] = new, new  # it may be met again, in a list that two names have
 
     def _put(self, name: str, value: Any) -> Any:
-        jax = _jax()
-        if id(value) in self._held and self._held[id(value)][1].failed:
+        if id(value) in self._held and self._held[id(value)].failed:
             self._gone.add(name)
-        if id(value) in self._new:
-            return self._new[id(value)]
-        sharding = jax.sharding
-        if not isinstance(value, (jax.Array, jax.Device, sharding.Sharding, sharding.Mesh)):
-            return value
-        try:
-            made = self._made(jax, name, value)
-        except Exception:  # noqa: BLE001 — one failing array must not keep the others from being carried
-            self._gone.add(name)
-            made = value
-        self._new[id(value)] = made
-        self._held.setdefault(id(value), (value, _Held([], None)))  # it must live as long as its id is in use
-        return made
+        elif id(value) not in self._new and isinstance(value, _OF_A_BACKEND):
+            try:
+                self._keep(value, self._made(name, value))
+            except Exception:  # noqa: BLE001 — one failing array must not keep the others from being carried
+                self._gone.add(name)
+        return self._new.get(id(value), (value, value))[1]
 
-    def _made(self, jax: Any, name: str, value: Any) -> Any:
-        sharding = jax.sharding
-        if isinstance(value, sharding.Mesh):
-            places = np.vectorize(lambda one: self._new[id(one)], otypes=[object])(value.devices)
-            return sharding.Mesh(places, value.axis_names, axis_types=value.axis_types)
-        if isinstance(value, sharding.NamedSharding):
-            return sharding.NamedSharding(self._put(name, value.mesh), value.spec, memory_kind=value.memory_kind)
-        if isinstance(value, sharding.SingleDeviceSharding):
-            return sharding.SingleDeviceSharding(self._new[id(next(iter(value.device_set)))])
-        if not isinstance(value, jax.Array) or id(value) not in self._held:
+    def _made(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mesh):
+            places = np.vectorize(lambda one: self._new[id(one)][1], otypes=[object])(value.devices)
+            return Mesh(places, value.axis_names, axis_types=value.axis_types)
+        if isinstance(value, NamedSharding):
+            return NamedSharding(self._put(name, value.mesh), value.spec, memory_kind=value.memory_kind)
+        if isinstance(value, SingleDeviceSharding):
+            return SingleDeviceSharding(self._new[id(next(iter(value.device_set)))][1])
+        if id(value) not in self._held:
             return value
-        held = self._held[id(value)][1]
-        if held.failed:
-            return value
+        held = self._held[id(value)]
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(jax.device_put(held.whole), impl=jax.random.key_impl(value))
         if held.whole is not None:
             return jax.device_put(held.whole)
-        parts = [jax.device_put(part, self._new[id(device)]) for device, part in held.shards]
-        if isinstance(value.sharding, sharding.SingleDeviceSharding):
+        parts = [jax.device_put(part, self._new[id(device)][1]) for device, part in held.shards]
+        if isinstance(value.sharding, SingleDeviceSharding):
             return parts[0]
         return jax.make_array_from_single_device_arrays(value.shape, self._put(name, value.sharding), parts)
 
 
-def carry(names: Iterable[tuple[str, Any]]) -> Carried:
-    """Copy the arrays that ``names`` reach to the host."""
-    carried = Carried([*names, *_library_state()])
-    carried.pack()
-    return carried
-
-
-def _library_state() -> list[tuple[str, Any]]:
-    """Keras's own random states and distribution, where it is imported."""
-    module: Any = sys.modules.get("keras.src.backend.common.global_state")
-    tracker = getattr(module, "GLOBAL_STATE_TRACKER", None)
-    return [] if tracker is None else [("Keras' own state", vars(tracker))]
-
-
-def _devices(jax: Any, platforms: Iterable[str]) -> dict[_Place, Any]:
+def _devices(platforms: Iterable[str]) -> dict[_Place, Any]:
     found: dict[_Place, Any] = {}
     for platform in platforms:
         counts: dict[int, int] = {}
@@ -233,101 +195,74 @@ def _devices(jax: Any, platforms: Iterable[str]) -> dict[_Place, Any]:
     return found
 
 
-def _jax() -> Any:
-    return sys.modules["jax"]
-
-
-def _copy(jax: Any, array: Any) -> _Held:
+def _copy(array: Any) -> _Held:
     try:
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-            return _Held([], np.asarray(jax.random.key_data(array)))
-        known = isinstance(array.sharding, (jax.sharding.NamedSharding, jax.sharding.SingleDeviceSharding))
+            return _Held(array, [], np.asarray(jax.random.key_data(array)))
+        known = isinstance(array.sharding, (NamedSharding, SingleDeviceSharding))
         if array.is_fully_addressable and not (known and array.committed):
-            return _Held([], np.asarray(array))
-        return _Held([(shard.device, np.asarray(shard.data)) for shard in array.addressable_shards], None, not known)
+            return _Held(array, [], np.asarray(array))
+        shards = [(shard.device, np.asarray(shard.data)) for shard in array.addressable_shards]
+        return _Held(array, shards, failed=not known)
     except Exception:  # noqa: BLE001 — its computation failed, or it was donated
-        return _Held([], None, failed=True)
+        return _Held(array, [], failed=True)
 
 
-def _is_replica(jax: Any, array: Any) -> bool:
+def _is_replica(array: Any) -> bool:
     """Whether every process has all values of ``array``, and it can be made again from them."""
-    if not isinstance(array.sharding, jax.sharding.NamedSharding) or array.is_fully_addressable:
+    try:
+        spread = isinstance(array.sharding, NamedSharding) and not array.is_fully_addressable
+        return spread and array.is_fully_replicated and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    except Exception:  # noqa: BLE001 — jax.jit has left it, so it has no values and no place
         return False
-    key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return array.sharding.is_fully_replicated and not key
 
 
-class _Walk:
-    """One walk through the content of a value; the result of ``leaf`` replaces each leaf."""
+def _leaves(value: Any) -> list[Any]:
+    """The leaves of a tree that belong to a backend; none where JAX cannot flatten the value."""
+    try:
+        return [leaf for leaf in jax.tree_util.tree_leaves(value) if isinstance(leaf, _OF_A_BACKEND)]
+    except Exception:  # noqa: BLE001 — it holds itself, or keys that have no order, or its class raises
+        return []
 
-    def __init__(self, leaf: Callable[[Any], Any]) -> None:
-        self._leaf = leaf
-        self._seen: dict[int, tuple[Any, Any]] = {}
-        """By id: the object, kept so that the id stays its own, and its replacement."""
 
-    def into(self, value: Any) -> Any:
-        """The replacement of ``value``: itself, except for leaves and for tuples that hold some."""
-        if value is None or isinstance(value, (str, bytes, int, float, complex, np.ndarray, ModuleType, type)):
-            return value
-        if id(value) in self._seen:
-            return self._seen[id(value)][1]
-        if len(self._seen) > MAX_OBJECTS:
-            return value
-        self._seen[id(value)] = value, value
-        changed = self._leaf(value)
-        if changed is value:
-            changed = self._inside(value)
-        self._seen[id(value)] = value, changed
-        return changed
+def _inside(value: Any) -> list[Any]:
+    """What one look finds in a variable that is no tree: its attributes, or what its function has closed over."""
+    try:
+        if isinstance(value, dict):
+            return list(value.values())  # it is no tree because its keys have no order
+        if closed := _closed_over(value, _LEVELS):
+            return closed
+        return [] if isinstance(value, (ModuleType, type)) else list(vars(value).values())
+    except Exception:  # noqa: BLE001 — it has no attributes, or its class raises
+        return []
 
-    def _inside(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            items = [self.into(item) for item in value]
-            if all(new is old for new, old in zip(items, value, strict=True)):
-                return value
-            return value._make(items) if hasattr(value, "_make") else type(value)(items)
-        if isinstance(value, (list, dict)):
-            self._items(value)
-        elif isinstance(value, MethodType):
-            self.into(value.__self__)
-        elif isinstance(value, FunctionType):
-            self._closure(value)
-        elif type(value).__module__.partition(".")[0] in _JITTED:
-            self.into(getattr(value, "__wrapped__", None))
-        else:
-            self._attributes(value)
+
+def _closed_over(function: Any, levels: int) -> list[Any]:
+    if not levels or not (isinstance(function, FunctionType) or type(function).__module__.startswith("jaxlib")):
+        return []
+    found = [getattr(function, "__wrapped__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is still empty
+            found.append(cell.cell_contents)
+    return [*found, *(item for one in found for item in _closed_over(one, levels - 1))]
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The tree ``value`` with its leaves changed. Its lists and dictionaries stay themselves, with their order."""
+    if type(value) is dict:
+        value |= {key: _mapped(item, change) for key, item in value.items()}
         return value
-
-    def _items(self, value: Any) -> None:
-        base: Any = list if isinstance(value, list) else dict  # a library's subclass may do more than keep an item
-        for key, item in list(enumerate(value) if base is list else value.items()):
-            if (changed := self.into(item)) is not item:
-                base.__setitem__(value, key, changed)
-
-    def _closure(self, function: FunctionType) -> None:
-        for cell in function.__closure__ or ():
-            try:
-                item = cell.cell_contents
-            except ValueError:
-                continue  # it is still empty
-            if (changed := self.into(item)) is not item:
-                cell.cell_contents = changed
-
-    def _attributes(self, value: Any) -> None:
-        kind = type(value)
-        package = kind.__module__.partition(".")[0]
-        if package in _CLOSED or (package in sys.stdlib_module_names and package != "__main__"):
-            return
-        slots = [name for one in kind.__mro__ for name in _slots(one)]
-        for name in [*getattr(value, "__dict__", {}), *slots]:
-            try:
-                item = object.__getattribute__(value, name)
-            except AttributeError:
-                continue
-            if (changed := self.into(item)) is not item:
-                object.__setattr__(value, name, changed)
+    if type(value) is list:
+        value[:] = [_mapped(item, change) for item in value]
+        return value
+    if jax.tree_util.all_leaves([value]):
+        return change(value)
+    return jax.tree.map(lambda one: _mapped(one, change), value, is_leaf=lambda one: one is not value)
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def _keras_computes_with_jax() -> bool:
+    keras: Any = sys.modules.get("keras")
+    try:
+        return keras is not None and keras.backend.backend() == "jax"
+    except AttributeError:  # another version, or one that is still being imported
+        return False

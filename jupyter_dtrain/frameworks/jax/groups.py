@@ -13,7 +13,7 @@ This module changes ``jax.distributed.initialize()`` when user code imports JAX:
 * SIGTERM still ends a rank; JAX would take it as notice of a preemption.
 
 Under failure: :meth:`JaxGroups.release` makes every collective of this rank raise. In the next generation
-:meth:`JaxGroups.recover` sets JAX up again, with the arrays that the user's names hold.
+:meth:`JaxGroups.recover` sets JAX up again, with the arrays in the user's variables.
 """
 
 from __future__ import annotations
@@ -192,13 +192,15 @@ class JaxGroups:
 
         What it raises is the user's: JAX's own set-up would not get further with a JAX that has ended in part.
         """
-        from .arrays import Carried, carry  # it imports numpy
+        from .arrays import Carried  # it imports JAX
 
         distributed = self._distributed
         jax: Any = sys.modules["jax"]
         if distributed.global_state.client is None and not distributed.xla_bridge.backends_are_initialized():
             return Carried()
-        carried = carry(user_names()) if distributed.xla_bridge.backends_are_initialized() else Carried()
+        carried = Carried()
+        if distributed.xla_bridge.backends_are_initialized():
+            carried.pack(user_names())
         state = distributed.global_state
         manager, state.preemption_sync_manager = state.preemption_sync_manager, None
         client, state.client = state.client, None

@@ -189,7 +189,7 @@ class Jax(Framework):
         return f"each rank holds only a part of {', '.join(names)}" if names else ""
 
     def recover(self) -> list[str]:
-        """Set up JAX's processes as before, and keep the arrays that the user's names hold."""
+        """Set up JAX's processes as before, and keep the arrays in the user's variables."""
         return self._groups.recover()
 
 

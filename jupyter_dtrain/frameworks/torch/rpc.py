@@ -8,17 +8,17 @@ This module changes four functions of it when user code imports it:
 * ``remote`` raises an error in a process that has had an agent before: torch keeps one table of RRefs for as long as
   the process lives and closes it with the first agent (``RRefContext`` in torch 2.13). ``rpc_sync`` and ``rpc_async``
   need no table.
-* ``shutdown`` waits for the other ranks in Python, and does nothing where a release has already ended rpc.
+* ``shutdown`` waits for the other ranks in Python.
 * The wait for other ranks' RRefs, a part of ``shutdown``, becomes interruptible.
 
 A rank whose cell has failed still answers the calls of others. So a rank that waits for an answer waits for a function
 that does not return, or in ``shutdown`` for a rank that does not come to it.
 
 Under failure: :meth:`TorchRpc.release` ends the agent of every rank, because nothing else frees a rank that waits for
-an answer. When an interrupt or an error ends a set-up or ``shutdown``, only that rank's agent has ended, and the rank
-tells the others so in the world's store. :meth:`TorchRpc.recover` then clears the agent away and returns a note: RRefs
-are gone, and the user calls ``init_rpc`` again. A function that runs for another rank cannot be ended; it goes on, and
-its answer is dropped.
+an answer. When an interrupt or an error ends a set-up or ``shutdown``, the agent of that rank ends, and a key in the
+store tells the others. Nothing repairs rpc: the next cell finds none, and says that the user calls ``init_rpc`` again
+on all ranks, and that RRefs are gone. A function that runs for another rank cannot be ended; it goes on, and its answer
+is dropped.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ NOT_ALL = "shutdown: not all ranks arrived."
 """The text of a ConnectionAbortedError: torch would log a RuntimeError at length."""
 END_PATIENCE = 2.0
 """Seconds in which an agent ends; one that runs a user's function takes as long as that function."""
-STORE_PATIENCE = timedelta(seconds=5)
-"""How long a rank waits for the world's store between set-ups."""
 NO_TABLE = (
     "rpc.remote needs RRefs, and PyTorch keeps them for the first set-up of rpc in a process only. rpc_sync and "
     "rpc_async work; %distributed restart gives fresh ranks, in which RRefs work again."
 )
 _ENDED = "ended"
-"""The key by which a worker says that it has ended its agent without the others."""
+"""The key by which a worker says that its agent has ended without the others'."""
+AGAIN = (
+    "torch's rpc ended with a cell that did not finish: call torch.distributed.rpc.init_rpc(...) again on all ranks. "
+    "RRefs are gone, and need %distributed restart to work again."
+)
 _ALONE = (
     "torch.distributed.rpc is torch's own, so init_rpc() works once, at an address that a rank must serve, and ranks "
     "that wait in rpc are not released"
@@ -75,7 +77,6 @@ AGENT = Patch(
         "_is_current_rpc_agent_set()",
         "_get_current_rpc_agent()",
         "_reset_current_rpc_agent()",
-        "_set_and_start_rpc_agent",
         "_all_gather_sequence_id",
         "_all_gather_sequence_id_to_states",
         "AllGatherStates()",
@@ -97,7 +98,6 @@ RPC = Patch(
         "shutdown",
         "api.remote",
         "api.shutdown",
-        "api._set_and_start_rpc_agent",
         "api._finalize_shutdown",
         "api._delete_all_user_and_unforked_owner_rrefs",
         "api._all_gather_sequence_id_to_states.default_factory",
@@ -126,12 +126,14 @@ class TorchRpc(Framework):
         """Set-ups of this generation, by their address and number of workers."""
         self._set_up = ""
         """The name of the last set-up; all its workers have the same."""
+        self._store: Any = None
+        """The world's store, with the keys of the last set-up."""
         self._worker: tuple[str, int | None] | None = None
         """The name, and the number of workers, of the last set-up."""
         self._meeting = (0, 0)
         """Rank and number of ranks of a set-up."""
-        self._agents = 0
-        """Agents that this process has started; torch's table of RRefs serves the first."""
+        self._table_closed = False
+        """Whether an agent of this process has ended, and torch's table of RRefs with it."""
         self._before: set[int] | None = None
         """During a set-up: the epoll instances that existed before it."""
         self._lock = threading.Lock()
@@ -139,9 +141,11 @@ class TorchRpc(Framework):
         """The agent that is ending, and the thread that ends it."""
         self._waits_for_none = False
         """Whether the end of rpc skips the wait for RRefs, because some rank has no table for them."""
-        # Whether, in this cell, a set-up or a ``shutdown`` did not finish.
-        self._half_made = self._half_ended = False
-        self._arriving = self._leaving = self._released = self._ended = False
+        self._unfinished = False
+        """Whether, in this cell, a set-up or a ``shutdown`` did not finish."""
+        self._ended = False
+        """Whether rpc has ended with a cell that did not finish, and neither a set-up nor a note has followed."""
+        self._arriving = self._leaving = self._released = False
         self._api: Any = None
         """torch's module, once it is patched."""
         self._found_api: Any = None
@@ -150,15 +154,18 @@ class TorchRpc(Framework):
         RPC.when_imported(self._hook)
 
     def before_cell(self, generation: int) -> None:
-        """Set-ups of a new generation are counted from 0 on every rank."""
+        """Set-ups of a new generation are counted from 0 on every rank. What is left of an rpc that ended goes."""
         if generation != self._generation:
             self._generation = generation
             self._counts.clear()
-        self._half_made = self._half_ended = self._released = False
+        self._unfinished = self._released = False
+        self._ended = self._ended or self._ended_elsewhere()
+        if self._ended:
+            self._clear()
 
     def needs_regroup(self) -> bool:
         """Whether, in the last cell, a set-up or its end failed on this rank, or its agent was ended."""
-        return self._half_made or self._half_ended or self._released
+        return self._unfinished or self._released
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
         """The function of rpc, or the method of a future or RRef, that the main thread is in."""
@@ -198,16 +205,9 @@ class TorchRpc(Framework):
                 end_connections(registered(epolls() - self._before))
 
     def recover(self) -> list[str]:
-        """Clear away what a release has ended, and an agent whose peers have ended theirs."""
-        if self._ended:
-            why = "to free the ranks that waited in it"
-        elif self._agent_generation != self._generation and self._ended_elsewhere():
-            why = "on other ranks, in an init_rpc() or shutdown() that did not finish"
-        else:
-            return []
-        self._clear()
-        note = f"torch's rpc was ended {why}: call init_rpc() on all ranks. RRefs are gone"
-        return [f"{note}, and need %distributed restart to work again."]
+        """Say that rpc has to be set up again; nothing repairs it."""
+        ended, self._ended = self._ended, False
+        return [AGAIN] if ended else []
 
     # Setting up.
 
@@ -226,7 +226,6 @@ class TorchRpc(Framework):
         RPC.replace(module, "init_rpc", self._init)
         RPC.put(module, "shutdown", RPC.replace(api, "shutdown", self._shutdown))
         RPC.put(module, "remote", RPC.replace(api, "remote", self._remote))
-        RPC.replace(api, "_set_and_start_rpc_agent", self._start)
         RPC.replace(api, "_finalize_shutdown", self._finish)
         RPC.replace(api, "_delete_all_user_and_unforked_owner_rrefs", self._in_python)
         states = api._all_gather_sequence_id_to_states  # noqa: SLF001 — torch has no public way
@@ -262,7 +261,7 @@ class TorchRpc(Framework):
         module._init_counter = 0  # noqa: SLF001
         api._all_gather_sequence_id.clear()  # noqa: SLF001
         api._all_gather_sequence_id_to_states.clear()  # noqa: SLF001
-        self._half_made, self._before = True, epolls()
+        self._unfinished, self._before, self._store = True, epolls(), None
         try:
             with warnings.catch_warnings(), _meeting_here(options, bool(world_size)):
                 # The warning is about torch's own call.
@@ -270,17 +269,12 @@ class TorchRpc(Framework):
                 result = original(name, backend, rank, world_size, options)
         except BaseException:
             self._clear()
-            self._tell_ended()
+            self._end_for_all()
             raise
         finally:
             self._before = None
-        self._half_made = False
+        self._unfinished = self._ended = False
         self._worker, self._agent_generation = worker, self._generation
-        return result
-
-    def _start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        self._agents += 1
         return result
 
     def _rendezvous(self, dist: Any) -> Callable[..., Iterator[Any]]:
@@ -289,12 +283,12 @@ class TorchRpc(Framework):
             self._arriving = True
             try:
                 client = reach(INIT, dist, self._address, timeout, lambda: self._released)
-                store = dist.PrefixStore(self._set_up, client)
-                store.set(f"agents/{rank}", str(self._agents))
+                store = self._store = dist.PrefixStore(self._set_up, client)
+                store.set(f"closed/{rank}", str(int(self._table_closed)))
                 arrive(INIT, store, rank, range(size), timeout, lambda: self._released)
             finally:
                 self._arriving = False
-            self._waits_for_none = any(int(store.get(f"agents/{other}")) for other in range(size))
+            self._waits_for_none = any(int(store.get(f"closed/{other}")) for other in range(size))
             yield store, rank, size
 
         return meet
@@ -308,27 +302,21 @@ class TorchRpc(Framework):
         self._counts[place] += 1
         return f"generation-{self._generation}/rpc/{place}/{self._counts[place]}"
 
-    def _store(self, dist: Any, timeout: timedelta) -> Any:
-        """The keys of the last set-up, in the world's store."""
-        client = dist.TCPStore(*self._address, None, False, timeout=timeout, wait_for_workers=False)
-        return dist.PrefixStore(self._set_up, client)
-
     # Ending.
 
-    def _ended_elsewhere(self) -> bool:
-        """Whether another worker of this agent's set-up has ended its own agent alone."""
-        api, found = self._api, False
-        if api is not None and api._is_current_rpc_agent_set():  # noqa: SLF001
-            with contextlib.suppress(RuntimeError):  # without an answer of the store nothing is known
-                found = bool(self._store(sys.modules["torch.distributed"], STORE_PATIENCE).check([_ENDED]))
-        return found
-
-    def _tell_ended(self) -> None:
+    def _end_for_all(self) -> None:
         """Tell the other workers, whose agents may live on, that this set-up is over; a release tells them itself."""
-        if self._released:
-            return
-        with contextlib.suppress(RuntimeError):  # they find out when they ask
-            self._store(sys.modules["torch.distributed"], STORE_PATIENCE).set(_ENDED, "1")
+        self._ended = True
+        if not self._released and self._store is not None:
+            with contextlib.suppress(RuntimeError):  # without the store, no rank is told
+                self._store.set(_ENDED, "1")
+
+    def _ended_elsewhere(self) -> bool:
+        """Whether another worker of an earlier generation's set-up has ended its own agent alone."""
+        if self._store is not None and self._agent_generation != self._generation:
+            with contextlib.suppress(RuntimeError):
+                return bool(self._store.check([_ENDED]))
+        return False
 
     def _state(self, original: Any) -> Any:
         """A state by which torch waits for other ranks: here in Python, and until a release."""
@@ -369,24 +357,22 @@ class TorchRpc(Framework):
         return ended.result()
 
     def _remote(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._agents > 1:
+        if self._table_closed:
             raise meant(RuntimeError(NO_TABLE))
         return original(*args, **kwargs)
 
     def _shutdown(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._ended and not self._released:
-            self._clear()
-            return None
+        if not self._api._is_current_rpc_agent_set():  # noqa: SLF001
+            return original(*args, **kwargs)  # it says how to set rpc up
         self._leaving = True
         try:
             return original(*args, **kwargs)
         except BaseException:
-            self._half_ended = True
-            self._tell_ended()
+            self._unfinished = True
+            self._end_for_all()
             raise
         finally:
             self._leaving = False
-            self._ended = self._ended and self._api._is_current_rpc_agent_set()  # noqa: SLF001
 
     @raises_on_purpose
     def _finish(self, _original: Any) -> None:
@@ -408,6 +394,7 @@ class TorchRpc(Framework):
 
         ``alone``: whatever the other ranks do; the wait ends soon in any case.
         """
+        self._table_closed = True
         try:
             api._destroy_rref_context(api._ignore_rref_leak)  # noqa: SLF001
         finally:
@@ -422,7 +409,6 @@ class TorchRpc(Framework):
 
     def _clear(self) -> None:
         """End rpc in this rank, whatever the others do."""
-        self._ended = False
         api = self._api
         if api is None or not api._is_current_rpc_agent_set():  # noqa: SLF001
             return
