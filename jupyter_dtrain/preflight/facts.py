@@ -68,7 +68,7 @@ class Holder(msgspec.Struct, frozen=True):
     """Bytes."""
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class GpuFacts(msgspec.Struct, frozen=True):
     """A GPU. Sizes in bytes."""
 
     index: int
@@ -84,7 +84,7 @@ class Nvidia(msgspec.Struct, frozen=True):
     driver: str = ""
     cuda: str = ""
     """The newest CUDA that the driver runs."""
-    gpus: list[Gpu] = []
+    gpus: list[GpuFacts] = []
 
 
 class Leftover(msgspec.Struct, frozen=True):

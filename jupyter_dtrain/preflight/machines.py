@@ -7,7 +7,7 @@ from typing import Final
 
 from jupyter_dtrain.launch.programs import Kind
 
-from .facts import HERE, Facts, Gpu, Holder
+from .facts import HERE, Facts, GpuFacts, Holder
 from .findings import Finding, Scene, gib, group, name_some
 
 MOST_SKEW: Final = 1.0
@@ -226,7 +226,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
         yield Finding("ok" if len(set(counts.values())) == 1 else "note", f"GPUs: {words}.")
 
 
-def _held(name: str, gpu: Gpu, strays: set[int]) -> Iterator[Finding]:
+def _held(name: str, gpu: GpuFacts, strays: set[int]) -> Iterator[Finding]:
     """Findings about one GPU in use."""
     if gpu.used <= gpu.total * IDLE_GPU and not gpu.held_by:
         return

@@ -33,7 +33,7 @@ from jupyter_dtrain.core.gpus import ask_driver
 from jupyter_dtrain.launch.leftovers import MARK
 
 from . import leftovers
-from .facts import Device, Gpu, Holder, Interface, Nvidia, Package, Space
+from .facts import Device, GpuFacts, Holder, Interface, Nvidia, Package, Space
 from .shared_file import sees
 
 DRIVER_PATIENCE: Final = 8.0
@@ -182,7 +182,7 @@ def nvidia() -> Nvidia | None:
             held.setdefault(uuid, []).append(holder(int(pid), _bytes(used)))
     rows = _rows(listing)
     gpus = [
-        Gpu(int(index), name, _bytes(used), _bytes(total), held.get(uuid, []))
+        GpuFacts(int(index), name, _bytes(used), _bytes(total), held.get(uuid, []))
         for index, uuid, name, used, total, _ in rows
     ]
     cuda = (ask_driver(patience=DRIVER_PATIENCE) or "").partition("CUDA Version:")[2].split()

@@ -54,7 +54,7 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 Series = Mapping[int, "Columns"]
 
 
-class StoredPart(Protocol):
+class ShownPart(Protocol):
     """The part of a rank's record that is shown."""
 
     @property
@@ -138,7 +138,7 @@ class Kept(Protocol):
         """The columns of each metric, by rank."""
 
     @property
-    def parts(self) -> Mapping[int, StoredPart]:
+    def parts(self) -> Mapping[int, ShownPart]:
         """The ranks that began it."""
 
     @property

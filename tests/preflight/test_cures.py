@@ -6,7 +6,7 @@ import msgspec
 
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import judge
-from jupyter_dtrain.preflight.facts import HERE, Device, Facts, Gpu, Holder, Interface, Leftover, Nvidia, Package
+from jupyter_dtrain.preflight.facts import HERE, Device, Facts, GpuFacts, Holder, Interface, Leftover, Nvidia, Package
 from jupyter_dtrain.preflight.findings import SRUN, SSH, Chosen, Connection, Finding, Scene
 
 HOST = Facts(
@@ -19,7 +19,7 @@ HOST = Facts(
     interfaces=[Interface("eth0", addresses=["10.0.0.2/24"])],
     devices=[Device("mlx5_0", active=True)],
     shared=False,
-    nvidia=Nvidia("1", gpus=[Gpu(0, used=100, total=100, held_by=[Holder(9, world="w", used=100)])]),
+    nvidia=Nvidia("1", gpus=[GpuFacts(0, used=100, total=100, held_by=[Holder(9, world="w", used=100)])]),
     leftovers=[Leftover(9, 1, "w")],
 )
 BARE = Unreached("no package", "The package jupyter_dtrain is missing; python does not find it.", "Install it there.")

@@ -11,7 +11,7 @@ from jupyter_dtrain.preflight.facts import (
     HERE,
     Device,
     Facts,
-    Gpu,
+    GpuFacts,
     Holder,
     Interface,
     LeftFolder,
@@ -199,7 +199,7 @@ def test_two_machines_of_one_name_are_seen():
 
 def test_drivers_and_numbers_of_gpus_are_compared():
     def gpus(driver, count):
-        return facts(nvidia=Nvidia(driver, "13.0", [Gpu(index, "H100", 0, 80 * GIB) for index in range(count)]))
+        return facts(nvidia=Nvidia(driver, "13.0", [GpuFacts(index, "H100", 0, 80 * GIB) for index in range(count)]))
 
     drivers, numbers = found({"a": gpus("580", 2), "b": gpus("570", 1)})
     lacking, counted = found({"a": gpus("580", 2), "b": FINE})
@@ -214,7 +214,7 @@ def test_drivers_and_numbers_of_gpus_are_compared():
 
 def test_a_gpu_in_use_names_who_holds_it_and_tells_strays_apart():
     holders = [Holder(5, "ann", "python", "", 3 * GIB), Holder(6, "me", "python", "w-1", GIB)]
-    gpu = Gpu(3, "H100", 4 * GIB, 80 * GIB, holders)
+    gpu = GpuFacts(3, "H100", 4 * GIB, 80 * GIB, holders)
     stray, other, leftover = sorted(
         found({"a": facts(nvidia=Nvidia("1", "1", [gpu]), leftovers=[Leftover(6, 1, "w-1")])}),
         key=lambda one: "is held by" not in one.what,
@@ -226,7 +226,7 @@ def test_a_gpu_in_use_names_who_holds_it_and_tells_strays_apart():
 
 
 def test_memory_of_a_gpu_without_a_visible_process_is_told():
-    gpu = Gpu(0, "H100", 40 * GIB, 80 * GIB)
+    gpu = GpuFacts(0, "H100", 40 * GIB, 80 * GIB)
 
     assert "processes that this user cannot see" in only({"a": facts(nvidia=Nvidia("1", "1", [gpu]))}).what
 
