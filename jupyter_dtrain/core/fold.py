@@ -172,8 +172,9 @@ class RunFold:
             case Error() as error:
                 part.error, part.failed = error, event.time
             case Finished() as finished:
-                part.finished, part.reported = finished, True
+                part.finished = finished
                 self._end_rank(part, finished.outcome, finished.words, event.time, finished.elapsed)
+                part.reported = True
         return points
 
     def skip_to(self, rank: int, seq: int) -> None:
@@ -221,11 +222,13 @@ class RunFold:
         return self._most_names is None or name in self.newest or len(self.newest) < self._most_names
 
     def _end_rank(self, part: RankFold, outcome: Outcome, words: str, ended: float, elapsed: float | None) -> None:
-        part.outcome, part.words, part.ended, part.elapsed = outcome, words, ended, elapsed
+        part.words, part.ended, part.elapsed = words, ended, elapsed
+        part.outcome = outcome  # last: other threads take it for the sign that the others are there
 
     def stop(self) -> None:
         """Nobody waits any longer for the ranks that go on: the time of the run stands still."""
-        self._stopped = self._stopped or time.monotonic()
+        if self.unfinished:
+            self._stopped = self._stopped or time.monotonic()
 
     # Reading.
 
@@ -298,7 +301,7 @@ class RunFold:
         Of ranks that were lost without a word it is not known how long they took. Where there are no others, their time
         counts until they were given up.
         """
-        if not self.unfinished:
+        if not self.unfinished and self._stopped is None:
             parts = list(self.ranks.values())
             ended = [part for part in parts if part.reported] or parts
             return max((part.elapsed for part in ended if part.elapsed is not None), default=None)

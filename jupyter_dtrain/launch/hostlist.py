@@ -140,10 +140,15 @@ def job_hosts() -> list[Host]:
             "LSB_MCPU_HOSTS is set. Name the hosts with --hosts, or a file that is called job as ./job.",
             option="hostfile",
         )
+    found: dict[str, int] = {}
     try:
-        return [Host(name, _slots(slots, name)) for name, slots in lines]
+        for name, slots in lines:  # Grid Engine names a host once for each of its queues
+            found[_name_and_slots(name)[0]] = found.get(name, 0) + _slots(slots, name)
     except ValueError as error:
         raise BadRequest(f"The list of the job's hosts cannot be read: {error}", option="hostfile") from None
+    if not found:
+        raise BadRequest("The list of the job's hosts cannot be read: it is empty.", option="hostfile")
+    return [Host(name, slots) for name, slots in found.items()]
 
 
 def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:

@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _told: set[tuple[str, str]] = set()
 _table: list[Patch] = []
+_hooking = threading.local()
+"""``replaced``: what the hook that runs on this thread has replaced so far, with what was there; None without one."""
+_ABSENT = object()
 
 _MEANT = "_dtrain_meant"
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -174,14 +177,23 @@ class Patch:
             wrapt.register_post_import_hook(functools.partial(self._hook, hook), place)
 
     def _hook(self, hook: Callable[[Any], object], module: Any) -> None:
+        outer, _hooking.replaced = getattr(_hooking, "replaced", None), []
         try:
             require(module, *self.calls)
             hook(module)
         except Exception as error:  # noqa: BLE001 — the user's import goes on
+            # All of a patch or nothing: one part may hold up what another lets go.
+            for owner, name, before in reversed(_hooking.replaced):
+                if before is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, before)
             package = module.__name__.partition(".")[0]
             why = str(error).rstrip(".")
             words = f"{package}{_version(package)} lacks parts that jupyter-dtrain uses ({why})"
             self._tell("", f"{words}: {self.lost}. %distributed env names the tested version.", error)
+        finally:
+            _hooking.replaced = outer
 
     def replace(
         self, owner: Any, name: str, ours: Callable[..., Any], original: Callable[..., Any] | None = None
@@ -205,14 +217,14 @@ class Patch:
                 original = getattr(owner, name)
         bound = isinstance(owner, type) and kind is not staticmethod
         guarded = self.guard(ours, original, name, bound=bound)
-        setattr(owner, name, guarded if kind is None else kind(guarded))
+        _set(owner, name, guarded if kind is None else kind(guarded))
         return guarded
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Replace the class or value ``name`` of ``owner`` by ``value``, which guards itself where it runs code."""
         self._check_declared(name)
         require(owner, name)
-        setattr(owner, name, value)
+        _set(owner, name, value)
 
     def guard(
         self, ours: Callable[..., Any], original: Callable[..., Any], name: str = "", *, bound: bool = False
@@ -233,17 +245,19 @@ class Patch:
             except Exception as error:
                 raised, fault = call.error, error
                 if fault is raised or _is_meant(fault) or (raised is not None and fault.__cause__ is raised):
+                    del raised, fault  # its traceback holds this frame, and with it the arguments
                     raise
             finally:
-                call.error = None  # its traceback holds this frame
+                call.error = None  # as above
             # Not within the handler: the original's exception would tell of ours as well.
+            ours_at_fault = raised is not None or call.called
             try:
                 if raised is not None:
                     raise raised
                 result = call.result if call.called else original(*args, **kwargs)
+                ours_at_fault = True  # where the original raises now, the arguments are at fault
             finally:
-                # Where the original was not called before, and raises now, the arguments are at fault.
-                if raised is not None or call.called or sys.exc_info()[0] is None:
+                if ours_at_fault:
                     tell(name, "", fault)
                 del raised, fault
             return result
@@ -287,6 +301,14 @@ class Patch:
                 f"{self.lost}."
             )
         _report(Fault(words, "".join(traceback.format_exception(type(error), error, error.__traceback__))))
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute; a hook that fails later undoes it."""
+    before = getattr(owner, "__dict__", {}).get(name, _ABSENT)
+    setattr(owner, name, value)
+    if (replaced := getattr(_hooking, "replaced", None)) is not None:
+        replaced.append((owner, name, before))
 
 
 def caller() -> FrameType:

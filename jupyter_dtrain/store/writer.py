@@ -286,7 +286,7 @@ class StoreWriter:
             self._take_told(db, active)
         for number, run in list(active.items()):
             self._settle(db, number, run, behind)
-            if run.expected and not run.fold.unfinished:
+            if run.expected and not {*run.expected} & {*run.fold.unfinished}:
                 self._end(db, number, run)
                 del active[number]
 
@@ -416,7 +416,7 @@ class StoreWriter:
         for rank in run.expected:
             run.fold.rank(rank)
         for rank in run.fold.unfinished:
-            if (number, rank) in behind:
+            if (number, rank) in behind or rank not in run.expected:
                 continue
             part = run.fold.rank(rank)
             outcome: Outcome = "lost"

@@ -162,6 +162,12 @@ def test_the_hosts_of_a_batch_job_come_from_its_schedulers_variable(hostfile, mo
     monkeypatch.delenv("PE_HOSTFILE")
     monkeypatch.setenv("LSB_MCPU_HOSTS", "gpu1 2 gpu2 1")
     assert named_hosts(None, "job") == both
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "gpu1 1 gpu2 1 gpu1 1")
+    assert named_hosts(None, "job") == both
+    for wrong in ("", "-oProxyCommand=x 1"):
+        monkeypatch.setenv("LSB_MCPU_HOSTS", wrong)
+        with pytest.raises(BadRequest, match="The list of the job's hosts cannot be read"):
+            named_hosts(None, "job")
     monkeypatch.setenv("LSB_MCPU_HOSTS", "gpu1 2 gpu2")
     with pytest.raises(BadRequest, match="The list of the job's hosts cannot be read"):
         named_hosts(None, "job")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import types
@@ -163,7 +164,8 @@ def test_what_a_replacement_raises_on_purpose_reaches_the_user(monkeypatch, libr
     assert faults == []
 
 
-def test_a_call_that_failed_keeps_nothing(monkeypatch, library, faults):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_that_failed_keeps_nothing(monkeypatch, library, faults, fails):
     """What its frames hold is freed at once: a model, on a device that is full."""
 
     class Model:
@@ -173,14 +175,15 @@ def test_a_call_that_failed_keeps_nothing(monkeypatch, library, faults):
         try:
             return original(loader, index, default)
         finally:
-            index.nothing  # noqa: B018 — it raises
+            if fails:
+                index.nothing  # noqa: B018 — it raises
 
     patch(monkeypatch, "Loader.take").replace(library.Loader, "take", take)
     gc.disable()
     try:
         model = Model()
         gone = weakref.ref(model)
-        with pytest.raises(KeyError):
+        with contextlib.suppress(KeyError):
             library.Loader(model).take(None)
         del model
         assert gone() is None
@@ -219,6 +222,37 @@ def test_a_replacement_for_another_signature_is_left_out(monkeypatch, library, f
     (fault,) = faults
     assert fault.words.startswith("a_library lacks parts that jupyter-dtrain uses (Loader.take takes ")
     assert fault.words.endswith("): losses are not shown. %distributed env names the tested version.")
+
+
+def test_a_patch_is_there_as_a_whole_or_not_at_all(monkeypatch, library, faults):
+    """One part may hold up what another lets go."""
+    take, run = library.Loader.take, library.run
+    one = patch(monkeypatch, "Loader.take", "run", "Loader.kept", "Loader.extra")
+
+    def hook(module):
+        one.replace(module.Loader, "take", lambda original, *args: original(*args))
+        one.put(module.Loader, "kept", 1)
+        one.replace(module, "run", renamed)
+
+    one.when_imported(hook)
+
+    assert (library.Loader.take, library.run, library.Loader.kept) == (take, run, None)
+    assert len(faults) == 1
+
+
+def test_a_fault_within_a_users_handler_is_told(monkeypatch, library, faults):
+    """The exception that the user handles there is none of the call's."""
+
+    def take(original, loader, index, default=None):
+        index.nothing  # noqa: B018 — it raises
+
+    patch(monkeypatch, "Loader.take").replace(library.Loader, "take", take)
+    try:
+        int("the user's")
+    except ValueError:
+        assert library.Loader([4]).take(0) == 4
+
+    assert len(faults) == 1
 
 
 def test_private_functions_are_looked_up_with_their_parameters(library):

@@ -24,7 +24,7 @@ import time
 from typing import Any, Final
 
 from jupyter_dtrain.plugins.framework import CellEnds
-from jupyter_dtrain.plugins.patches import Patch, meant
+from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
 
 from .ports import guard_server
 
@@ -215,6 +215,7 @@ class TensorFlowServers:
                 )
             )
 
+    @raises_on_purpose
     def await_servers(self, resolver: Any) -> None:
         """Wait until all workers and parameter servers listen. Raises :class:`RuntimeError` that names missing ones."""
         cluster = resolver.cluster_spec().as_dict()

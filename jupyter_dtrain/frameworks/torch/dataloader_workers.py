@@ -23,7 +23,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 if TYPE_CHECKING:
     from jupyter_dtrain.rank.interrupts import Shield
@@ -78,7 +78,7 @@ def hook_loaders(shield: Shield, module: Any) -> None:
                 return original(iterator, timeout)
             poll = select.poll()
             poll.register(reader.fileno(), select.POLLIN)
-            ready = poll.poll(1000 * timeout)
+            ready = raises_on_purpose(poll.poll)(1000 * timeout)  # a signal handler of the user's may raise
         return original(iterator, timeout if ready else 0)
 
     for ours in (_next_data, _try_get_data, _reset):

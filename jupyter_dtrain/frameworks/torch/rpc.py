@@ -334,6 +334,7 @@ class TorchRpc(Framework):
         states.proceed_signal = Signal()
         return states
 
+    @raises_on_purpose
     def _in_python(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the wait for ranks that hold RRefs (native code, up to 100 s) in a thread, so that it can be interrupted.
 
