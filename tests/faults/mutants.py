@@ -106,8 +106,8 @@ MUTANTS: Final = (
         "stored-wrong",
         "a run is stored with the outcome of its lowest rank",
         "store/writer.py",
-        'worst({part.outcome for part in parts}), ""',
-        'worst({part.outcome for part in parts[:1]}), ""',
+        "        outcome, remark = fold.end\n",
+        '        outcome, remark = fold.outcomes[min(fold.outcomes)], ""\n',
         ("store",),
     ),
     Mutant(
