@@ -27,8 +27,9 @@ kernel), why, and what you lose in a version of the library where it is not poss
 * **A version that lacks such a part**, or whose functions take other parameters, is left as it is. Its import succeeds,
   it trains, and the cell that imports it says what you lose.
 * **A replacement that fails in a call** does not fail the call: it ends as the library ends it. The cell says so once.
-* **Nothing is changed** outside ranks, but for what is listed under IPython and ipykernel: a script that
-  `%distributed export` writes runs with the plain libraries.
+* **Outside ranks** only parts of the Jupyter stack and of Python are changed: in a notebook's kernel, in the processes
+  that keep a world, and in a job that records itself. A JAX script that `%distributed export` writes has a few lines of
+  its own, which you can read there: they give `jax.distributed.initialize()` the arguments that it lacks.
 
 """
 

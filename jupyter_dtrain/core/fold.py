@@ -37,9 +37,6 @@ from .metrics import Columns, RankSteps, StepTime, is_main
 from .pipelines import Pipelines
 from .readings import Readings
 
-WORKING: Final = ("sent", "running")
-"""The states of a rank that has not ended a run: it has not begun the cell, or it works on it."""
-
 _MARKS: Final = 24
 """Reports of a rank, the newest ones, in which it may turn out to be slow."""
 
