@@ -22,8 +22,6 @@ import msgspec
 
 from jupyter_dtrain.client.cells import CellRunner
 from jupyter_dtrain.client.compare import check_model
-from jupyter_dtrain.client.facts import SessionFacts
-from jupyter_dtrain.client.fold import Fold
 from jupyter_dtrain.client.healing import Healed, Heals, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
@@ -31,20 +29,22 @@ from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
+from jupyter_dtrain.client.scheduler import Scheduler
 from jupyter_dtrain.client.scripts import script_cell, script_name
-from jupyter_dtrain.client.snapshots import SessionSnapshots
-from jupyter_dtrain.client.variables import Variables
+from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots
+from jupyter_dtrain.client.variables import SessionVariables
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.numbering import moves, numbers_without
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, parse_ranks
+from jupyter_dtrain.core.world import Ranks
 from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import TellWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
+from jupyter_dtrain.wire.steward_messages import Lent, ReadState
 
 from .launch import starting, worlds
 from .launch.options import check, lists_options
@@ -54,8 +54,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from jupyter_dtrain.client.compare import Inventory, VariableComparison
+    from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
     from jupyter_dtrain.core.stacks import Stacks
+    from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.answers import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
@@ -64,7 +68,7 @@ if TYPE_CHECKING:
     from .view.rich import Known
 
 
-class Session(SessionFacts, Variables, SessionSnapshots):
+class Session:
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
@@ -74,23 +78,99 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         self._settings = settings
         self._notices = Notices()
         self._link = Link(listing, steward, settings, self._notices, describe_process())
-        self._fold = Fold(settings, self._link, self._run_ended)
-        self._requests = RankRequests(self._link.bound, self._fold.busy, settings)
+        self._scheduler = Scheduler(settings, self._link, self._run_ended)
+        self._requests = RankRequests(self._link.bound, self._scheduler.busy, settings)
         self._cells = CellRunner(
-            self._link, self._fold, self._requests, self._notices, request, patience=settings.request_timeout
+            self._link, self._scheduler, self._requests, self._notices, request, patience=settings.request_timeout
         )
         self._membership = Membership(
-            self._link, self._fold, self._notices, settings, request, left=lambda: open_sessions.remove(self)
+            self._link, self._scheduler, self._notices, settings, request, left=lambda: open_sessions.remove(self)
         )
-        self._heals = Heals(self._link, self._fold, self._cells, self._notices, request)
+        self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request)
+        self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
+        self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self.world, self.run)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
         self._started_here = False
-        self._orders, self._ordered, self._saved, self._ordering = {}, set(), {}, False
 
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
         self._cells.ended(run)
+
+    # The world and its runs.
+
+    @property
+    def name(self) -> str:
+        """The world's name."""
+        return self.request.name
+
+    @property
+    def id(self) -> str:
+        """The world's id, which no other world has or had."""
+        return self.request.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether this session was stopped, or has lost its world."""
+        return self._link.over
+
+    @property
+    def loss(self) -> str:
+        """Why the world is gone; empty while it is there, and after a stop here."""
+        return "" if self._link.closed else self._link.loss
+
+    @property
+    def drives(self) -> bool:
+        """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
+        return self._link.drives
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this session started the world, rather than attached to it."""
+        return self._started_here
+
+    @property
+    def ends(self) -> float:
+        """When a scheduler takes the nodes away, in seconds since the epoch, else 0. Raises :class:`WorldLost`."""
+        return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
+
+    @property
+    def lent(self) -> Lent:
+        """The nodes that a scheduler lends to the world; none where nobody has lent any. Raises :class:`WorldLost`."""
+        request = self.request
+        return Lent() if request.launcher == LOCAL or request.hosts else self._link.ask(ReadState()).lent
+
+    @property
+    def world(self) -> World:
+        """The world as it is now: its ranks with node, local rank, device, pid and state.
+
+        Raises :class:`WorldLost` when there is none any more.
+        """
+        world = self._link.world
+        busy = self._scheduler.busy()
+        ranks = [
+            msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
+            for rank in world.ranks
+        ]
+        return msgspec.structs.replace(world, ranks=ranks)
+
+    @property
+    def last_run(self) -> Run | None:
+        """The run that was submitted last; None before the first.
+
+        Runs in which new ranks are prepared, or join an elastic run (:attr:`.Run.joined`), do not count.
+        """
+        return self._cells.last
+
+    @property
+    def running(self) -> list[Run]:
+        """The runs that have not ended, in the order of their submission; those that wait for ranks too."""
+        return self._scheduler.running()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that this session was started with."""
+        return self._settings
 
     # Starting.
 
@@ -138,7 +218,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         if words := starting.explain_spool(request):
             session._notices.hear(words)
         session._notices.show()
-        session._place_orders()
+        session._snapshots.place_orders()
         return session
 
     @classmethod
@@ -231,7 +311,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         """
         named = check_run_name(name)
         if ranks is None:
-            self._renew_orders()
+            self._snapshots.renew_orders()
 
         def make_view(run: Run) -> RunView | None:
             return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view
@@ -242,19 +322,16 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         replay = list(replay)
         if replay and not elastic:
             raise BadRequest("replay is for elastic cells: --replay needs --elastic.")
-        run = self._cells.run(
-            code,
-            ranks,
-            make_view,
-            wait=wait,
-            timeout=timeout,
-            inputs=inputs or {},
-            watch=Watching(metrics, grad_norm, spending, check_model(check), check_every),
-            cell=msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named),
-            companion=self._heals.companion(code, replay, view_join) if elastic else None,
-        )
+        options: dict[str, Any] = {
+            "timeout": timeout,
+            "inputs": inputs or {},
+            "watch": Watching(metrics, grad_norm, spending, check_model(check), check_every),
+        }
+        cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
+        beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None
+        run = self._cells.run(code, ranks, make_view, wait=wait, cell=cell, beside=beside, **options)
         if wait and ranks is None and not elastic:
-            self._save_due(run)
+            self._snapshots.save_due(run)
         return run
 
     def run_script(
@@ -280,7 +357,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: no exception will show them."""
         from .view import CommRelay, view_of_cell
 
-        self._relay = self._relay or CommRelay(self._send_comm, self._fold.busy)
+        self._relay = self._relay or CommRelay(self._send_comm, self._scheduler.busy)
         options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
         hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
         return view_of_cell(
@@ -294,7 +371,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         by the deadline are killed.
         """
         self._link.check_drives()
-        self._fold.interrupt(force=force)
+        self._scheduler.interrupt(force=force)
 
     def kill(self, ranks: Ranks) -> None:
         """Kill the processes of ``ranks``, whatever they do; returns when they are dead. The others keep everything.
@@ -303,7 +380,124 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         """
         if ranks is None:
             raise BadRequest("Name the ranks to kill. %distributed restart replaces all ranks.")
-        self._membership.kill(self._choose_living(ranks))
+        self._membership.kill(self._link.choose_living(ranks))
+
+    # Variables.
+
+    def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
+        """Bind ``values`` by name on ``ranks`` (default: all); on none if one of the values cannot be pickled.
+
+        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        """
+        self._variables.push(values, ranks)
+
+    def pull(self, name: str, ranks: Ranks = None) -> dict[int, Any]:
+        """The value of ``name`` on ``ranks`` (default: all), by rank.
+
+        Raises :class:`TransferFailed`, which names the ranks where it is missing or cannot be pickled,
+        :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        """
+        return self.pull_many([name], ranks)[name]
+
+    def pull_many(self, names: list[str], ranks: Ranks = None) -> dict[str, dict[int, Any]]:
+        """Several names at once: ``{name: {rank: value}}``; all or none. Raises as :meth:`pull`."""
+        return self._variables.pull(names, ranks)
+
+    def scatter(self, name: str, data: Any, ranks: Ranks = None) -> None:
+        """Cut ``data`` into consecutive parts and bind one on each of ``ranks`` (default: all) as ``name``.
+
+        The lengths of the parts differ by at most one. Raises as :meth:`push`, and :class:`BadRequest` for data
+        without a length.
+        """
+        self._variables.scatter(name, data, ranks)
+
+    def gather(self, name: str, ranks: Ranks = None) -> Any:
+        """The parts that ``name`` has on ``ranks`` (default: all), put together in the order of the ranks.
+
+        Lists, tuples, texts and arrays become one; anything else becomes a list of the values. Raises as :meth:`pull`.
+        """
+        return self._variables.gather(name, ranks)
+
+    def __getitem__(self, name: str) -> dict[int, Any]:
+        """``session["x"]``: the value of ``x`` on every rank."""
+        return self.pull(name)
+
+    @property
+    def names(self) -> RankNames:
+        """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
+        return self._variables.names
+
+    def resync(self, names: Iterable[str], source: int = 0) -> Run:
+        """Give all ranks the values that ``names`` have on the rank ``source``, in a run of its own.
+
+        See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
+        """
+        return self._variables.resync(names, source)
+
+    def vars(self, names: Sequence[str] = (), ranks: Ranks = None, timeout: float = 30.0) -> Inventory:
+        """The contents of ``names`` (default: all variables) on ``ranks`` (default: all).
+
+        For each rank: type, shape, dtype, device, norm and a digest of the values. Ranks answer also while a cell runs.
+        Values that a rank cannot read within ``timeout`` seconds have neither norm nor digest. Raises
+        :class:`TransferFailed` for a name that no rank has.
+        """
+        return self._variables.take_inventory(names, ranks, timeout)
+
+    def diff(self, path: str) -> VariableComparison:
+        """Compare a variable, or a dotted path such as ``model.fc.weight``, over all ranks, in a run of its own.
+
+        Tensors stay where they are: ranks compare digests, and measure only the parts that differ. Raises as
+        :meth:`run`; the ranks raise :class:`TransferFailed` where the name is missing on one of them.
+        """
+        return self._variables.diff(path)
+
+    def check(self, model: str, *, states: bool = False) -> VariableComparison:
+        """Whether the replicas of a model are the same on all ranks; if not, which part differs first, and by how much.
+
+        Parts are its parameters, buffers and gradients, and the states of its optimizers. ``states``: random states,
+        and the step counters of optimizers, samplers and loaders, too. Raises as :meth:`diff`.
+        """
+        return self._variables.check(model, states=states)
+
+    # Snapshots.
+
+    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> SnapshotAnswer:
+        """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
+
+        Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
+        else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
+        the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
+        instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
+        that this session has waited for.
+
+        Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
+        """
+        return self._snapshots.save(name, names, every=every)
+
+    def stop_saving(self, name: str = "") -> list[str]:
+        """Stop saving ``name`` automatically; "" means all. Returns the names of the snapshots that were saved so.
+
+        It returns once the ranks have written what they were writing, after ten minutes at most.
+        """
+        return self._snapshots.stop_saving(name)
+
+    def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> SnapshotAnswer:
+        """Load variables (default: all) from the newest snapshot ``name``, in a world of any size.
+
+        Models, optimizers and other objects with a state must be there, and get their state; anything else is bound.
+        ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot
+        that is not signed with your key; to load it can run its code.
+
+        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key,
+        and as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and
+        :class:`TransferFailed` for one that does not fit. Then nothing has changed.
+        """
+        return self._snapshots.load(name, names, trust=trust, ready=ready)
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots of this user, newest first."""
+        return all_snapshots()
 
     # Asking ranks.
 
@@ -313,7 +507,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         A rank that does not answer within ``timeout`` seconds is inspected from outside, which gives native frames;
         ``native`` does so on every rank.
         """
-        return self._requests.stacks(self._choose(ranks), timeout, native=native)
+        return self._requests.stacks(self._link.choose(ranks), timeout, native=native)
 
     def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
         """The surroundings of each of ``ranks`` (default: all): its variables and why they are set, and its frameworks.
@@ -321,7 +515,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         Ranks answer also while a cell runs. A rank that is dead, or has not answered within ``timeout`` seconds, gives
         None. Values that were given as ``env`` are left out.
         """
-        return self._requests.surroundings(self._choose(ranks), timeout)
+        return self._requests.surroundings(self._link.choose(ranks), timeout)
 
     # Files.
 
@@ -407,7 +601,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         self._link.check_drives()
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
-        self._place_orders()
+        self._snapshots.place_orders()
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.
@@ -431,6 +625,11 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         """Let go of the world, which goes on until its lease runs out, unless another client drives it."""
         if not self._link.closed:
             self._membership.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Session of world {self.name!r}: stopped>"
+        return f"<Session of world {self.name!r}: {self.world.size} ranks{'' if self.drives else ', observed'}>"
 
     def __enter__(self) -> Self:
         return self
@@ -457,16 +656,6 @@ class Session(SessionFacts, Variables, SessionSnapshots):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *session_methods()})
-
-    def _choose(self, ranks: Ranks) -> list[int]:
-        self._link.check()
-        return parse_ranks(ranks, self.world.size)
-
-    def _choose_living(self, ranks: Ranks) -> list[int]:
-        self._link.check_drives()
-        chosen = self._choose(ranks)
-        self._link.check_ranks(chosen)
-        return chosen
 
     def _send_comm(self, rank: int, request: TellWidgets) -> Any:
         world, channel = self._link.bound()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, LeftRunning, telling
 from jupyter_dtrain.core.errors import BadRequest
@@ -22,7 +22,7 @@ from jupyter_dtrain.wire.steward_messages import ReadState
 from jupyter_dtrain.wire.values import pickle_values
 
 from .rank_requests import check_free
-from .submitted_run import Entry
+from .submitted_run import SubmittedRun
 from .syntax import check_syntax
 
 if TYPE_CHECKING:
@@ -30,23 +30,17 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
     from jupyter_dtrain.wire.steward_messages import OpenRun
 
-    from .fold import Fold
     from .link import Link
     from .notices import Notices
     from .rank_requests import RankRequests
+    from .scheduler import Scheduler
 
 MakeView = Callable[[Run], "RunView | None"]
 
 
-class CellCompanion(Protocol):
-    """The work beside a run, for as long as it lasts; see :class:`.elastic.Companion`."""
-
-    def begin(self, run: Run, *, timeout: float | None, inputs: Mapping[str, Any], watch: Watching) -> None:
-        """``run`` is on its way to its ranks; the options are those of its cell."""
-
-    def wait(self, stop_button: StopButton) -> None:
-        """Wait for what is left to do, once the run has ended: its outcome counts the runs that joined it."""
-
+Beside = Callable[[Run], Callable[[StopButton], None]]
+"""The work beside a run, for as long as it lasts. It is called with the run once that is on its way to its ranks, and
+returns what waits for the rest of the work after the run has ended; see :meth:`.elastic.Companion.follow`."""
 
 END_PATIENCE = 10.0
 """Seconds in which the steward knows why all ranks of a world are gone."""
@@ -56,11 +50,17 @@ class CellRunner:
     """The cells that one session runs. Thread-safe."""
 
     def __init__(
-        self, link: Link, fold: Fold, requests: RankRequests, notices: Notices, request: WorldRequest, patience: float
+        self,
+        link: Link,
+        scheduler: Scheduler,
+        requests: RankRequests,
+        notices: Notices,
+        request: WorldRequest,
+        patience: float,
     ) -> None:
         """``request``: what the world was asked to be; ``patience``: seconds for a run that has ended to be read."""
         self._link = link
-        self._fold = fold
+        self._scheduler = scheduler
         self._requests = requests
         self._notices = notices
         self._request = request
@@ -87,13 +87,13 @@ class CellRunner:
         watch: Watching,
         cell: Cell | None,
         joins: int | None = None,
-        companion: CellCompanion | None = None,
+        beside: Beside | None = None,
         aside: bool = False,
     ) -> Run:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.
 
-        ``joins``: the run that goes on in other ranks, and that these join; ``companion``: of an elastic run;
-        ``aside``: whether it only prepares ranks.
+        ``joins``: the run that goes on in other ranks, and that these join; ``beside``: what makes a run elastic, the
+        work that replaces its dead ranks; ``aside``: whether it only prepares ranks.
         """
         self._link.check_alive()
         self._link.check()
@@ -108,12 +108,12 @@ class CellRunner:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
         pickled = pickle_values(inputs)
         self._link.check_ranks(chosen)
-        check_free(chosen, self._fold.left_behind())
+        check_free(chosen, self._scheduler.left_behind())
         with StopButton() as stop_button:
             run = self._make(self._link.number_run(), code, chosen, aside=aside or joins is not None)
             view = make_view(run)
             try:
-                entry = Entry(
+                submitted = SubmittedRun(
                     run,
                     view,
                     inputs=pickled,
@@ -121,21 +121,20 @@ class CellRunner:
                     watch=watch,
                     cell=cell,
                     joins=joins,
-                    elastic=companion is not None,
+                    elastic=beside is not None,
                 )
-                self._fold.submit(entry)
-                if companion is not None:
-                    companion.begin(run, timeout=timeout, inputs=inputs, watch=watch)
-                stop_button.pass_to(self._fold.press)
+                self._scheduler.submit(submitted)
+                await_rest = None if beside is None else beside(run)
+                stop_button.pass_to(self._scheduler.press)
                 while wait and not run.wait(1.0):
                     if shutdown.asked:
                         raise LeftRunning(run, self._link.listing.name)
-                if wait and companion is not None:
-                    companion.wait(stop_button)
+                if wait and await_rest is not None:
+                    await_rest(stop_button)
             except KeyboardInterrupt:
                 # Other code handles SIGINT, or the kernel shuts down. But for that, the ranks must not go on with what
                 # no thread waits for any more.
-                self._fold.press()
+                self._scheduler.press()
                 raise
         if wait and run.outcome == "interrupted":
             raise DistributedInterrupt(run)
@@ -180,7 +179,7 @@ class CellRunner:
         self._link.skip_run(began.number)
         run = self._make(began.number, began.source, began.ranks)
         run.began_earlier(began.seconds)
-        self._fold.adopt(Entry(run, make_view(run)))
+        self._scheduler.adopt(SubmittedRun(run, make_view(run), adopted=True))
         return run
 
     def run_aside(self, code: str, ranks: list[int] | None, name: str, *, wait: bool) -> Run:

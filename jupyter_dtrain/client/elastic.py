@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.healing_messages import HealState
 
     from .cells import CellRunner
-    from .fold import Fold
     from .link import Link
     from .notices import Notices
+    from .scheduler import Scheduler
 
 POLL: Final = 0.05
 """Seconds between two looks at the run and its ranks."""
@@ -54,29 +54,30 @@ class Companion:
     def __init__(
         self,
         link: Link,
-        fold: Fold,
+        scheduler: Scheduler,
         cells: CellRunner,
         notices: Notices,
         heal: Callable[[], HealState],
         beside: set[int],
         set_up: Mapping[int, str],
         make_view: Callable[[Run], RunView | None],
+        **options: Any,
     ) -> None:
         """``heal`` replaces dead ranks beside the runs in ``beside``, to which this adds its own.
 
         ``set_up``: the cells that a new rank runs first, by their run; ``make_view`` makes the view of a run that
-        joins. ``heal`` raises :class:`HealFailed`.
+        joins, and ``options`` are those of :meth:`.CellRunner.run` for the cell: the runs that join have the same.
+        ``heal`` raises :class:`HealFailed`.
         """
         self._link = link
-        self._fold = fold
+        self._scheduler = scheduler
         self._cells = cells
         self._notices = notices
         self._heal = heal
         self._beside = beside
         self._set_up = set_up
         self._make_view = make_view
-        self._options: dict[str, Any] = {}
-        """How the cell runs, for those that join."""
+        self._options = options
         self._pids: dict[int, int] = {}
         """The process by which each rank has begun the run, or has joined it last."""
         self._joins: list[Run] = []
@@ -90,17 +91,18 @@ class Companion:
         """How long the last heal took, in words."""
         self._healing = False
 
-    def begin(self, run: Run, **options: Any) -> None:
-        """``run`` is on its way to its ranks; ``options`` are those of :meth:`.CellRunner.run` for the same cell."""
-        self._run, self._options = run, options
+    def follow(self, run: Run) -> Callable[[StopButton], None]:
+        """Follow ``run``, which is on its way to its ranks, on a thread; returns the wait for that thread's end."""
+        self._run = run
         self._beside.add(run.number)
         self._note_processes(run.ranks)
         # Views that are made on the thread belong to this cell.
-        follow = contextvars.copy_context().run
-        self._thread = threading.Thread(target=follow, args=(self._follow,), name="dtrain-elastic", daemon=True)
+        in_cell = contextvars.copy_context().run
+        self._thread = threading.Thread(target=in_cell, args=(self._follow,), name="dtrain-elastic", daemon=True)
         self._thread.start()
+        return self._wait
 
-    def wait(self, stop_button: StopButton) -> None:
+    def _wait(self, stop_button: StopButton) -> None:
         """Wait for the new ranks, once the run has ended. Stop ends the wait for a heal."""
         while self._thread.is_alive() and not (self._healing and (self._run.interrupted or stop_button.fell)):
             self._thread.join(POLL)
@@ -221,7 +223,7 @@ class Companion:
             said += f" ran the cell{'s' if len(self._set_up) > 1 else ''} of run {runs} again"
         self._say(f"{said.rstrip(',')} and {'join' if many else 'joins'} this cell as run {join.number}.")
         if self._run.interrupted and not join.interrupted:
-            self._fold.interrupt()  # Stop came while the cell was on its way
+            self._scheduler.interrupt()  # Stop came while the cell was on its way
 
     def _prepare(self, new: list[int], number: int, code: str) -> bool:
         """Run a set-up cell on new ranks; whether it ended well."""
@@ -256,6 +258,6 @@ class Companion:
     def _say(self, words: str) -> None:
         """Show ``words`` with the run, or in the next cell where it has ended."""
         if self._run.outcome == "running":
-            self._fold.note(self._run.number, words)
+            self._scheduler.note(self._run.number, words)
         else:
             self._notices.hear(words)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
 from jupyter_dtrain.core.numbering import describe_moves, numbers_without
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .cells import CellRunner
-    from .fold import Fold
     from .link import Link
     from .notices import Notices
     from .rank_names import RankNames
+    from .scheduler import Scheduler
 
 POLL: Final = 0.02
 """Seconds between two looks."""
@@ -118,10 +118,12 @@ class Resized(NamedTuple):
 class Heals:
     """The heals and resizes that one session asks for."""
 
-    def __init__(self, link: Link, fold: Fold, cells: CellRunner, notices: Notices, request: WorldRequest) -> None:
+    def __init__(
+        self, link: Link, scheduler: Scheduler, cells: CellRunner, notices: Notices, request: WorldRequest
+    ) -> None:
         """``request``: what the world was asked to be."""
         self._link = link
-        self._fold = fold
+        self._scheduler = scheduler
         self._cells = cells
         self._notices = notices
         self._request = request
@@ -148,7 +150,7 @@ class Heals:
         now = self._link.world.size
         leaving = set(drop) or set(range(now if size is None else size, now))
         chosen = self._choose(names, source, rank_names, leaving, grows=size is not None and size > now)
-        if busy := self._fold.busy():
+        if busy := self._scheduler.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
         began, verb = time.monotonic(), "healed" if size is None and not drop else "resized"
@@ -172,10 +174,13 @@ class Heals:
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
         return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
 
-    def companion(self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None]) -> Companion:
+    def companion(
+        self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None], **options: Any
+    ) -> Companion:
         """The companion of an elastic run of ``code``; new ranks run the cells of the runs ``replay`` first.
 
-        Raises :class:`BadRequest` for cells that a new rank cannot run alone.
+        ``options``: those of :meth:`.CellRunner.run` that a run which joins shares with it. Raises :class:`BadRequest`
+        for cells that a new rank cannot run alone.
         """
         cells = self._sources(list(replay), group=True)
         if calls := collectives_in([*cells.values(), code], group=True)[-1]:
@@ -187,7 +192,9 @@ class Heals:
         def heal() -> HealState:
             return self._change(Heal(self._link.me.words, beside=sorted(self._beside)), "healed", lambda _: None)
 
-        return Companion(self._link, self._fold, self._cells, self._notices, heal, self._beside, cells, make_view)
+        return Companion(
+            self._link, self._scheduler, self._cells, self._notices, heal, self._beside, cells, make_view, **options
+        )
 
     def _change(self, change: Heal, verb: str, progress: Callable[[str], None]) -> HealState:
         """Have the steward do it; its result. Raises :class:`HealFailed`."""

@@ -24,7 +24,7 @@ import msgspec
 from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.start_failures import AGAIN
-from jupyter_dtrain.core.world import Rank, World, count_ranks
+from jupyter_dtrain.core.world import Rank, Ranks, World, count_ranks, parse_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.messages import PROTOCOL, StewardRequest
 from jupyter_dtrain.wire.steward_messages import (
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel, StewardChannel
     from jupyter_dtrain.wire.steward_messages import Followed, WorldNews, WorldState
 
-    from .fold import Fold
     from .notices import Notices
+    from .scheduler import Scheduler
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -80,7 +80,7 @@ LINGER = 200
 """Milliseconds in which a cell that was sent just before leaves this process."""
 STORE_POLL = 0.02
 FOLDING = 1.0
-"""Seconds that the steward may take to answer the thread that folds runs, which stands still meanwhile."""
+"""Seconds that the steward may take to answer the scheduler's thread, which stands still meanwhile."""
 
 
 class Link:
@@ -116,22 +116,22 @@ class Link:
         self.rejoin: Callable[[int, str], None] = lambda _incarnation, _by: None
         """The link calls it, in a thread of its own, when another client restarts the world that this one drives. Its
         arguments are the number of the new set of ranks, and that client's name."""
-        self._fold: Fold | None = None
+        self._scheduler: Scheduler | None = None
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
 
     # Connecting.
 
-    def connect(self, state: WorldState, fold: Fold, *, greet: bool) -> None:
-        """Connect to the ranks of ``state``; ``fold`` gets their events.
+    def connect(self, state: WorldState, scheduler: Scheduler, *, greet: bool) -> None:
+        """Connect to the ranks of ``state``; ``scheduler`` gets their events.
 
         ``greet``: wait until each rank has answered, which it does when it is idle. Raises :class:`StartFailed` when
         one does not answer.
         """
         from jupyter_dtrain.wire.channels import RanksChannel
 
-        self._fold = fold
+        self._scheduler = scheduler
         world = state.world
-        channel = RanksChannel(state.client_file, fold.hear)
+        channel = RanksChannel(state.client_file, scheduler.hear)
         living = [rank for rank in world.ranks if rank.state != "dead"]
         deadline = time.monotonic() + max(self._settings.request_timeout, self._settings.start_timeout)
         silent = channel.hello([rank.engine for rank in living], deadline) if greet else []
@@ -147,7 +147,7 @@ class Link:
             self._incarnation = state.incarnation
             self._next_run = max(self._next_run, state.last_run + 1)
             self._restarting = ""
-        fold.bind(world, channel, state.spool)
+        scheduler.bind(world, channel, state.spool)
         for words in state.notices:
             self._notices.hear(words)
         if old is not None:
@@ -183,8 +183,8 @@ class Link:
     def _let_go(self) -> None:
         """End the threads and close the sockets that lead to the world. Called again, it does nothing."""
         with self._leaving:
-            if self._fold is not None:
-                self._fold.close()
+            if self._scheduler is not None:
+                self._scheduler.close()
             with self._lock:
                 channel = self._channel
             if channel is not None:
@@ -248,6 +248,17 @@ class Link:
     def check_ranks(self, ranks: list[int]) -> None:
         """Raise :class:`RanksDead` when one of ``ranks`` is dead, and as :meth:`check`."""
         check_living(self.world, ranks)
+
+    def choose(self, ranks: Ranks) -> list[int]:
+        """The numbers that ``ranks`` stand for. Raises as :meth:`check`, :class:`BadRequest` for ranks of no world."""
+        return parse_ranks(ranks, self.world.size)
+
+    def choose_living(self, ranks: Ranks) -> list[int]:
+        """As :meth:`choose`, for a cell. Raises as :meth:`check_drives` and :meth:`check_ranks`, too."""
+        self.check_drives()
+        chosen = self.choose(ranks)
+        self.check_ranks(chosen)
+        return chosen
 
     def confirm_drives(self) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
@@ -336,8 +347,8 @@ class Link:
         """Note that the world is gone; ``words`` give the reason. ``closes``: the caller calls :meth:`close` next."""
         self._lets_go = self._lets_go and not closes
         self._lost = self._lost or words
-        if self._fold is not None:
-            self._fold.world_lost(words)
+        if self._scheduler is not None:
+            self._scheduler.world_lost(words)
 
     # The listening thread.
 
@@ -420,8 +431,8 @@ class Link:
             if self._world is None or rank >= self._world.size or self._world.ranks[rank].state == "dead":
                 return
             self._set_rank(rank, state="dead", words=words)
-        if self._fold is not None:
-            self._fold.rank_died(rank, words, events)
+        if self._scheduler is not None:
+            self._scheduler.rank_died(rank, words, events)
 
     def ranks_replaced(self, ranks: list[Rank], size: int, generation: int) -> None:
         """Take the news of a heal, unless it is late: other processes are ``ranks``, and the world has ``size``."""
@@ -430,8 +441,8 @@ class Link:
             if generation < self._world.generation:
                 return
             self._set_world(ranks=self._world.changed(ranks, size).ranks, generation=generation)
-        if self._fold is not None:
-            self._fold.ranks_replaced(ranks, size)
+        if self._scheduler is not None:
+            self._scheduler.ranks_replaced(ranks, size)
 
     def _heard(self, event: AnyBroadcast) -> None:
         match event:
@@ -458,12 +469,12 @@ class Link:
                 self.ranks_replaced(event.ranks, event.size, event.generation)
             case RankPaused():
                 self._set_rank(event.rank, state=event.state, words=event.words)
-                if event.words and self._fold is not None:
-                    self._fold.rank_fell(event.rank, event.words)
+                if event.words and self._scheduler is not None:
+                    self._scheduler.rank_fell(event.rank, event.words)
             case RanksReleased():
                 self._set_world(generation=event.generation)
-            case RanksStuck() if self._fold is not None:
-                self._fold.ranks_stuck(event.run, event.waiting)
+            case RanksStuck() if self._scheduler is not None:
+                self._scheduler.ranks_stuck(event.run, event.waiting)
 
     def _restarted_by(self, who: str, incarnation: int) -> None:
         name = self.listing.name
@@ -475,14 +486,14 @@ class Link:
             self.lose(f"{who} has restarted it: %distributed attach {name} joins it again")
             return
         self._restarting = f"World {name!r} is being restarted by {who}: run the cell again when it is up."
-        if self._fold is not None:
-            self._fold.world_lost(f"its world was restarted by {who}")
+        if self._scheduler is not None:
+            self._scheduler.world_lost(f"its world was restarted by {who}")
         threading.Thread(target=self.rejoin, args=(incarnation, who), name="dtrain-rejoin", daemon=True).start()
 
     def _interrupted_by(self, who: str, run: int, *, force: bool) -> None:
-        if self._fold is not None:
-            mine = self._fold.followed()
-            self._fold.interrupt(force=force, by=who, last=run)
+        if self._scheduler is not None:
+            mine = self._scheduler.followed()
+            self._scheduler.interrupt(force=force, by=who, last=run)
             with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(TakeUpInterrupt(sorted(mine)), LEAVING)
 
@@ -496,15 +507,15 @@ class Link:
         with self._lock:
             assert self._world is not None
             self._world = msgspec.structs.replace(self._world, **changes)
-            if self._fold is not None:
-                self._fold.set_generation(self._world.generation)
+            if self._scheduler is not None:
+                self._scheduler.set_generation(self._world.generation)
 
     def _set_driver(self, driver: Client | None) -> None:
         with self._lock:
             drove, self._driver = self.drives, driver
         if drove and driver is not None and not self.drives:
-            if self._fold is not None:
-                self._fold.refuse_queued(f"the world was taken over by {driver.words}")
+            if self._scheduler is not None:
+                self._scheduler.refuse_queued(f"the world was taken over by {driver.words}")
             name = self.listing.name
             self._notices.hear(
                 f"World {name!r} was taken over by {driver.words}: this notebook still follows its runs. "

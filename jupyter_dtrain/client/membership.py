@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import StewardChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .fold import Fold
     from .link import Link
     from .notices import Notices
+    from .scheduler import Scheduler
 
 DEATH_POLL = 0.01
 """Seconds between two looks whether killed ranks are reported dead."""
@@ -51,7 +51,7 @@ class Membership:
     def __init__(
         self,
         link: Link,
-        fold: Fold,
+        scheduler: Scheduler,
         notices: Notices,
         settings: Settings,
         request: WorldRequest,
@@ -59,7 +59,7 @@ class Membership:
     ) -> None:
         """``request``: what the world was asked to be. ``left`` is called when the session has let go of the world."""
         self._link = link
-        self._fold = fold
+        self._scheduler = scheduler
         self._notices = notices
         self._settings = settings
         self._request = request
@@ -71,14 +71,14 @@ class Membership:
         state = self._link.ask(ReadState())
         if state.phase != "running":
             raise WorldLost(f"World {self._request.name!r} is {state.phase}: try again in a moment.")
-        self._link.connect(state, self._fold, greet=False)
+        self._link.connect(state, self._scheduler, greet=False)
         self._link.join(take_over=take_over)
 
     def await_ranks(self, incarnation: int, progress: Callable[[str], None]) -> None:
         """Wait until this set of the world's ranks answers, then talk to them. Raises :class:`StartFailed`."""
         startup = Startup(self._link, self._request, progress)
         state = startup.wait(incarnation)
-        self._link.connect(state, self._fold, greet=True)
+        self._link.connect(state, self._scheduler, greet=True)
         startup.tell_end(state.size)
 
     def restart(self, progress: Callable[[str], None]) -> None:
@@ -87,7 +87,7 @@ class Membership:
         if gone := package_gone():
             raise BadRequest(f"World {self._request.name!r} cannot be restarted: {gone}")
         # First: the ranks, which are about to end, would report that themselves.
-        self._fold.world_lost("its world was restarted")
+        self._scheduler.world_lost("its world was restarted")
         try:
             incarnation = self._link.ask(Restart(self._link.me.id, self._link.me.words)).incarnation
         except Refused as refused:
@@ -136,7 +136,7 @@ class Membership:
         name = self._request.name
         if self._link.closed:
             raise NoWorld(f"World {name!r} was stopped before.")
-        self._fold.world_lost("its world was stopped")
+        self._scheduler.world_lost("its world was stopped")
         if worlds.is_alive(self._link.listing):
             self._link.stop()
         if not self._await_steward_end():
@@ -149,13 +149,13 @@ class Membership:
         if not self._link.closed:
             self._link.closed = True
             with contextlib.suppress(Exception):
-                self._link.stop(self._fold.followed(), timeout=1.0)
-            self._fold.world_lost("its kernel is shutting down")
+                self._link.stop(self._scheduler.followed(), timeout=1.0)
+            self._scheduler.world_lost("its kernel is shutting down")
 
     def close(self) -> None:
         """Let go of the world, which goes on."""
         self._link.close()
-        self._fold.close()
+        self._scheduler.close()
         self._left()
 
     def _await_steward_end(self) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -78,44 +77,43 @@ def all_snapshots() -> list[Snapshot]:
 
 
 class SessionSnapshots:
-    """A session's way to snapshots."""
+    """The snapshots of one session: it saves and loads them, and knows which are saved by themselves."""
 
-    request: WorldRequest
-    run: Callable[..., Run]
-    _orders: dict[str, tuple[list[str], str]]
-    """The snapshots that ranks save by themselves: variables and distance, by name."""
-    _ordered: set[str]
-    """The engines that have these orders."""
-    _saved: dict[str, float]
-    """When each of them was placed or was saved between cells last, by ``time.monotonic``."""
-    _ordering: bool
-    """Whether this session runs a cell for snapshots."""
-    _notices: Notices
-    _requests: RankRequests
+    def __init__(
+        self,
+        request: WorldRequest,
+        requests: RankRequests,
+        notices: Notices,
+        world: Callable[[], World],
+        run: Callable[..., Run],
+    ) -> None:
+        """``request``: what the world was asked to be; ``world``: the world as it is now.
 
-    @property
-    @abstractmethod
-    def world(self) -> World:
-        """The world as it is now."""
-
-    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> SnapshotAnswer:
-        """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
-
-        Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
-        else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
-        the optimizer, or whenever a time such as ``"10m"`` has passed, between two steps of the cells from now on,
-        instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
-        that this session has waited for.
-
-        Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
+        ``run`` runs a cell, as :meth:`.Session.run`.
         """
+        self._request = request
+        self._requests = requests
+        self._notices = notices
+        self._world = world
+        self._run = run
+        self._orders: dict[str, tuple[list[str], str]] = {}
+        """The snapshots that ranks save by themselves: variables and distance, by name."""
+        self._ordered: set[str] = set()
+        """The engines that have these orders."""
+        self._saved: dict[str, float] = {}
+        """When each of them was placed or was saved between cells last, by ``time.monotonic``."""
+        self._ordering = False
+        """Whether this session runs a cell for snapshots."""
+
+    def save(self, name: str, names: Sequence[str], *, every: str | int | None) -> SnapshotAnswer:
+        """As :meth:`.Session.save`."""
         check_snapshot_name(name)
         names = list(dict.fromkeys(names))
         if not names:
             raise BadRequest("Name the variables to save: %distributed save NAME model opt")
         for one in names:
             check_variable(one)
-        place = (name, names, str(snapshots_folder()), self.request.name)
+        place = (name, names, str(snapshots_folder()), self._request.name)
         if every is None:
             return self._order("run_save", place, {}, f"save {name}")
         steps, seconds = parse_every(every)
@@ -124,25 +122,13 @@ class SessionSnapshots:
         self._ordered = self._engines()
         return answer
 
-    def stop_saving(self, name: str = "") -> list[str]:
-        """Save ``name`` (default: all) by itself no more; the names of the snapshots that were saved so.
-
-        It returns once the ranks have written what they were writing, after ten minutes at most.
-        """
+    def stop_saving(self, name: str) -> list[str]:
+        """As :meth:`.Session.stop_saving`."""
         self._orders = {one: order for one, order in self._orders.items() if name not in ("", one)}
         return self._order("run_cancel", (name,), {}, "save --stop").names
 
-    def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> SnapshotAnswer:
-        """Load variables (default: all) from the newest snapshot ``name``, in a world of any size.
-
-        Models, optimizers and other objects with a state must be there, and get their state; anything else is bound.
-        ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot
-        that is not signed with your key; to load it can run its code.
-
-        Raises :class:`BadRequest` where there is none, :class:`SnapshotRefused` where it is not signed with your key,
-        and as :meth:`run`: ranks raise :class:`SnapshotRefused` for a file that was changed, and
-        :class:`TransferFailed` for one that does not fit. Then nothing has changed.
-        """
+    def load(self, name: str, names: Sequence[str], *, trust: bool, ready: bool) -> SnapshotAnswer:
+        """As :meth:`.Session.load`."""
         check_snapshot_name(name)
         for one in names:
             check_variable(one)
@@ -158,25 +144,20 @@ class SessionSnapshots:
                 if newest(snapshots_folder(), name) == folder:
                     raise
 
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        """All snapshots of this user, newest first."""
-        return all_snapshots()
-
-    def _place_orders(self) -> None:
+    def place_orders(self) -> None:
         """Give fresh ranks the standing orders: that of the start, and those of this session."""
         wanted = dict(self._orders)
-        if self.request.options.snapshot_every:
-            every, names = split_every(self.request.options.snapshot_every)
-            wanted.setdefault(f"auto-{self.request.name}", (names, every))
+        if self._request.options.snapshot_every:
+            every, names = split_every(self._request.options.snapshot_every)
+            wanted.setdefault(f"auto-{self._request.name}", (names, every))
         self._place(wanted)
 
-    def _renew_orders(self) -> None:
+    def renew_orders(self) -> None:
         """Give ranks that a heal or a resize has started since the standing orders, before the next cell of all ranks.
 
         The others would wait for them between two steps.
         """
-        if self._orders and not self._engines() <= self._ordered and not self.world.dead:
+        if self._orders and not self._engines() <= self._ordered and not self._world().dead:
             self._place(dict(self._orders))
 
     def _place(self, orders: Mapping[str, tuple[list[str], str]]) -> None:
@@ -186,9 +167,9 @@ class SessionSnapshots:
             self.save(name, names, every=every)
 
     def _engines(self) -> set[str]:
-        return {rank.engine for rank in self.world.ranks}
+        return {rank.engine for rank in self._world().ranks}
 
-    def _save_due(self, run: Run) -> None:
+    def save_due(self, run: Run) -> None:
         """Save what is due by its time, after ``run`` has ended well on all ranks. Where a step was seen, ranks do."""
         if self._ordering or any(sum(steps.values()) for steps in run.steps.values()):
             return
@@ -197,12 +178,12 @@ class SessionSnapshots:
             now = time.monotonic()
             if not seconds or now < self._saved[name] + seconds:
                 continue
-            known = RankNames(self._requests, lambda: self.world)
+            known = RankNames(self._requests, self._world)
             if not all(known.defined_on(one, 0) for one in names):
                 continue
             self._saved[name] = now
             try:
-                self._order("run_save", (name, names, str(snapshots_folder()), self.request.name), {}, f"save {name}")
+                self._order("run_save", (name, names, str(snapshots_folder()), self._request.name), {}, f"save {name}")
             except DtrainError as error:
                 self._notices.hear(f"Snapshot {name!r} was not saved after run {run.number}: {error}")
                 self._notices.show()
@@ -212,7 +193,7 @@ class SessionSnapshots:
         inputs = {} if function == "run_cancel" else {KEY: key()}
         self._ordering = True
         try:
-            run = self.run(code, view=None, inputs=inputs, metrics=False, name=cut_name(label))
+            run = self._run(code, view=None, inputs=inputs, metrics=False, name=cut_name(label))
         finally:
             self._ordering = False
         for displays in run.outputs.values():

@@ -1,26 +1,42 @@
-"""A session's record of one run: what to send, the view that shows it, and how far it has come.
+"""A run on its way through a session: its cell, the view that shows it, and how far it has come.
 
-Only the fold thread changes an entry once it was submitted.
+A :class:`SubmittedRun` alone changes its state, on the scheduler's thread. The sending of its cell and the events that
+were missed are objects of their own: :class:`.Sending`, :class:`.MissedEvents`.
+
+Under failure: every run ends. A press of Stop and the run's own time limit interrupt it by steps with deadlines (see
+:mod:`~jupyter_dtrain.core.interruption`). A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by
+whom and why, and then ends without.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jupyter_dtrain.core.events import Batch, Event, Finished
+from jupyter_dtrain.core.hangs import HangDetector
+from jupyter_dtrain.core.interruption import Interruption
+from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.wire.messages import Cell, Watching
 
+from .missed_events import MissedEvents
 from .painting import Painting
+from .sending import Sending, travel
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.hangs import HangDetector
-    from jupyter_dtrain.core.interruption import Interruption
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.view import RunView
-    from jupyter_dtrain.wire.agent_messages import RunCell
+
+    from .world_access import WorldAccess
+
+CAUSE = 2.0
+"""Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 
 
-class Entry:
-    """A run on its way: queued, sent, or left behind."""
+class SubmittedRun:
+    """A run that is queued, sent, or left behind. Only the scheduler's thread uses it once it was submitted."""
 
     def __init__(
         self,
@@ -33,38 +49,143 @@ class Entry:
         cell: Cell | None = None,
         joins: int | None = None,
         elastic: bool = False,
+        adopted: bool = False,
     ) -> None:
         """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from.
 
         ``joins``: the run that goes on in other ranks, and that this one's ranks join. ``elastic``: the cell goes on
-        without ranks that die.
+        without ranks that die. ``adopted``: another client has begun the run.
         """
         self.run = run
-        self.watch = watch or Watching()
         self.painting = Painting(view, run.number)
-        self.inputs = inputs or {}
-        self.cell = cell or Cell()
-        self.joins = joins
-        self.elastic = elastic
-        self.timeout = timeout
+        self.adopted = adopted
         self.sent = False
-        self.adopted = False
-        """Whether another client has begun the run."""
-        self.deadline: float | None = None
+        """Whether the run is on its way to its ranks, or was; a queued run is not."""
+        self.over = False
+        """Whether the run ends now, without the ranks that have not ended it."""
+        self._inputs = inputs or {}
+        self._timeout = timeout
+        self._watch = watch or Watching()
+        self._cell = cell or Cell()
+        self._joins = joins
+        self._elastic = elastic
+        self._deadline = math.inf
         """When the run's own ``timeout`` interrupts it."""
-        self.ending: Interruption | None = None
-        """Set once the run was interrupted."""
-        self.hang_detector: HangDetector | None = None
-        """Set once the run was sent."""
-        self.stuck: dict[int, str] = {}
+        self._interruption: Interruption | None = None
+        self._stuck: dict[int, str] = {}
         """The calls in which ranks wait that cannot be released, as the steward reported."""
-        self.cause_by: float | None = None
+        self._cause_by = math.inf
         """When the run ends in any case; set once ranks said that they must end, and not why."""
-        self.reading: set[int] = set()
-        self.asked: dict[int, float] = {}
-        self.message: RunCell | None = None
-        """The cell as it was sent; None before that, and for a run that another client has begun."""
-        self.tries: dict[int, int] = {}
-        """How often a rank was greeted that has not begun the cell, by rank."""
-        self.again: dict[int, float] = {}
-        """When it may be greeted again, by rank."""
+
+    def begin(self, access: WorldAccess, changed: Callable[[SubmittedRun], None]) -> None:
+        """Follow the run from now on. ``changed`` is called when a rank has ended it, or has joined another with it."""
+        self.sent = True
+        self._access = access
+        self._changed = changed
+        self._sending = Sending(self.run, self.painting, access, lambda: self.interrupt(time.monotonic()))
+        self._missed = MissedEvents(self.run, access, self._sending, self.apply)
+        self.painting.begin()
+        now = time.monotonic()
+        if self._timeout is not None:
+            self._deadline = now + self._timeout
+        limit, values = access.settings.hang_notice, travel(list(self._inputs.values()))
+        self._hangs = HangDetector(self.run, limit, access.questions, self._show_hang, now, values)
+
+    def send(self) -> None:
+        """Send the cell to its ranks; it was :meth:`begin` before."""
+        self._sending.send(self._inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
+
+    def read_from_start(self, rank: int) -> None:
+        """Read what ``rank`` has said so far, in a run that another client has begun."""
+        # The rank itself remembers its newest runs only.
+        self._missed.read_spool(rank)
+        if rank in self.run.unfinished:
+            self._missed.read(rank)
+
+    def hear(self, batch: Batch) -> None:
+        """Take an announcement of a rank, or read first what was missed before it."""
+        if batch.first > self.run.next_seq(batch.rank):
+            self._missed.read(batch.rank)
+        else:
+            self.apply(batch)
+
+    def apply(self, batch: Batch) -> None:
+        """Take events that follow those which the run has."""
+        before = self.run.divergence
+        fresh = self.run.apply(batch)
+        if self.run.joins is not None:
+            self._changed(self)
+        if fresh is None:
+            return
+        if before is None and (found := self.run.divergence) is not None:
+            self.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
+        self._hangs.hear(fresh, time.monotonic())
+        self.painting.feed(fresh, self.run.totals[fresh.rank])
+        if fresh.events and isinstance(fresh.events[-1].body, Finished):
+            self.painting.idle(fresh.rank)
+            self._changed(self)
+
+    def lose_rank(self, rank: int, words: str, events: list[Event]) -> None:
+        """``rank`` is gone, as ``words`` say; ``events`` are its last."""
+        self._missed.read_end(rank, events)
+        if rank in self.run.unfinished:
+            self.run.mark_lost(rank, words)
+            self.painting.idle(rank)
+            self._changed(self)
+
+    def note_death(self, rank: int, words: str) -> None:
+        """``rank`` is gone, which had ended its part of the run before."""
+        if self._interruption is None and self.run.unfinished and rank not in self.run.lost:
+            self.painting.note(f"{words[:1].upper()}{words[1:]}. This cell goes on without it.")
+
+    def note_stuck(self, waiting: dict[int, str]) -> None:
+        """The steward cannot release the ranks ``waiting``, each of which waits in a call."""
+        if self.run.outcome == "running" and waiting.items() - self._stuck.items():
+            self._stuck = waiting
+            self.painting.note(describe_stuck(waiting))
+
+    def await_cause(self) -> None:
+        """All ranks have ended the run, and some must say why. The steward knows, or the run ends without."""
+        if self._cause_by == math.inf:
+            self._cause_by = time.monotonic() + CAUSE
+            self._access.steward.renew_soon()
+
+    def interrupt(self, now: float, *, force: bool = False, by: str = "") -> None:
+        """Interrupt the run, or hurry its end. ``force``: ranks that do not end are killed.
+
+        ``by``: the client that asked for it, if that is not this one.
+        """
+        if self._interruption is not None:
+            self._interruption.press(now)
+        else:
+            if by:
+                self.painting.note(f"Interrupted by {by}.")
+            self.run.interrupted = True
+            access = self._access
+            self._interruption = Interruption(
+                self.run, access.settings, access.questions, access.steward, self.painting.note, now
+            )
+            self._hangs.withdraw()
+            self._interruption.tick(now)
+        self._interruption.force = self._interruption.force or force
+
+    def tick(self, now: float) -> float:
+        """Do everything that is due, and give the time at which more is; :attr:`over` says whether the run ends."""
+        self._missed.ask_quiet(now)
+        if now >= self._deadline and self._interruption is None:
+            self.run.timed_out = True
+            self.interrupt(now)
+        if self._cause_by != math.inf:
+            self.over = now >= self._cause_by
+            return self._cause_by
+        if self._interruption is not None:
+            wake = self._interruption.tick(now)
+            self.over = self._interruption.over
+            return wake
+        return min(self._hangs.tick(now), self._deadline)
+
+    def _show_hang(self, words: str) -> None:
+        # An interruption says by itself where ranks are.
+        if self._interruption is None or not words:
+            over = "" if words or self._interruption is not None else "The cell moves again."
+            self.painting.stand("hang", words, over)

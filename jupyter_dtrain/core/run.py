@@ -1,6 +1,6 @@
 """A run: one cell's execution on some ranks, folded from the events that they send.
 
-One thread alone, the session's fold thread, writes a :class:`Run`; every other thread reads it or waits for its end.
+One thread alone, the session's scheduler, writes a :class:`Run`; every other thread reads it or waits for its end.
 A lock guards metrics and pipelines, because one event changes several parts of them.
 Its memory is bounded: text beyond :data:`HEAD` characters per rank stays in the ranks' spools,
 from where :meth:`Run.text` fetches it.
@@ -372,7 +372,7 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.number} on {format_ranks(self.ranks)}: {self.outcome}, {self.elapsed:.1f} s>"
 
-    # Folding: the session's fold thread alone.
+    # Folding: the session's scheduler alone.
 
     def began_earlier(self, seconds: float) -> None:
         """Another client began the run, so many seconds ago."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.client.run_queue import RunQueue
-from jupyter_dtrain.client.submitted_run import Entry
+from jupyter_dtrain.client.submitted_run import SubmittedRun
 
 
 @pytest.fixture
@@ -19,25 +19,25 @@ def add(queue, make_run):
     """``add(number, ranks, sent=…)``: a run that was submitted."""
 
     def make(number, ranks=(0, 1), *, sent=False):
-        entry = Entry(make_run(number, ranks))
-        entry.sent = sent
-        queue.post(entry)
-        queue.add(entry)
-        return entry
+        submitted = SubmittedRun(make_run(number, ranks))
+        submitted.sent = sent
+        queue.post(submitted)
+        queue.add(submitted)
+        return submitted
 
     return make
 
 
 def test_a_run_is_busy_from_the_moment_that_it_was_submitted(queue, make_run):
-    """It is so before the fold has seen it."""
-    entry = Entry(make_run(3))
-    queue.post(entry)
+    """It is so before the scheduler has seen it."""
+    submitted = SubmittedRun(make_run(3))
+    queue.post(submitted)
     assert queue.busy() == {0: 3, 1: 3}
     assert queue.next_ready() is None
-    queue.add(entry)
+    queue.add(submitted)
 
     assert queue.busy() == {0: 3, 1: 3}
-    assert queue.next_ready() is entry
+    assert queue.next_ready() is submitted
 
 
 def test_a_run_waits_for_earlier_ones_on_its_ranks(queue, add):
@@ -86,19 +86,19 @@ def test_ranks_that_were_left_behind_stay_taken_until_they_are_through(queue, ad
 
 def test_a_run_ends_once(queue, add):
     """Several parts may report its end."""
-    entry = add(1)
+    submitted = add(1)
 
-    assert queue.end(entry)
-    assert not queue.end(entry)
+    assert queue.end(submitted)
+    assert not queue.end(submitted)
     assert queue.open == []
     assert queue.busy() == {}
 
 
 def test_a_lost_world_has_no_ranks_that_were_left_behind(queue, add):
     """They are gone."""
-    entry = add(1, sent=True)
-    queue.end(entry)
-    queue.leave(entry)
+    submitted = add(1, sent=True)
+    queue.end(submitted)
+    queue.leave(submitted)
     queue.forget_left()
 
     assert queue.left_behind() == {}

@@ -213,7 +213,7 @@ class Play:
 
     def _check_busy(self, world: World, before: dict[int, Any]) -> None:
         session = world.session
-        busy = sorted(session._fold.left_behind())
+        busy = sorted(session._scheduler.left_behind())
         with contextlib.suppress(RanksBusy):
             session.run("1", view=None)
             self.problems.append("a cell on all ranks is not refused")
@@ -228,7 +228,7 @@ class Play:
             self._check_ranks(session, before, free, meet=False)
         if self.plan.situation == "stopped":
             process_at(self._worlds.network, session, self.plan.victim).resume()
-            self._until(lambda: not session._fold.left_behind(), "the rank that goes on takes the interrupt")
+            self._until(lambda: not session._scheduler.left_behind(), "the rank that goes on takes the interrupt")
             self._check_ranks(session, before, range(self.plan.size), meet=True)
         else:
             session.kill(busy)

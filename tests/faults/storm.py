@@ -389,8 +389,8 @@ class StormPlay:
         if "with_large_sends" in collectives and drawn.kinds(("holding",)):
             may_be_busy = set(range(drawn.size))  # MPI never refuses a large message to a rank that cannot run
         with contextlib.suppress(AssertionError):  # a second press ends a cell before all ranks have left it
-            until(lambda: may_be_busy.issuperset(session._fold.left_behind()), self._slack)
-        busy = sorted(session._fold.left_behind())
+            until(lambda: may_be_busy.issuperset(session._scheduler.left_behind()), self._slack)
+        busy = sorted(session._scheduler.left_behind())
         if not may_be_busy.issuperset(busy):
             where = session.stacks()
             self._break("busy", f"ranks {busy} are busy, not among {sorted(may_be_busy)}: {where}")

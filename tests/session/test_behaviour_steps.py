@@ -35,7 +35,7 @@ def quick_world(launch):
 @pytest.fixture
 def quick(quick_world):
     """The same, whole again for each test."""
-    if quick_world.world.dead or quick_world._fold.left_behind():
+    if quick_world.world.dead or quick_world._scheduler.left_behind():
         quick_world.restart()
     return quick_world
 
@@ -151,8 +151,12 @@ def test_more_presses_skip_ahead(world, presses, code, busy):
 
     def press() -> None:
         until(lambda: (one := world.last_run) and one.source == code and all(t.bytes for t in one.totals.values()))
-        (entry,) = world._fold._runs.open
-        taken = [lambda: entry.ending, lambda: entry.ending._hurried, lambda: entry.run.done]
+        (submitted,) = world._scheduler._runs.open
+        taken = [
+            lambda: submitted._interruption,
+            lambda: submitted._interruption._hurried,
+            lambda: submitted.run.done,
+        ]
         for is_taken in taken[:presses]:  # two signals at once would be one press
             os.kill(os.getpid(), signal.SIGINT)
             until(is_taken)

@@ -187,7 +187,7 @@ def test_a_cell_that_a_rank_never_gets_says_so_and_can_be_stopped(driver, way) -
 
     assert cell.wait(20)
     assert (cell.outcome, cell.busy) == ("interrupted", [])
-    assert "Rank 0 has not begun this cell" in "".join(notes.words)
+    assert "Rank 0 is idle but has not started this cell" in "".join(notes.words)
     way.heal()
     assert run(driver, "ran").outcome == "ok"
     assert "too late" not in driver.pull("ran").values()

@@ -22,7 +22,7 @@ ONCE = 4 << 20
 """Bytes by which a process may grow at some time: an allocator takes memory in steps."""
 PER_RELEASE = 64 << 10
 """Bytes by which a process may grow with each cell: it keeps what the user may ask for, as the history of cells."""
-OF_A_WORLD = ("dtrain-world", "dtrain-fold")
+OF_A_WORLD = ("dtrain-world", "dtrain-scheduler")
 """The threads that a client has for each world, by name."""
 PROGRAM = "".join(f"def layer_{i}(x, w, b=0.0):\n    return [v * w[{i}] + b for v in x]\n" for i in range(50))
 """A rank reads all of its cell to find the call that failed, and must let go of what it has read."""

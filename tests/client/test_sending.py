@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.client.delivery import LONGEST, SPEED, Delivery
-from jupyter_dtrain.client.submitted_run import Entry
+from jupyter_dtrain import Settings
+from jupyter_dtrain.client.sending import LONGEST, SPEED, Sending
+from jupyter_dtrain.client.world_access import WorldAccess
 from jupyter_dtrain.wire.agent_messages import InterruptRank
+from jupyter_dtrain.wire.messages import Cell, Watching
 from tests.machines import Clock, Ranks
 
 
@@ -19,17 +21,20 @@ class Scene:
         self.clock = Clock()
         self.ranks = Ranks(self.clock)
         self.sent, self.notes, self.interrupted = [], [], []
-        self.drives = True
-        self.entry = Entry(run)
-        self.entry.painting = SimpleNamespace(note=self.notes.append)
+        self.run, self.drives = run, True
         world = SimpleNamespace(ranks=[SimpleNamespace(engine=rank) for rank in range(2)])
-        self.bound = world, SimpleNamespace(run=self._keep)
-        self.delivery = Delivery(
-            lambda: self.bound, self.ranks, lambda: self.drives, self.interrupted.append, clock=self.clock
-        )
+        self.access = WorldAccess(Settings(), self, lambda task: task())
+        self.access.world, self.access.channel = world, SimpleNamespace(run=self._keep)
+        self.access.questions = self.ranks
+        painting = SimpleNamespace(note=self.notes.append)
+        self.sending = Sending(run, painting, self.access, lambda: self.interrupted.append(run.number), self.clock)
+
+    def send(self, **values):
+        """The cell goes out, with values."""
+        self.sending.send(values, Watching(), Cell())
 
     def _keep(self, engine, message, pickles):  # noqa: ARG002 — the channel's shape
-        assert message is self.entry.message
+        assert message.run == self.run.number
         self.sent.append((self.clock() - 100, engine))
 
     def look(self, seconds):
@@ -37,10 +42,10 @@ class Scene:
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += 0.5
-            self.delivery.unbegun(self.entry, 1)
+            self.sending.unbegun(1)
 
     def answer(self):
-        """The rank answers the newest greeting."""
+        """The rank answers the newest ping."""
         self.ranks.greeted[-1][3]()
 
 
@@ -48,11 +53,11 @@ class Scene:
 def scene(make_run):
     """A cell that was sent at 0."""
     scene = Scene(make_run())
-    scene.delivery.send(scene.entry, 0)
+    scene.send()
     return scene
 
 
-def test_a_rank_that_has_not_begun_is_greeted_after_waits_that_double(scene):
+def test_a_rank_that_has_not_begun_is_pinged_after_waits_that_double(scene):
     scene.look(25)
 
     assert [(at, rank) for at, rank, _, _ in scene.ranks.greeted] == [
@@ -76,26 +81,25 @@ def test_a_rank_that_answers_gets_the_cell_again(scene):
 
 def test_an_answer_that_comes_after_the_cell_has_begun_sends_nothing(scene, said):
     scene.look(1)
-    scene.entry.run.apply(said("begun", rank=1))
+    scene.run.apply(said("begun", rank=1))
     scene.answer()
 
     assert scene.sent[2:] == []
 
 
-def test_with_the_third_greeting_the_cell_says_where_the_rank_is(scene):
+def test_with_the_third_ping_the_cell_says_where_the_rank_is(scene):
     scene.look(3)
     assert scene.notes == []
     scene.look(1)
 
-    assert scene.notes[0].startswith("Rank 1 has not begun this cell")
+    assert scene.notes[0].startswith("Rank 1 is idle but has not started this cell after")
     scene.look(20)
     assert len(scene.notes) == 1
 
 
-def test_no_rank_is_greeted_while_its_values_travel(make_run):
+def test_no_rank_is_pinged_while_its_values_travel(make_run):
     scene = Scene(make_run())
-    scene.entry.inputs = {"big": bytes(int(SPEED * 3))}
-    scene.delivery.send(scene.entry, 0)
+    scene.send(big=bytes(int(SPEED * 3)))
     scene.look(4)
 
     assert [at for at, *_ in scene.ranks.greeted] == [3.5]
@@ -105,20 +109,20 @@ def test_a_client_that_no_longer_drives_takes_back_what_no_rank_has_begun(scene)
     scene.drives = False
     scene.look(1)
 
-    assert scene.interrupted[0] is scene.entry
+    assert scene.interrupted[0] == 1
     assert scene.ranks.greeted == []
 
 
 def test_without_a_world_nothing_is_sent_again(scene):
     scene.look(1)
-    scene.bound = None
+    scene.access.channel = None
     scene.answer()
 
     assert len(scene.sent) == 2
 
 
-def test_a_cell_of_a_client_that_is_gone_is_taken_back_at_the_third_look(scene):
-    scene.entry.message = None
+def test_a_cell_of_a_client_that_is_gone_is_taken_back_at_the_third_look(make_run):
+    scene = Scene(make_run())
     scene.look(2)
 
     assert scene.notes == ["Rank 1 never began this cell, and the client that sent it is gone."]
@@ -126,10 +130,10 @@ def test_a_cell_of_a_client_that_is_gone_is_taken_back_at_the_third_look(scene):
 
 
 def test_a_rank_that_works_on_a_run_of_another_client_refuses_the_cell(scene, said):
-    scene.delivery.refused(scene.entry, 0, 7)
-    assert scene.entry.run.not_sent.startswith("Rank 0 is still working on run 7, which this session does not follow.")
+    scene.sending.refused(0, 7)
+    assert scene.run.not_sent.startswith("Rank 0 is still working on run 7, which this session does not follow.")
 
-    scene.entry.run.apply(said("begun", rank=1))
-    scene.delivery.refused(scene.entry, 0, 7)
+    scene.run.apply(said("begun", rank=1))
+    scene.sending.refused(0, 7)
     assert scene.notes[-1].endswith("which is interrupted on all ranks.")
-    assert scene.interrupted == [scene.entry, scene.entry]
+    assert scene.interrupted == [1, 1]

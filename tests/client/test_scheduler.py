@@ -1,4 +1,4 @@
-"""A session's fold, with a channel and a steward that only keep what they are asked: the test is the ranks."""
+"""A session's scheduler, with a channel and a steward that only keep what they are asked: the test is the ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.client.fold import Fold
-from jupyter_dtrain.client.submitted_run import Entry
+from jupyter_dtrain.client.scheduler import Scheduler
+from jupyter_dtrain.client.submitted_run import SubmittedRun
 from jupyter_dtrain.core.events import Event, Finished, Output
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.wire.messages import to_content
@@ -49,38 +49,43 @@ class Steward(Keeping):
 
 @pytest.fixture
 def scene(tmp_path):
-    """A fold of a world with four ranks."""
+    """The scheduler of a world with four ranks."""
 
     class Scene:
         def __init__(self):
             self.channel = Channel()
             self.steward = Steward(lambda: 100.0)
             self.ended = []
-            self.fold = Fold(Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome)))
+            self.scheduler = Scheduler(
+                Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome))
+            )
+
+        def _ended(self, run):
+            self.ended.append((run.number, run.outcome))
 
         def settle(self):
             """Everything posted before is done."""
-            self.fold._call(lambda: None)
+            self.scheduler._call(lambda: None)
 
         def hear(self, batch):
             """A rank announces something."""
-            self.fold.hear(to_content(batch))
+            self.scheduler.hear(to_content(batch))
 
     ranks = [Rank(rank, 0, "here", rank, "cpu", 1000 + rank, str(rank)) for rank in range(4)]
     scene = Scene()
-    scene.fold.bind(World("world", "id", ranks), scene.channel, str(tmp_path))
+    scene.scheduler.bind(World("world", "id", ranks), scene.channel, str(tmp_path))
     yield scene
-    scene.fold.close()
+    scene.scheduler.close()
 
 
 @pytest.fixture
 def submit(scene, make_run):
-    """``submit(number, ranks, …)``: a run that was given to the fold."""
+    """``submit(number, ranks, …)``: a run that was given to the scheduler."""
 
     def make(number, ranks=(0, 1), **options):
-        entry = Entry(make_run(number, ranks), **options)
-        scene.fold.submit(entry)
-        return entry.run
+        submitted = SubmittedRun(make_run(number, ranks), **options)
+        scene.scheduler.submit(submitted)
+        return submitted.run
 
     return make
 
@@ -89,15 +94,15 @@ def test_a_cell_goes_out_at_once_and_ends_with_its_last_rank(scene, submit, said
     run = submit(1)
     scene.settle()
     assert scene.channel.cells == [(0, 1), (1, 1)]
-    assert scene.fold.busy() == {0: 1, 1: 1}
+    assert scene.scheduler.busy() == {0: 1, 1: 1}
     scene.hear(said("a\n"))
     scene.hear(finished(seq=1))
     scene.settle()
-    assert (run.outcome, scene.fold.busy()) == ("running", {1: 1})
+    assert (run.outcome, scene.scheduler.busy()) == ("running", {1: 1})
     scene.hear(finished(rank=1))
 
     assert run.wait(5)
-    assert (run.outcome, run.text(0), scene.ended, scene.fold.busy()) == ("ok", "a\n", [(1, "ok")], {})
+    assert (run.outcome, run.text(0), scene.ended, scene.scheduler.busy()) == ("ok", "a\n", [(1, "ok")], {})
     assert scene.steward.times("advance") == []
 
 
@@ -134,10 +139,10 @@ def test_a_rank_that_dies_takes_its_part_of_the_cell_along(scene, submit, finish
     """Its last events come with the news; a cell for it that is still queued is refused with the words."""
     first, second = submit(1), submit(2, (0,))
     last = [Event(1, 0, 0, 0.0, Finished("error", 0.1))]
-    scene.fold.rank_died(1, "rank 1 was killed (SIGKILL)", [])
+    scene.scheduler.rank_died(1, "rank 1 was killed (SIGKILL)", [])
     scene.settle()
     assert (first.outcome, first.unfinished) == ("running", [0])
-    scene.fold.rank_died(0, "rank 0 received SIGTERM", last)
+    scene.scheduler.rank_died(0, "rank 0 received SIGTERM", last)
 
     assert first.wait(5)
     assert second.wait(5)
@@ -157,8 +162,8 @@ def test_a_run_ends_under_the_numbers_that_it_began_with(scene, submit, finished
         spool.close()
     moved = [Rank(rank, 0, "here", rank, "cpu", 1001 + rank, str(rank + 1)) for rank in (1, 2)]
     scene.hear(finished(rank=0))
-    scene.fold.rank_died(1, "rank 1 was killed (SIGKILL), by %distributed resize", [])
-    scene.fold.ranks_replaced(moved, 3)
+    scene.scheduler.rank_died(1, "rank 1 was killed (SIGKILL), by %distributed resize", [])
+    scene.scheduler.ranks_replaced(moved, 3)
 
     assert run.wait(5)
     assert run.outcomes == {0: "ok", 1: "ok", 2: "ok", 3: "lost"}
@@ -172,7 +177,7 @@ def test_a_run_ends_under_the_numbers_that_it_began_with(scene, submit, finished
 
 def test_a_cell_for_a_dead_rank_is_not_sent(scene, submit):
     """The others would wait for it."""
-    scene.fold.rank_died(1, "rank 1 is gone", [])
+    scene.scheduler.rank_died(1, "rank 1 is gone", [])
     run = submit(1)
 
     assert run.wait(5)
@@ -183,11 +188,11 @@ def test_an_interrupt_ends_queued_cells_and_leaves_newer_ones(scene, submit):
     """``last`` is the newest that its sender knew."""
     first, second = submit(1), submit(2)
     scene.settle()
-    scene.fold.interrupt(last=1)
+    scene.scheduler.interrupt(last=1)
     assert second.wait(5)
     third = submit(3, (2,))
     scene.settle()
-    scene.fold.interrupt(last=1)
+    scene.scheduler.interrupt(last=1)
     scene.settle()
 
     assert second.not_sent == "interrupted while it was queued"
@@ -205,26 +210,26 @@ def test_a_cell_has_its_own_time(scene, submit):
 def test_everything_ends_with_its_world(scene, submit):
     """Queued cells never go out, later ones are lost at once, and a new world takes cells again."""
     first, second = submit(1), submit(2)
-    scene.fold.world_lost("the steward is gone")
+    scene.scheduler.world_lost("the steward is gone")
     late = submit(3)
 
     assert all(run.wait(5) for run in (first, second, late))
     assert first.lost == {rank: f"rank {rank} is lost: the steward is gone" for rank in (0, 1)}
     assert [run.outcome for run in (first, second, late)] == ["lost", "interrupted", "lost"]
     ranks = [Rank(rank, 0, "here", rank, "cpu", 2000 + rank, str(rank)) for rank in range(4)]
-    scene.fold.bind(World("world", "id", ranks), scene.channel, "")
+    scene.scheduler.bind(World("world", "id", ranks), scene.channel, "")
     submit(4)
     scene.settle()
     assert scene.channel.cells[-2:] == [(0, 4), (1, 4)]
 
 
-def test_a_message_that_cannot_be_folded_ends_nothing(scene, submit, finished, caplog):
+def test_a_message_that_cannot_be_taken_ends_nothing(scene, submit, finished, caplog):
     """It is logged; so is a task that raises."""
     run = submit(1)
-    scene.fold.hear({"run": "one"})
+    scene.scheduler.hear({"run": "one"})
     for rank in (0, 1):
         scene.hear(finished(rank=rank))
 
     assert run.wait(5)
     assert run.outcome == "ok"
-    assert "A message could not be folded" in caplog.text
+    assert "A message could not be taken" in caplog.text
