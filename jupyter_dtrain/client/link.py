@@ -79,7 +79,7 @@ LEAVING = 1.0
 LINGER = 200
 """Milliseconds in which a cell that was sent just before leaves this process."""
 STORE_POLL = 0.02
-FOLDING = 1.0
+SCHEDULING = 1.0
 """Seconds that the steward may take to answer the scheduler's thread, which stands still meanwhile."""
 
 
@@ -254,7 +254,7 @@ class Link:
         return parse_ranks(ranks, self.world.size)
 
     def choose_living(self, ranks: Ranks) -> list[int]:
-        """As :meth:`choose`, for a cell. Raises as :meth:`check_drives` and :meth:`check_ranks`, too."""
+        """As :meth:`choose`, of ranks to act on. Raises as :meth:`check_drives` and :meth:`check_ranks`, too."""
         self.check_drives()
         chosen = self.choose(ranks)
         self.check_ranks(chosen)
@@ -314,15 +314,15 @@ class Link:
 
     def release(self, run: int) -> None:
         """Have the steward free the ranks that wait for others in ``run``. Raises as :meth:`ask`."""
-        self.ask(ReleaseRun(run), FOLDING)
+        self.ask(ReleaseRun(run), SCHEDULING)
 
     def kill(self, ranks: list[int], reason: str) -> None:
         """Have the steward kill the processes of ``ranks``. Raises as :meth:`ask`."""
-        self.ask(KillRanks(ranks, reason), FOLDING)
+        self.ask(KillRanks(ranks, reason), SCHEDULING)
 
     def advance(self, run: int) -> int:
         """The generation of the cells after ``run``, whose process groups are broken. Raises as :meth:`ask`."""
-        return self.ask(Advance(run), FOLDING).generation
+        return self.ask(Advance(run), SCHEDULING).generation
 
     def store_runs(self, patience: float) -> None:
         """Have the store know all that the ranks have said by now. It gives up after ``patience`` seconds."""

@@ -1,7 +1,7 @@
 """The thread that shows one run: it alone calls the run's view.
 
 A view may block: a terminal under Ctrl-S takes no more text, a pipe is full, a view of the user's own waits for
-something. So the thread that folds runs never calls a view. It posts batches, notes and the end of the run to a
+something. So the scheduler's thread never calls a view. It posts batches, notes and the end of the run to a
 :class:`Painting` and goes on; stopping, interrupting and noticing a death wait for no view.
 
 Its promises:
@@ -79,7 +79,7 @@ class _End:
 
 
 class Painting:
-    """Shows one run. The thread that folds the run calls everything here; nothing waits."""
+    """Shows one run. The scheduler's thread calls everything here; nothing waits."""
 
     def __init__(self, view: RunView | None, run: int) -> None:
         """``view``: None shows nothing. ``run``: its number."""

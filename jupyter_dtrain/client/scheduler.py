@@ -289,7 +289,7 @@ class Scheduler:
     def _hear(self, content: dict[str, Any]) -> None:
         batch = from_wire(content)
         submitted = self._runs.find(batch.run)
-        if submitted is not None and batch.rank in submitted.run.ranks:
+        if submitted is not None and submitted.sent and batch.rank in submitted.run.ranks:
             submitted.hear(batch)
 
     def _rank_fell(self, rank: int, words: str) -> None:

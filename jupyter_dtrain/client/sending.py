@@ -34,7 +34,7 @@ LONGEST = 8.0
 SPEED = 20e6
 """Bytes a second: the slowest pace at which a cell's values travel. No rank is pinged while they travel."""
 SHOWN_AT = 3
-"""The ping of a rank with which the run shows where the rank is."""
+"""The ping with which the run shows where the rank is; or the look after which a rank's cell is taken back."""
 LOOKING = 2.0
 """Seconds that the rank may take to say where it is."""
 
@@ -62,7 +62,7 @@ class Sending:
         """The cell as it was sent; None for a run that another client has begun."""
         self._pickles: list[bytes] = []
         self._pings: dict[int, int] = {}
-        """How often a rank was pinged that has not begun the cell, by rank."""
+        """How often a rank was pinged, or looked at, that has not begun the cell, by rank."""
         self._next_ping: dict[int, float] = {}
         """When it may be pinged again, by rank."""
 

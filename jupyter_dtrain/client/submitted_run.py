@@ -1,7 +1,7 @@
 """A run on its way through a session: its cell, the view that shows it, and how far it has come.
 
-A :class:`SubmittedRun` alone changes its state, on the scheduler's thread. The sending of its cell and the events that
-were missed are objects of their own: :class:`.Sending`, :class:`.MissedEvents`.
+Nothing but a :class:`SubmittedRun` changes its state, on the scheduler's thread. The sending of its cell and the events
+that were missed are objects of their own: :class:`.Sending`, :class:`.MissedEvents`.
 
 Under failure: every run ends. A press of Stop and the run's own time limit interrupt it by steps with deadlines (see
 :mod:`~jupyter_dtrain.core.interruption`). A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by
@@ -10,6 +10,7 @@ whom and why, and then ends without.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -35,8 +36,11 @@ CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class SubmittedRun:
-    """A run that is queued, sent, or left behind. Only the scheduler's thread uses it once it was submitted."""
+    """A run that is queued, sent, or left behind. Once it was submitted, only the scheduler's thread calls it."""
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class SubmittedRun:
         self.sent = False
         """Whether the run is on its way to its ranks, or was; a queued run is not."""
         self.over = False
-        """Whether the run ends now, without the ranks that have not ended it."""
+        """Whether the run ends now: its ranks have had their time, or nobody has said why they ended."""
         self._inputs = inputs or {}
         self._timeout = timeout
         self._watch = watch or Watching()
@@ -78,18 +82,19 @@ class SubmittedRun:
         """When the run ends in any case; set once ranks said that they must end, and not why."""
 
     def begin(self, access: WorldAccess, changed: Callable[[SubmittedRun], None]) -> None:
-        """Follow the run from now on. ``changed`` is called when a rank has ended it, or has joined another with it."""
+        """Follow the run from now on; calls ``changed`` when a rank has ended it, or has joined another run with it."""
         self.sent = True
         self._access = access
         self._changed = changed
         self._sending = Sending(self.run, self.painting, access, lambda: self.interrupt(time.monotonic()))
         self._missed = MissedEvents(self.run, access, self._sending, self.apply)
-        self.painting.begin()
         now = time.monotonic()
         if self._timeout is not None:
             self._deadline = now + self._timeout
         limit, values = access.settings.hang_notice, travel(list(self._inputs.values()))
         self._hangs = HangDetector(self.run, limit, access.questions, self._show_hang, now, values)
+        # The last: it starts a thread, which may fail, and the run must end all the same.
+        self.painting.begin()
 
     def send(self) -> None:
         """Send the cell to its ranks; it was :meth:`begin` before."""
@@ -113,16 +118,17 @@ class SubmittedRun:
         """Take events that follow those which the run has."""
         before = self.run.divergence
         fresh = self.run.apply(batch)
-        if self.run.joins is not None:
-            self._changed(self)
         if fresh is None:
             return
         if before is None and (found := self.run.divergence) is not None:
             self.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
         self._hangs.hear(fresh, time.monotonic())
         self.painting.feed(fresh, self.run.totals[fresh.rank])
-        if fresh.events and isinstance(fresh.events[-1].body, Finished):
+        finished = bool(fresh.events) and isinstance(fresh.events[-1].body, Finished)
+        if finished:
             self.painting.idle(fresh.rank)
+        # After the painting: the view of a run that has ended takes nothing more.
+        if finished or self.run.joins is not None:
             self._changed(self)
 
     def lose_rank(self, rank: int, words: str, events: list[Event]) -> None:
@@ -134,7 +140,7 @@ class SubmittedRun:
             self._changed(self)
 
     def note_death(self, rank: int, words: str) -> None:
-        """``rank`` is gone, which had ended its part of the run before."""
+        """``rank`` is gone. It has no part in the run, or had ended it before."""
         if self._interruption is None and self.run.unfinished and rank not in self.run.lost:
             self.painting.note(f"{words[:1].upper()}{words[1:]}. This cell goes on without it.")
 
@@ -145,7 +151,7 @@ class SubmittedRun:
             self.painting.note(describe_stuck(waiting))
 
     def await_cause(self) -> None:
-        """All ranks have ended the run, and some must say why. The steward knows, or the run ends without."""
+        """Wait a moment for the steward's news: all ranks have ended the run, and some have not said why."""
         if self._cause_by == math.inf:
             self._cause_by = time.monotonic() + CAUSE
             self._access.steward.renew_soon()
@@ -171,7 +177,10 @@ class SubmittedRun:
 
     def tick(self, now: float) -> float:
         """Do everything that is due, and give the time at which more is; :attr:`over` says whether the run ends."""
-        self._missed.ask_quiet(now)
+        try:
+            self._missed.ask_quiet(now)
+        except Exception:  # noqa: BLE001 — the deadlines below end the run, whether or not ranks can be asked
+            _log.exception("The quiet ranks of run %s could not be asked", self.run.number)
         if now >= self._deadline and self._interruption is None:
             self.run.timed_out = True
             self.interrupt(now)

@@ -2,8 +2,8 @@
 
 A rank that sends events moves, except for the samples in which each rank reports once a second how long its cell has
 stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a notice shows where
-they are, and how the ranks ended that they may wait for. It stands until a rank moves or ends. The thread that folds
-the run calls it.
+they are, and how the ranks ended that they may wait for. It stands until a rank moves or ends. The scheduler's thread
+calls it.
 """
 
 from __future__ import annotations

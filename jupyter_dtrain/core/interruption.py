@@ -10,7 +10,7 @@ at once   SIGINT on every rank, again until it is taken
 
 The times are settings. A second press of Stop takes the steps up to the exception at once, and the cell ends a second
 later; a third ends it. The exception goes on being raised in a rank that was left behind, until that is free.
-Nothing here waits: the thread that folds the run calls it.
+Nothing here waits: the scheduler's thread calls it.
 """
 
 from __future__ import annotations

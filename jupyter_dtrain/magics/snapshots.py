@@ -35,7 +35,7 @@ def save_arguments(parser: MagicParser) -> None:
         help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h; where no "
         "framework shows its steps, at the end of cells and by time",
     )
-    parser.add_argument("--stop", action="store_true", help="save this name by itself no more")
+    parser.add_argument("--stop", action="store_true", help="stop saving this name automatically")
 
 
 def save(args: Parsed) -> None:

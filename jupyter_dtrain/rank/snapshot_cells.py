@@ -41,7 +41,7 @@ def run_order(name: str, names: list[str], root: str, world: str, *, steps: int,
 
 
 def run_cancel(name: str) -> None:
-    """Save ``name`` by itself no more; an empty name stands for all."""
+    """Stop saving ``name`` automatically; an empty name stands for all."""
     _, home = _here()
     _answer(SnapshotAnswer(home.step_work.cancel(name)))
 

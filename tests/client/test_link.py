@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_dtrain.client.link import FOLDING, Link
+from jupyter_dtrain.client.link import SCHEDULING, Link
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
@@ -229,8 +229,8 @@ def test_the_thread_that_folds_runs_waits_little_for_the_steward(link, steward):
     assert link.advance(7) == 3
 
     assert steward.asked == [ReleaseRun(7), KillRanks([0, 1], "a reason"), Advance(7)]
-    assert steward.patience == [FOLDING] * 3
-    assert FOLDING == 1.0
+    assert steward.patience == [SCHEDULING] * 3
+    assert SCHEDULING == 1.0
 
 
 def test_numbers_of_runs_are_those_of_the_world(link):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_dtrain import Settings
 from jupyter_dtrain.client.scheduler import Scheduler
 from jupyter_dtrain.client.submitted_run import SubmittedRun
-from jupyter_dtrain.core.events import Event, Finished, Output
+from jupyter_dtrain.core.events import Batch, Event, Finished, Output, Started
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.spool import Spool, spool_path
@@ -60,9 +61,6 @@ def scene(tmp_path):
                 Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome))
             )
 
-        def _ended(self, run):
-            self.ended.append((run.number, run.outcome))
-
         def settle(self):
             """Everything posted before is done."""
             self.scheduler._call(lambda: None)
@@ -104,6 +102,33 @@ def test_a_cell_goes_out_at_once_and_ends_with_its_last_rank(scene, submit, said
     assert run.wait(5)
     assert (run.outcome, run.text(0), scene.ended, scene.scheduler.busy()) == ("ok", "a\n", [(1, "ok")], {})
     assert scene.steward.times("advance") == []
+
+
+def test_a_run_that_joins_another_is_shown_to_its_end_and_counted_there(scene, submit):
+    """Its ranks may say everything in one batch."""
+
+    class View(SimpleNamespace):
+        def feed(self, batch, _now):
+            self.seen += [type(event.body).__name__ for event in batch.events]
+
+        def idle(self, rank, _now):
+            self.seen.append(rank)
+
+        def tick(self, _now):
+            pass
+
+        def close(self, *_):
+            self.seen.append("close")
+
+    view = View(seen=[])
+    first = submit(1, (0,), elastic=True)
+    joined = submit(2, (1,), view=view, joins=1)
+    said = [Started(1, "here", "", joins=1), Output("stdout", "x"), Finished("ok", 0.1)]
+    scene.hear(Batch(2, 1, 0, 2, [Event(2, 1, seq, 0.0, body) for seq, body in enumerate(said)]))
+
+    assert joined.wait(5)
+    assert view.seen == ["Started", "Output", "Finished", 1, "close"]
+    assert first.joined == [joined]
 
 
 def test_a_queued_cell_goes_out_when_its_ranks_are_free(scene, submit, finished):
