@@ -47,7 +47,7 @@ from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 
 from .launch import starting, worlds
-from .launch.options import check, lists_options
+from .launch.options import lists_options
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -117,9 +117,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         """
         with open_sessions.starting():
             settings = settings or Settings.from_environment()
-            asked = check({"n": n, **options})
-            starting.examine(asked)
-            listing, request = starting.launch(asked, settings=settings)
+            listing, request = starting.launch({"n": n, **options}, settings=settings)
             session = None
             try:
                 session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)

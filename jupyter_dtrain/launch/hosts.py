@@ -21,10 +21,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.wire.requests import MAIN, WorldRequest
+from jupyter_dtrain.wire.requests import MAIN, Check, WorldRequest
 
 from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
@@ -63,6 +63,19 @@ _START: Final = (
 )
 """Reads no byte beyond the first line: the rest is for the program."""
 
+EXAMINATION: Final = "jupyter_dtrain.preflight.doctor:check_before_start"
+"""``module:NAME`` of the function that examines the hosts. No import: that room stands above this one."""
+
+
+def _check_ssh_args(text: str) -> str:
+    if any(" " in word for word in Ssh.parse(text).args):
+        raise BadRequest(
+            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
+            "~/.ssh/config, or into a file that `-F FILE` names.",
+            option="ssh_args",
+        )
+    return text
+
 
 class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The start options of worlds on hosts over ssh."""
@@ -91,6 +104,7 @@ class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="options for ssh to the hosts, as in a shell (default: those of ~/.ssh/config)",
             extra_json_schema={"metavar": "ARGS"},
         ),
+        Check(_check_ssh_args),
     ] = None
     python: Annotated[
         str | None,
@@ -110,15 +124,8 @@ class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ssh(self) -> Ssh:
-        """The way in which ssh is called. Raises :class:`BadRequest` (option ``ssh_args``)."""
-        found = Ssh.parse(self.ssh_args or "")
-        if any(" " in word for word in found.args):
-            raise BadRequest(
-                "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
-                "~/.ssh/config, or into a file that `-F FILE` names.",
-                option="ssh_args",
-            )
-        return found
+        """The way in which ssh is called."""
+        return Ssh.split(self.ssh_args or "")
 
 
 class Hosts:
@@ -208,10 +215,14 @@ def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
-    ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
-    slots = {host.name: host.slots for host in hosts}
-    return WorldPlan(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
+    return WorldPlan(ranks.total(), dict(ranks), "", {host.name: host.slots for host in hosts})
+
+
+def _examine(options: HostsOptions, plan: WorldPlan) -> WorldPlan:
+    load(EXAMINATION)(options, plan.slots)
+    # A host that ssh does not know has no route either: the examination names the reason, so it comes first.
+    return plan._replace(address=address_to(list(plan.hosts), options.ssh, options.interface))
 
 
 DECLARATION: Final = LauncherDeclaration(
@@ -222,5 +233,5 @@ DECLARATION: Final = LauncherDeclaration(
     lambda: Capacity(cores=0, gpus=0, default_ranks=0),
     options=HostsOptions,
     chosen_by=("hosts", "hostfile"),
-    examination="jupyter_dtrain.preflight.doctor:check_before_start",
+    examination=_examine,
 )

@@ -126,7 +126,7 @@ class WorldPlan(NamedTuple):
     hosts: dict[str, int]
     """The ranks of each host, in order; empty where all are on this machine."""
     address: str
-    """The address of this machine at which ranks reach it."""
+    """The address of this machine at which ranks reach it; empty where only the examination finds it."""
     slots: dict[str, int] = {}  # noqa: RUF012 — never changed
     """The most ranks of each host, in order, where a resize may add ranks; empty: as many as ``hosts`` has."""
 
@@ -148,8 +148,9 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     title: str
     """The place, as the dialog calls it."""
     place: Callable[[int | None, Any], WorldPlan]
-    """Puts ranks in their places: takes the number of ranks, None for the default, and the ``options``. Raises
-    :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`."""
+    """Puts ranks in their places, and checks the options together: takes the number of ranks, None for the default, and
+    the ``options``. It asks no host of the ranks. Raises :class:`~jupyter_dtrain.core.errors.BadRequest` and
+    :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]
     capacity: Callable[[], Capacity]
     """May take a second."""
@@ -157,6 +158,7 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     """Its own start options: a Struct whose fields all have defaults and carry descriptions."""
     chosen_by: tuple[str, ...] = ()
     """Those of its options that choose it, as a person need not name a launcher."""
-    examination: str = ""
-    """``module:NAME`` of a function that takes the ``options`` and looks at the place before a start, for some seconds
-    at most. It raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world can start."""
+    examination: Callable[[Any, WorldPlan], WorldPlan] | None = None
+    """Looks at the hosts before a start, for some seconds at most: takes the ``options`` and the plan of :attr:`place`,
+    and returns the plan, with the address that it found. It raises
+    :class:`~jupyter_dtrain.core.errors.StartFailed` where no world can start."""

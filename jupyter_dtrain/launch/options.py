@@ -23,11 +23,11 @@ import msgspec
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.wire.requests import LOCAL, WorldOptions
+from jupyter_dtrain.wire.requests import LOCAL, Check, WorldOptions
 
 from . import launcher as find_launcher
 from . import launchers
-from .launcher import LauncherDeclaration
+from .launcher import LauncherDeclaration, WorldPlan
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
 """Names that no option may have: ``Session.start`` and the magics use them."""
@@ -73,15 +73,22 @@ class Option(msgspec.Struct, frozen=True):
         return str(self.schema.get("title", self.name)) if titled else self.name
 
     def convert(self, value: Any, label: str) -> Any:
-        """Return ``value`` if the option can have it. Raises :class:`BadRequest`, which calls the option ``label``."""
+        """Return ``value``, as its :class:`.Check` has it, if the option can have it.
+
+        Raises :class:`BadRequest`, which calls the option ``label``.
+        """
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         try:
-            return msgspec.convert(value, readable(self.type))
+            found = msgspec.convert(value, readable(self.type))
         except (msgspec.ValidationError, UnicodeError):  # also for text that no encoding takes
             # A message shows no values of variables: they may be secrets.
             shown = "" if self.schema["type"] == "object" else f", not {value!r}"
             raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.", option=self.name) from None
+        for note in get_args(self.type)[1:] if get_origin(self.type) is Annotated else ():
+            if isinstance(note, Check):
+                found = note.function(found)
+        return found
 
 
 class Asked(NamedTuple):
@@ -103,6 +110,13 @@ class Asked(NamedTuple):
     def launcher_values(self) -> dict[str, Any]:
         """The launcher's own options as plain values."""
         return {} if self.launcher_options is None else msgspec.to_builtins(self.launcher_options)
+
+    def place(self) -> WorldPlan:
+        """The ranks of each host, as the launcher places them; it asks no host.
+
+        Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
+        """
+        return self.launcher.place(self.world.n, self.launcher_options)
 
 
 @lru_cache(1)

@@ -44,10 +44,16 @@ class Ssh(msgspec.Struct, frozen=True):
         program can be run, such as ``-N``.
         """
         try:
-            words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
+            found = cls.split(text)
         except ValueError as error:
             raise BadRequest(f"The options for ssh, {text!r}, cannot be split: {error}.", option="ssh_args") from None
-        _check_args(words)
+        _check_args(found.args)
+        return found
+
+    @classmethod
+    def split(cls, text: str) -> Ssh:
+        """The same of a text that :meth:`parse` has taken before."""
+        words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
         return cls(tuple(words))
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:
