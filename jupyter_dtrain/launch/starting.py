@@ -277,8 +277,8 @@ def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path |
 
 def _remove_folders(request: WorldRequest) -> None:
     """Remove all folders of a world that did not start."""
-    for folder in (*request.passing_folders, request.spool):
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_runtime(request)
+    shutil.rmtree(request.spool, ignore_errors=True)
 
 
 def remove_runtime(request: WorldRequest) -> None:
