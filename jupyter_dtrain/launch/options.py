@@ -92,7 +92,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Asked(NamedTuple):
-    """Start options that were checked one by one."""
+    """Start options, of which :func:`check` has checked each."""
 
     world: WorldOptions
     frameworks: dict[str, msgspec.Struct]
@@ -256,12 +256,12 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
 
 
 def _flags(launcher: LauncherDeclaration) -> list[str]:
-    """Those of its options that only choose it."""
+    """The names of the launcher's options that do no more than choose it."""
     return [one.name for one in options() if one.name in launcher.chosen_by and one.schema["type"] == "boolean"]
 
 
 def _choose_launcher(given: Iterable[str]) -> LauncherDeclaration:
-    """The launcher that its own options choose; ``given`` are the names of those that a person gave."""
+    """The launcher that one of its own options chooses. ``given``: the names of the options that a person gave."""
     choosing = {one: launcher.name for launcher in launchers().values() for one in launcher.chosen_by}
     found: dict[str, str] = {}
     for name in given:

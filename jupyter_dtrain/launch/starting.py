@@ -44,9 +44,9 @@ MAX_SOCKET_PATH = 90
 
 @contextlib.contextmanager
 def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
-    """Keep other starts of this user waiting: two at the same time would take the same name.
+    """Let other starts of this user wait: two at the same time would take the same name.
 
-    This start goes on after ``patience`` seconds, or where locks do not work.
+    The start goes on after ``patience`` seconds, or where locks do not work.
     """
     try:
         runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _names() -> Iterator[str]:
 
 
 def new_id(name: str) -> str:
-    """An id for a new world."""
+    """A new id for a world of this name."""
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
