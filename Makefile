@@ -48,6 +48,9 @@ VERSIONED := $(subst $(empty) $(empty),|,torch tensorflow jax keras lightning ac
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
+# A first change needs no framework: without .venv, the environment of `make bare` is enough, and the front end is not
+# built.
+CHECK := $(if $(wildcard $(VENV)/installed),$(VENV)/installed,$(BARE)/installed-check)
 # All but what tests frameworks, or shows them.
 BARE_PARTS := unit $(filter-out core wire plugins watch client launch browser docs examples faults frameworks horovod,$(patsubst tests/%/,%,$(wildcard tests/[a-z]*/)))
 ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -71,8 +74,8 @@ demo: $(VENV)/installed-demo ## install what it needs, and train on 2 ranks from
 lab: $(VENV)/installed-lab ## open JupyterLab on examples/
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)/examples" $(ROOT_OK) $(LAB_ARGS)
 
-check: $(VENV)/installed ## check style and types, run the tests that start no world: after each change, in a minute
-	@$(PY) -m tests.run lint unit view rank
+check: $(CHECK) ## check style and types, run the core's tests that start no world: after each change, in a minute
+	@$(dir $(CHECK))bin/python -m tests.run lint unit view rank
 
 test: $(VENV)/installed $(VENV)/chromium ## check style and types, run all tests but the slow ones, two parts side by side
 	@$(PY) -m tests.run $(DIRS)
@@ -161,12 +164,12 @@ clean: ## remove build/, caches and .venv
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
-$(PY):
+$(PY) $(BARE)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "Python 3.10 or newer is needed; $(PYTHON) is not. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
 	  echo "$(PYTHON) comes without its venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(PYTHON) -m venv $(@D:/bin=) || { rm -rf $(@D:/bin=); exit 1; }
 
 # The demo draws nothing in a browser: the build of the front end, with its hundreds of megabytes, is left to the rest.
 # Python compiles what the demo imports when it imports it, and nothing else.
@@ -191,9 +194,13 @@ $(HOROVOD)/installed: pyproject.toml constraints.txt scripts/horovod_wheel.py
 	@touch $@
 
 # Neither torch nor any other framework: a part of the core that needs one fails here.
-$(BARE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
-	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
-	$(BARE)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test-core]'
+$(BARE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END) | $(BARE)/bin/python
+	@$(BARE)/bin/python scripts/install.py -c constraints.txt -e '.[check]'
+	@touch $(BARE)/installed-check $@
+
+$(BARE)/installed-check: pyproject.toml constraints.txt scripts/install.py | $(BARE)/bin/python
+	@echo "Installing into $(BARE) the package without its front end, and the tools of the tests; no framework"
+	@DTRAIN_SKIP_FRONT_END=1 $(BARE)/bin/python scripts/install.py --no-compile -c constraints.txt -e '.[check]'
 	@touch $@
 
 # An environment of its own: SageMaker's library alone brings 700 MB. pip would look for its versions for minutes.

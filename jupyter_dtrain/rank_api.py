@@ -22,6 +22,7 @@ from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share, share_of
+from jupyter_dtrain.core.world import PLACES
 from jupyter_dtrain.rank.metrics import MAX_NAME
 from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
 
@@ -32,14 +33,6 @@ CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
 
 T = TypeVar("T")
-
-PLACES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
-"""Variables with the rank and the number of ranks, of launchers. Slurm's second one is there only under srun."""
 
 
 def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:

@@ -158,7 +158,7 @@ def _check_slots(ranks: int, options: Mapping[str, Any]) -> None:
             f"{PER_PROCESSOR * processors}: choose smaller sizes, or name hosts.",
             option="n",
         )
-    asked.launcher.place(ranks, asked.launcher_options)  # raises where hosts have too few slots
+    asked.place()  # raises where hosts have too few slots
 
 
 class _Measurement:

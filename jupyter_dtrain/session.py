@@ -47,7 +47,7 @@ from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 from jupyter_dtrain.wire.steward_messages import Lent, ReadState
 
 from .launch import starting, worlds
-from .launch.options import check, lists_options
+from .launch.options import lists_options
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -197,9 +197,7 @@ class Session:
         """
         with open_sessions.starting():
             settings = settings or Settings.from_environment()
-            asked = check({"n": n, **options})
-            starting.examine(asked)
-            listing, request = starting.launch(asked, settings=settings)
+            listing, request = starting.launch({"n": n, **options}, settings=settings)
             session = None
             try:
                 session = cls(listing, worlds.open_channel(listing, settings.request_timeout), request)

@@ -260,6 +260,15 @@ def placements(hosts: Sequence[str], kept: Sequence[int | None] = ()) -> list[Pl
     return places
 
 
+MPI_PLACES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+"""The variables in which each kind of ``mpiexec`` gives a process its rank and the number of ranks."""
+PLACES = (("RANK", "WORLD_SIZE"), *MPI_PLACES, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+"""The same for every launcher, torchrun's first. Slurm's second variable is there only under srun.
+
+An exported script needs the ranks of its host as well, and stands alone: ``jobs/script_preamble.py`` reads them there.
+"""
+
+
 def place_environment(place: Placement) -> dict[str, Variable]:
     """Those variables of :func:`rank_environment` that say where the rank sits."""
     return {

@@ -21,10 +21,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from jupyter_dtrain.core.declarations import declarations
+from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.wire.requests import MAIN, WorldRequest
+from jupyter_dtrain.wire.requests import MAIN, Check, WorldRequest
 
 from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
@@ -63,6 +63,19 @@ _START: Final = (
 )
 """Reads no byte beyond the first line: the rest is for the program."""
 
+EXAMINATION: Final = "jupyter_dtrain.preflight.doctor:check_before_start"
+"""``module:NAME`` of the function that examines the hosts. No import: that room stands above this one."""
+
+
+def _check_ssh_args(text: str) -> str:
+    if any(" " in word for word in Ssh.parse(text).args):
+        raise BadRequest(
+            "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
+            "~/.ssh/config, or into a file that `-F FILE` names.",
+            option="ssh_args",
+        )
+    return text
+
 
 class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The start options of worlds on hosts over ssh."""
@@ -91,6 +104,7 @@ class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="options for ssh to the hosts, as in a shell (default: those of ~/.ssh/config)",
             extra_json_schema={"metavar": "ARGS"},
         ),
+        Check(_check_ssh_args),
     ] = None
     python: Annotated[
         str | None,
@@ -110,15 +124,8 @@ class HostsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ssh(self) -> Ssh:
-        """The way in which ssh is called. Raises :class:`BadRequest` (option ``ssh_args``)."""
-        found = Ssh.parse(self.ssh_args or "")
-        if any(" " in word for word in found.args):
-            raise BadRequest(
-                "mpiexec divides the options of ssh at every space, also within quotes: put such an option into "
-                "~/.ssh/config, or into a file that `-F FILE` names.",
-                option="ssh_args",
-            )
-        return found
+        """The options with which ssh is called."""
+        return Ssh.split(self.ssh_args or "")
 
 
 class Hosts:
@@ -138,11 +145,11 @@ class Hosts:
         self.scratch = request.scratch
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
-        """Encrypted, at the address that the hosts reach."""
+        """The controller, encrypted, at the address that the hosts reach."""
         return local.remote_controller_command(self._request, self.address)
 
     def watches(self) -> list[WatchCommand]:
-        """Over ssh: an interpreter that reads what it is to run."""
+        """The watch of each host: ssh starts an interpreter there, which reads the program that it is to run."""
         _, *words = local.watch_command()
         first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
         # Isolated: a json.py in the home there must not break a start. The watch itself has all variables.
@@ -150,7 +157,7 @@ class Hosts:
         return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
 
     def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
-        """With its daemons over the same ssh, and one network where all hosts share one."""
+        """``mpiexec``, whose daemons start over the same ssh. MPI uses one ``network`` where all hosts share it."""
         request = self._request
         places = ",".join(f"{host}:{ranks}" for host, ranks in self.hosts.items())
         # Our own connection to a lost host ends first, so its reason is the one that people read.
@@ -165,7 +172,7 @@ class Hosts:
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
-        """With the interpreter there and the program that the watch has put beside its socket."""
+        """The slot holder, which the interpreter there runs from the file that the watch has put beside its socket."""
         python = [self._python]
         if self._python.startswith("~/"):
             # Only a shell there knows the home.
@@ -174,11 +181,11 @@ class Hosts:
         return ["/usr/bin/env", *prte_settings.FORGET, *python, *slot]
 
     def resize(self, request: WorldRequest) -> None:
-        """Ranks fill the hosts in order, as in a start."""
+        """Use ``request`` for all later commands; its ranks fill the hosts in order, as in a start."""
         self._request, self.hosts = request, fill(self.slots, request.size)
 
     def environment(self) -> dict[str, str]:
-        """``mpiexec`` sends Open MPI's variables on by itself, and no others."""
+        """The variables of ``mpiexec``, which sends those of Open MPI on to the hosts by itself, and no others."""
         return local.ranks_environment(self._request) | prte_settings.ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
@@ -189,7 +196,7 @@ class Hosts:
         return env | launched | request.options.env | {MARK: request.id}
 
     def start_without(self, host: str) -> str:
-        """With the same options for ssh, the interpreter and the network."""
+        """The line has the same options for ssh, the interpreter and the network."""
         left = [f"{name}:{ranks}" for name, ranks in self.hosts.items() if name != host]
         if not left:
             return ""
@@ -199,7 +206,7 @@ class Hosts:
         return f"%distributed start {shlex.join(words)}"
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
-        """In ssh's words, where it was ssh."""
+        """Reason and cure where ssh itself failed, from the words of ssh."""
         found = self._ssh.explain(ProgramAnswer("", log, code, 0.0, 0.0), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
@@ -208,10 +215,14 @@ def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
-    ssh = options.ssh
     ranks = Counter(one.host for one in place(hosts, n))
-    slots = {host.name: host.slots for host in hosts}
-    return WorldPlan(ranks.total(), dict(ranks), address_to(list(ranks), ssh, options.interface), slots)
+    return WorldPlan(ranks.total(), dict(ranks), "", {host.name: host.slots for host in hosts})
+
+
+def _examine(options: HostsOptions, plan: WorldPlan) -> WorldPlan:
+    load(EXAMINATION)(options, plan.slots)
+    # A host that ssh does not know has no route either: the examination names the reason, so it comes first.
+    return plan._replace(address=address_to(list(plan.hosts), options.ssh, options.interface))
 
 
 DECLARATION: Final = LauncherDeclaration(
@@ -222,5 +233,5 @@ DECLARATION: Final = LauncherDeclaration(
     lambda: Capacity(cores=0, gpus=0, default_ranks=0),
     options=HostsOptions,
     chosen_by=("hosts", "hostfile"),
-    examination="jupyter_dtrain.preflight.doctor:check_before_start",
+    examination=_examine,
 )

@@ -39,9 +39,9 @@ class NodesLook(NamedTuple):
     """The nodes of a world, as their scheduler shows them."""
 
     ends: float = 0.0
-    """When they are taken away, in seconds since the epoch; 0 if that is not known."""
+    """The time at which the scheduler takes them away, in seconds since the epoch; 0 if that is not known."""
     over: str = ""
-    """Why they are the world's no more: a sentence without its full stop; empty while they are."""
+    """The reason for which the world has lost them: a sentence without its full stop; empty while it has them."""
     job: str = ""
     """The number of the job that holds them; empty where it is not known."""
     hosts: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Allocation(Protocol):
         """
 
     def look(self, *, ending: bool = False) -> NodesLook:
-        """How the nodes are. ``ending``: something on them has ended; wait some seconds for the reason."""
+        """The state of the nodes. ``ending``: something on them has ended; wait some seconds for the reason."""
 
     def give_back(self) -> None:
         """Give the nodes back, or the place in the queue. Takes some seconds at most and does not raise."""
@@ -75,7 +75,7 @@ class Allocation(Protocol):
 
 
 class Launcher(Protocol):
-    """The commands for one world."""
+    """Gives the commands that bring up the processes of one world."""
 
     @property
     def allocation(self) -> Allocation | None:
@@ -91,22 +91,22 @@ class Launcher(Protocol):
     """The most ranks of each host, in order; empty where all ranks are on this machine, which takes any number."""
 
     def controller_command(self, incarnation: int) -> list[str]:
-        """Ipyparallel's controller, on this machine."""
+        """The command of ipyparallel's controller, which runs on this machine."""
 
     def watches(self) -> list[WatchCommand]:
-        """The watch of each host, in the order of their ranks."""
+        """The command for the watch of each host, in the order of their ranks."""
 
     def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
-        """``mpiexec``; ``network``: the subnet that all hosts share with this machine, empty if there is none."""
+        """The command of ``mpiexec``. ``network``: the subnet that all hosts share with this machine; empty if none."""
 
     def slot_command(self) -> list[str]:
-        """The process that ``mpiexec`` starts for each rank, on every host of the world.
+        """The command of the process that ``mpiexec`` starts for each rank, on every host of the world.
 
         One more argument says which dead rank a new one replaces (:mod:`jupyter_dtrain.rank.slot_holder`).
         """
 
     def resize(self, request: WorldRequest) -> None:
-        """Take the ``request`` of the same world with another number of ranks: a later restart starts so many."""
+        """Use this ``request`` of the same world, with another number of ranks, for all later commands."""
 
     def environment(self) -> dict[str, str]:
         """The environment of what this machine runs for the world: ``mpiexec``, and local watches."""
@@ -126,7 +126,7 @@ class WorldPlan(NamedTuple):
     hosts: dict[str, int]
     """The ranks of each host, in order; empty where all are on this machine."""
     address: str
-    """The address of this machine at which ranks reach it."""
+    """The address of this machine at which ranks reach it; empty where only the examination finds it."""
     slots: dict[str, int] = {}  # noqa: RUF012 — never changed
     """The most ranks of each host, in order, where a resize may add ranks; empty: as many as ``hosts`` has."""
 
@@ -148,8 +148,9 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     title: str
     """The place, as the dialog calls it."""
     place: Callable[[int | None, Any], WorldPlan]
-    """Puts ranks in their places: takes the number of ranks, None for the default, and the ``options``. Raises
-    :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`."""
+    """Puts ranks in their places, and checks the options together: takes the number of ranks, None for the default, and
+    the ``options``. It asks no host of the ranks. Raises :class:`~jupyter_dtrain.core.errors.BadRequest` and
+    :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]
     capacity: Callable[[], Capacity]
     """May take a second."""
@@ -157,6 +158,7 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     """Its own start options: a Struct whose fields all have defaults and carry descriptions."""
     chosen_by: tuple[str, ...] = ()
     """Those of its options that choose it, as a person need not name a launcher."""
-    examination: str = ""
-    """``module:NAME`` of a function that takes the ``options`` and looks at the place before a start, for some seconds
-    at most. It raises :class:`~jupyter_dtrain.core.errors.StartFailed` where no world can start."""
+    examination: Callable[[Any, WorldPlan], WorldPlan] | None = None
+    """Looks at the hosts before a start, for some seconds at most: takes the ``options`` and the plan of :attr:`place`,
+    and returns the plan, with the address that it found. It raises
+    :class:`~jupyter_dtrain.core.errors.StartFailed` where no world can start."""

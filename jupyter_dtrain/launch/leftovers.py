@@ -1,4 +1,4 @@
-"""Removes what is left of a world whose guard and steward were both killed: ranks' processes, the world's folders.
+"""Removes what a world has left whose guard and steward were both killed: processes of ranks, and folders.
 
 The next start of this user calls it. It removes only what provably belonged to such a world:
 
@@ -68,7 +68,7 @@ def _may_live(listing: Listing) -> bool:
 
 
 def _end_processes(listing: Listing) -> list[int]:
-    """Kill the processes of a dead world; the ids of those that are still there after :data:`PATIENCE`."""
+    """Kill the processes of a dead world. Returns the ids of those that are still there after :data:`PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     while left := _processes_of(listing):
         if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ def marked_processes() -> list[tuple[psutil.Process, str]]:
 
 
 def end_processes(processes: Sequence[psutil.Process], patience: float) -> list[psutil.Process]:
-    """Kill ``processes``; those that are still there after ``patience`` seconds."""
+    """Kill ``processes``. Returns those that are still there after ``patience`` seconds."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()  # it looks at the time of creation first: no other process with this id is killed

@@ -40,9 +40,9 @@ _BOOTSTRAP = (
 def program(module: str) -> list[str]:
     """The command that runs ``main`` of ``module``.
 
-    Without the working directory on ``sys.path``: a user's ``random.py`` must not break a start. And without garbage
-    collection while it imports: looking through a hundred thousand new objects that stay would take a fifth of the
-    time. They are frozen, so later collections pass them by too.
+    The working directory is not on ``sys.path``, so that a user's ``random.py`` cannot break a start. Garbage is not
+    collected while the program imports: looking through a hundred thousand new objects that stay would take a fifth of
+    the time. These objects are frozen, so later collections pass them by too.
     """
     return [sys.executable, "-c", _BOOTSTRAP.format(module=module)]
 
@@ -127,7 +127,7 @@ def controller_command(request: WorldRequest, incarnation: int) -> list[str]:
 
 
 def remote_controller_command(request: WorldRequest, address: str) -> list[str]:
-    """The controller for ranks on other hosts: ports of its own on one address, encrypted.
+    """The controller for ranks on other hosts. It listens on ports of its own at one address, encrypted.
 
     The keys are in its connection files.
     """
@@ -155,7 +155,7 @@ def controller_options(request: WorldRequest) -> list[str]:
 
 
 def controller_sockets(incarnation: int) -> str:
-    """How the names of the controller's sockets begin.
+    """The beginning of the names of the controller's sockets.
 
     Each set of ranks has its own names: clients of earlier ranks, which connect again by themselves, find no controller
     there.
@@ -189,7 +189,7 @@ def ranks_command(request: WorldRequest, mpi: MpiProgram) -> list[str]:
 
 
 def slot_command(request: WorldRequest) -> list[str]:
-    """One of these processes. Those that replace dead ranks get one more argument."""
+    """The slot holder, which ``mpiexec`` starts for each rank. One in place of a dead rank gets one more argument."""
     return [sys.executable, "-I", "-S", str(_SLOT_HOLDER), request.scratch]
 
 
@@ -246,7 +246,7 @@ def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable
 
 
 def _set_in_files(mpiexec: Path) -> set[str]:
-    """The parameters that settings files of Open MPI set: variables would override them."""
+    """The parameters that Open MPI's settings files set. A variable of ours would override a person's choice there."""
     found = set()
     places = Path.home() / ".openmpi" / "mca-params.conf", mpiexec.parent.parent / "etc" / "openmpi-mca-params.conf"
     for place in places:
@@ -269,35 +269,35 @@ class Local:
         self.slots: dict[str, int] = {}
 
     def controller_command(self, incarnation: int) -> list[str]:
-        """With unix sockets."""
+        """The controller, with unix sockets in the world's own folder."""
         return controller_command(self._request, incarnation)
 
     def watches(self) -> list[WatchCommand]:
-        """One, a child of the steward."""
+        """The one watch of this machine, which is a child of the steward."""
         return [WatchCommand("", watch_command())]
 
     def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:  # noqa: ARG002 — no rank is on another host
-        """With all ranks here."""
+        """``mpiexec``, with all ranks on this machine."""
         return ranks_command(self._request, mpi)
 
     def slot_command(self) -> list[str]:
-        """With this interpreter."""
+        """The slot holder, which this interpreter runs."""
         return slot_command(self._request)
 
     def resize(self, request: WorldRequest) -> None:
-        """Take the new request."""
+        """Use ``request`` for all later commands."""
         self._request = request
 
     def environment(self) -> dict[str, str]:
-        """With the variables that ranks need from their first moment."""
+        """The variables of this process, and those that ranks need from their first moment."""
         return ranks_environment(self._request)
 
     def start_without(self, host: str) -> str:  # noqa: ARG002 — there is no other host
-        """Nothing: there is no other host."""
+        """An empty text: a world on this machine has no other host."""
         return ""
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — its log says enough
-        """Nothing: the log of the watch itself has the reason."""
+        """Two empty texts: the log of the watch itself has the reason."""
         return "", ""
 
 
@@ -314,7 +314,7 @@ DECLARATION: Final = LauncherDeclaration(LOCAL, "This machine", _place, Local, _
 
 
 def explain_mpiexec(code: int, log: str) -> StartFailure:
-    """Why ``mpiexec`` ended with ``code`` while a world was starting; ``log`` is its own."""
+    """The reason for which ``mpiexec`` ended with ``code`` while a world was starting. ``log``: what it printed."""
     if "not enough slots" in log:
         return StartFailure("MPI has too few slots for this many ranks.", "Ask for fewer ranks.", relevant(log))
     if "run as root" in log or "running prterun as root" in log.lower():

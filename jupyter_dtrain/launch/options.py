@@ -23,11 +23,11 @@ import msgspec
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.wire.requests import LOCAL, WorldOptions
+from jupyter_dtrain.wire.requests import LOCAL, Check, WorldOptions
 
 from . import launcher as find_launcher
 from . import launchers
-from .launcher import LauncherDeclaration
+from .launcher import LauncherDeclaration, WorldPlan
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
 """Names that no option may have: ``Session.start`` and the magics use them."""
@@ -73,19 +73,26 @@ class Option(msgspec.Struct, frozen=True):
         return str(self.schema.get("title", self.name)) if titled else self.name
 
     def convert(self, value: Any, label: str) -> Any:
-        """Return ``value`` if the option can have it. Raises :class:`BadRequest`, which calls the option ``label``."""
+        """Return ``value``, as its :class:`.Check` has it, if the option can have it.
+
+        Raises :class:`BadRequest`, which calls the option ``label``.
+        """
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         try:
-            return msgspec.convert(value, readable(self.type))
+            found = msgspec.convert(value, readable(self.type))
         except (msgspec.ValidationError, UnicodeError):  # also for text that no encoding takes
             # A message shows no values of variables: they may be secrets.
             shown = "" if self.schema["type"] == "object" else f", not {value!r}"
             raise BadRequest(f"{label} must be {_describe_values(self.schema)}{shown}.", option=self.name) from None
+        for note in get_args(self.type)[1:] if get_origin(self.type) is Annotated else ():
+            if isinstance(note, Check):
+                found = note.function(found)
+        return found
 
 
 class Asked(NamedTuple):
-    """Start options that were checked one by one."""
+    """Start options, of which :func:`check` has checked each."""
 
     world: WorldOptions
     frameworks: dict[str, msgspec.Struct]
@@ -103,6 +110,13 @@ class Asked(NamedTuple):
     def launcher_values(self) -> dict[str, Any]:
         """The launcher's own options as plain values."""
         return {} if self.launcher_options is None else msgspec.to_builtins(self.launcher_options)
+
+    def place(self) -> WorldPlan:
+        """The ranks of each host, as the launcher places them; it asks no host.
+
+        Raises :class:`BadRequest` and :class:`~jupyter_dtrain.core.errors.StartFailed`.
+        """
+        return self.launcher.place(self.world.n, self.launcher_options)
 
 
 @lru_cache(1)
@@ -242,12 +256,12 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
 
 
 def _flags(launcher: LauncherDeclaration) -> list[str]:
-    """Those of its options that only choose it."""
+    """The names of the launcher's options that do no more than choose it."""
     return [one.name for one in options() if one.name in launcher.chosen_by and one.schema["type"] == "boolean"]
 
 
 def _choose_launcher(given: Iterable[str]) -> LauncherDeclaration:
-    """The launcher that its own options choose; ``given`` are the names of those that a person gave."""
+    """The launcher that one of its own options chooses. ``given``: the names of the options that a person gave."""
     choosing = {one: launcher.name for launcher in launchers().values() for one in launcher.chosen_by}
     found: dict[str, str] = {}
     for name in given:

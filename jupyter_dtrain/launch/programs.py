@@ -56,7 +56,7 @@ Kind = Literal[
 
 
 class Stopped(Exception):
-    """The programs were ended, because nobody waits for their answers any more."""
+    """Raised where the programs were ended because nobody waits for their answers any more."""
 
 
 class Unreached(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ def run_here(
 
 
 class _Processes:
-    """Processes that are killed at a deadline, or all at once."""
+    """Runs processes, and kills them at a deadline, or all at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,7 +199,7 @@ class _Processes:
                 self._open.discard(process)
 
     def kill(self) -> None:
-        """End all that run, and all that would start later."""
+        """Kill all processes that run, and let none start later."""
         self._killed = True
         with self._lock:
             left = list(self._open)
@@ -251,7 +251,7 @@ def _kill_session(session: int) -> None:
 def first_words(said: str) -> str:
     """The first :data:`MOST_WORDS` characters of what a program said, as one line.
 
-    MPI frames its words, and says nulls.
+    MPI draws frames around its messages, and puts NUL characters into them.
     """
     words = _FRAMES.sub(" ", said)
     return " ".join("".join(one if one.isprintable() else " " for one in words).split())[:MOST_WORDS]

@@ -27,11 +27,11 @@ from .programs import NOT_RUN, Kind, ProgramAnswer, Unreached
 CONNECT_PATIENCE: Final = 5
 """Seconds that ssh waits for a connection, unless ``ssh_args`` say otherwise."""
 SSH_FAILED: Final = 255
-"""The exit code by which ssh tells of its own failure."""
+"""The exit code with which ssh reports a failure of its own."""
 
 
 class Ssh(msgspec.Struct, frozen=True):
-    """The way in which ssh is called."""
+    """Calls ssh with a person's options and ours."""
 
     args: tuple[str, ...] = ()
     """A person's own options. They override ours, except those that keep ssh from asking questions."""
@@ -44,10 +44,16 @@ class Ssh(msgspec.Struct, frozen=True):
         program can be run, such as ``-N``.
         """
         try:
-            words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
+            found = cls.split(text)
         except ValueError as error:
             raise BadRequest(f"The options for ssh, {text!r}, cannot be split: {error}.", option="ssh_args") from None
-        _check_args(words)
+        _check_args(found.args)
+        return found
+
+    @classmethod
+    def split(cls, text: str) -> Ssh:
+        """Options from a text that :meth:`parse` has accepted before."""
+        words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
         return cls(tuple(words))
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:
@@ -55,7 +61,7 @@ class Ssh(msgspec.Struct, frozen=True):
         return [*self.call(), "--", target(host), quote(program)]
 
     def opening(self, host: str, program: Sequence[str]) -> str:  # noqa: ARG002 — the same for all
-        """Nothing: ssh reads no text of its own."""
+        """An empty text: ssh reads nothing before the program's own input."""
         return ""
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
@@ -158,7 +164,7 @@ _REFUSED: Final = {
 
 
 def target(host: str) -> str:
-    """``host`` as ssh takes it: an IPv6 address without its brackets."""
+    """The name of ``host`` as ssh takes it: an IPv6 address without its brackets."""
     user, at, name = host.rpartition("@")
     return f"{user}{at}{name[1:-1] if name.startswith('[') else name}"
 

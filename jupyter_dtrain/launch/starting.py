@@ -14,33 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.clients import own_process, this_place
-from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, package_gone
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.snapshots import split_every
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
-from jupyter_dtrain.core.world import check_environment, check_name
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
+from .launcher import WorldPlan
 from .leftovers import MARK, remove_leftovers
-from .options import Asked, assign_roles
+from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
-
-MAX_PORT = 65535
-
 
 MAX_SOCKET_PATH = 90
 """A unix socket's path may have 107 bytes; the channels add a few, such as ``/c1:18``."""
@@ -48,9 +44,9 @@ MAX_SOCKET_PATH = 90
 
 @contextlib.contextmanager
 def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
-    """Keep other starts of this user waiting: two at the same time would take the same name.
+    """Let other starts of this user wait: two at the same time would take the same name.
 
-    This start goes on after ``patience`` seconds, or where locks do not work.
+    The start goes on after ``patience`` seconds, or where locks do not work.
     """
     try:
         runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,11 +71,11 @@ def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
 def choose_name(wanted: str | None) -> str:
     """``wanted`` if it is free, or the first free one of ``world``, ``world-2`` and so on.
 
-    Raises :class:`BadRequest` for a name that is taken or cannot be one.
+    Raises :class:`BadRequest` for a name that is taken.
     """
     taken = {listing.name for listing in list_worlds()}
     if wanted is not None:
-        if check_name(wanted) in taken:
+        if wanted in taken:
             raise BadRequest(
                 f"A world named {wanted!r} is already running: stop it, or choose another name.", option="name"
             )
@@ -96,7 +92,7 @@ def _names() -> Iterator[str]:
 
 
 def new_id(name: str) -> str:
-    """An id for a new world."""
+    """A new id for a world of this name."""
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
@@ -196,22 +192,26 @@ def scratch_folder(world_id: str) -> Path:
     return (memory if usable else Path(tempfile.gettempdir())) / f"dtrain-{world_id}-{secrets.token_hex(8)}"
 
 
-def examine(asked: Asked) -> None:
-    """Have the launcher look at the place of the ranks, for some seconds at most.
+def launch(
+    values: Mapping[str, Any],
+    launcher: str | None = None,
+    *,
+    settings: Settings,
+    cwd: Path | None = None,
+    titled: bool = False,
+) -> tuple[Listing, WorldRequest]:
+    """Start the steward of a new world, which starts the ranks.
 
-    Raises :class:`BadRequest` and :class:`StartFailed` with the cure.
+    ``values``, ``launcher`` and ``titled``: as :func:`.options.check` takes them. ``cwd``: the ranks' folder, default
+    this process's. Nothing is made before each option has been checked, the ranks have their places, and the launcher
+    has examined those, which may take some seconds. Raises as :meth:`.Session.start`; then nothing is left behind.
     """
-    if asked.launcher.examination:
-        load(asked.launcher.examination)(asked.launcher_options)
-
-
-def launch(asked: Asked, *, settings: Settings, cwd: Path | None = None) -> tuple[Listing, WorldRequest]:
-    """Start the steward of a new world, which starts the ranks. ``cwd``: the ranks' folder, default this process's.
-
-    Raises as :meth:`.Session.start`; then nothing is left behind.
-    """
+    asked = check(values, launcher, titled=titled)
+    plan = asked.place()
+    if asked.launcher.examination is not None:
+        plan = asked.launcher.examination(asked.launcher_options, plan)
     with one_at_a_time():
-        request = _make_request(asked, settings, cwd)
+        request = _make_request(asked, plan, settings, cwd)
         try:
             return _launch_steward(request, settings), request
         except BaseException:
@@ -226,14 +226,6 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
     _remove_folders(request)
 
 
-def _checked_every(wanted: str | None) -> str | None:
-    """The order, in its plain form. Raises :class:`BadRequest`."""
-    if not wanted:
-        return None
-    every, names = split_every(wanted)
-    return " ".join([every, *names])
-
-
 def find_paths(options: WorldOptions) -> WorldOptions:
     """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
 
@@ -242,21 +234,13 @@ def find_paths(options: WorldOptions) -> WorldOptions:
     return msgspec.structs.replace(
         options,
         mpiexec=local.find_mpiexec(options.mpiexec),
-        snapshot_every=_checked_every(options.snapshot_every),
         tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
     )
 
 
-def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRequest:
-    """Check the options together and make the world's folders."""
-    placement = asked.launcher.place(asked.world.n, asked.launcher_options)
-    size = placement.size
-    roles = assign_roles(asked, size)
-    check_environment(asked.world.env)
-    port = asked.world.env.get("MASTER_PORT", "0")
-    if not port.isdecimal() or int(port) > MAX_PORT:
-        # The message does not show the value: those of variables may be secrets.
-        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.", option="env")
+def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path | None) -> WorldRequest:
+    """Complete the checked options by what is free and what is there on this machine, and make the world's folders."""
+    roles = assign_roles(asked, plan.size)
     try:
         folder = str(cwd or Path.cwd())
     except OSError as error:
@@ -264,7 +248,7 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
             "The working directory no longer exists, and the ranks would run in it: change to another one."
         ) from error
     chosen = choose_name(asked.world.name)
-    options = find_paths(msgspec.structs.replace(asked.world, n=size, name=chosen))
+    options = find_paths(msgspec.structs.replace(asked.world, n=plan.size, name=chosen))
     remove_leftovers()
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
@@ -284,17 +268,17 @@ def _make_request(asked: Asked, settings: Settings, cwd: Path | None) -> WorldRe
         roles=roles,
         launcher=asked.launcher.name,
         launcher_options=asked.launcher_values,
-        hosts=placement.hosts,
-        slots=placement.slots,
-        address=placement.address,
+        hosts=plan.hosts,
+        slots=plan.slots,
+        address=plan.address,
     )
     return make_folders(request)
 
 
 def _remove_folders(request: WorldRequest) -> None:
     """Remove all folders of a world that did not start."""
-    for folder in (*request.passing_folders, request.spool):
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_runtime(request)
+    shutil.rmtree(request.spool, ignore_errors=True)
 
 
 def remove_runtime(request: WorldRequest) -> None:

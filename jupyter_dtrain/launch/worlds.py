@@ -52,12 +52,12 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def runtime_folder() -> Path:
-    """Where the run-time folders are."""
+    """The folder of all run-time folders."""
     return Path(jupyter_runtime_dir()) / "dtrain"
 
 
 def spool_folder() -> Path:
-    """Where the spools are."""
+    """The folder of all spools."""
     return Path(jupyter_data_dir()) / "dtrain" / "spool"
 
 
@@ -110,7 +110,9 @@ def write_listing(folder: str | Path, listing: Listing) -> None:
 
 
 def take_listing(folder: str | Path) -> bool:
-    """Have the listing of a world that starts name this process, its steward; whether the client that starts it lives.
+    """Enter this process, the steward, into the listing of a world that starts.
+
+    Returns False where the client that starts the world has died.
 
     Raises :class:`OSError` where there is no listing any more, or where it cannot be written.
     """
@@ -123,7 +125,7 @@ def take_listing(folder: str | Path) -> bool:
 
 
 def relist(folder: str, size: int) -> None:
-    """Have the file of a world in its run-time ``folder`` say that it has ``size`` ranks now."""
+    """Write the number of ranks, ``size``, into the listing of a world in its run-time ``folder``."""
     with contextlib.suppress(OSError, *UNREADABLE):
         listing = msgspec.json.decode((Path(folder) / "world.json").read_bytes(), type=readable(Listing))
         write_listing(folder, msgspec.structs.replace(listing, size=size))

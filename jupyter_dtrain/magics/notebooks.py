@@ -15,13 +15,12 @@ import msgspec
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.jobs import JobWorld, Notebook, NotebookCell
 from jupyter_dtrain.jobs.notebook import counted, listed
 from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.local import default_size
-from jupyter_dtrain.launch.options import check
+from jupyter_dtrain.launch.options import assign_roles, check
 from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser
@@ -170,8 +169,4 @@ def _asked(line: str) -> JobWorld:
     size = given.get("n") or sum(one.slots or 1 for one in hosts) or nodes * int(given.get("ntasks_per_node") or 1)
     if not hosts and "nodes" not in given and "ntasks_per_node" not in given:
         size = given.get("n") or default_size()
-    roles: list[str] = []
-    for one in declarations():
-        if one.roles is not None and one.name in asked.frameworks:
-            roles = roles or one.roles(size, asked.frameworks[one.name])
-    return JobWorld(size, nodes, tuple(asked.world.env), tuple(roles))
+    return JobWorld(size, nodes, tuple(asked.world.env), tuple(assign_roles(asked, size)))

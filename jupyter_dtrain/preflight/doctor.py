@@ -152,14 +152,13 @@ def named_machines(options: Mapping[str, Any], progress: Callable[[str], None]) 
     yield named_hosts(given.get("hosts"), given.get("hostfile")), reach
 
 
-def check_before_start(options: HostsOptions) -> None:
-    """The quick examination of the hosts that ``options`` name.
+def check_before_start(options: HostsOptions, slots: Mapping[str, int]) -> None:
+    """The quick examination of the hosts that ``options`` name, each with its ``slots``.
 
     Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
     """
-    hosts = named_hosts(options.hosts, options.hostfile)
-    reach = BySsh(options.ssh_args or "", options.python)
-    examine(hosts, reach, interface=options.interface, quick=True).check()
+    hosts = [Host(name, ranks) for name, ranks in slots.items()]
+    examine(hosts, BySsh(options.ssh, options.python), interface=options.interface, quick=True).check()
 
 
 def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:

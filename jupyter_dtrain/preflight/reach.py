@@ -76,12 +76,13 @@ class BySsh:
 
     cures = SSH
 
-    def __init__(self, args: str = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
-        """``args``: options for ssh, as in a shell. ``python``: default the path of this interpreter.
+    def __init__(self, args: str | Ssh = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
+        """``args``: options for ssh, as in a shell, or checked already.
 
-        ``stopped``: default one that is never set. Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
+        ``python``: default the path of this interpreter. ``stopped``: default one that is never set. Raises
+        :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
-        self.carrier = Ssh.parse(args)
+        self.carrier = args if isinstance(args, Ssh) else Ssh.parse(args)
         self.stopped = stopped or threading.Event()
         self.python = python or sys.executable
 

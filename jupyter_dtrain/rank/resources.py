@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from jupyter_dtrain.core.events import Gpu, Sample
+from jupyter_dtrain.core.gpus import visible_gpus
 
 from .children import workers
 
@@ -129,8 +130,7 @@ class GpuReader:
 
         Ranks beyond the GPUs share them in turn, as :func:`~jupyter_dtrain.steward.state.rank_of` says.
         """
-        visible = environ.get("CUDA_VISIBLE_DEVICES")
-        names = None if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+        names = visible_gpus(environ)
         try:
             import pynvml as nvml
 

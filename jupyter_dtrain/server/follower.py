@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from jupyter_dtrain.core.fold import State
-    from jupyter_dtrain.store.source import Source
+    from jupyter_dtrain.store.source import SpoolFolder
     from jupyter_dtrain.view.document import Picture, RunOutcome
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
@@ -183,7 +183,7 @@ class FollowedRun:
 class Follower:
     """Follows the runs that go on, and the newest one also when it has ended."""
 
-    def __init__(self, source: Source, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
+    def __init__(self, source: SpoolFolder, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
         """``size``: ranks of the world. ``hear`` gets all events in small batches, on the polling thread."""
         self._source = source
         self.size = size

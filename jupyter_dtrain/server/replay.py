@@ -40,7 +40,7 @@ from .messages import CellOutputs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from jupyter_dtrain.store.source import Source
+    from jupyter_dtrain.store.source import SpoolFolder
 
 READING: Final = 1.0
 """Seconds that one answer may spend on reading; a long run comes in several answers."""
@@ -70,7 +70,7 @@ class _Deaf:
 class Replay:
     """The cell of run ``number`` in a world of ``size`` ranks. One thread at a time may use it."""
 
-    def __init__(self, source: Source, world: str, number: int, size: int, begun: Event) -> None:
+    def __init__(self, source: SpoolFolder, world: str, number: int, size: int, begun: Event) -> None:
         """``begun``: the first event of the lowest rank of the run."""
         assert isinstance(begun.body, Started)
         self.token = uuid.uuid4().hex[:12]
@@ -231,7 +231,7 @@ class Replay:
 class Replays:
     """The replays of one world."""
 
-    def __init__(self, source: Source, world: str) -> None:
+    def __init__(self, source: SpoolFolder, world: str) -> None:
         self._source = source
         self._world = world
         self._lock = threading.Lock()
@@ -269,7 +269,7 @@ class Replays:
             return self._found[run]
 
 
-def _begun(source: Source, run: int) -> Event | None:
+def _begun(source: SpoolFolder, run: int) -> Event | None:
     """The first event of the lowest rank of ``run``."""
     for rank in source.ranks(run):
         with contextlib.suppress(OSError):
@@ -279,7 +279,7 @@ def _begun(source: Source, run: int) -> Event | None:
     return None
 
 
-def _joined(source: Source, number: int) -> Iterator[Run]:
+def _joined(source: SpoolFolder, number: int) -> Iterator[Run]:
     """The runs that have joined the elastic run ``number``, as far as :data:`READING` seconds suffice to read them."""
     end = time.monotonic() + READING
     for run in sorted(run for run in source.runs() if run > number):

@@ -12,7 +12,6 @@ from typing import Any
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.launch import starting, worlds
-from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.launch.options import options as known_options
 
 
@@ -26,9 +25,8 @@ def start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing
     # The dialog sends a field that a person has emptied as empty text, or as an empty object where it holds one.
     objects = {one.name for one in known_options() if one.schema["type"] == "object"}
     given = {name: value for name, value in options.items() if value != "" and not (value == {} and name in objects)}
-    asked, place = check(given, launcher, titled=True), _inside(root, folder)
-    starting.examine(asked)
-    listing, _ = starting.launch(asked, settings=Settings.from_environment(), cwd=place)
+    place = _inside(root, folder)
+    listing, _ = starting.launch(given, launcher, settings=Settings.from_environment(), cwd=place, titled=True)
     return listing
 
 

@@ -22,7 +22,7 @@ from jupyter_dtrain.core.clients import still_runs
 from jupyter_dtrain.core.errors import StoreFailed
 
 from .schema import explain, open_for_writing, transaction
-from .source import Source, SpoolFolder
+from .source import SpoolFolder
 from .writer import SKIPPED, StoreWriter, WorldOwner
 
 RETRY = 2.0
@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 class StoreIntake:
     """The way from a source of events into the store. Use it from one thread."""
 
-    def __init__(self, path: Path, owner: WorldOwner, source: Source, days: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, owner: WorldOwner, source: SpoolFolder, days: float, say: Callable[[str], None]
+    ) -> None:
         """``days``: how long to keep runs. ``say``: shows a message to the user."""
         self._path = path
         self.writer = StoreWriter(owner, source)

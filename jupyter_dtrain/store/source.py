@@ -1,7 +1,7 @@
 """Where the events of a world's runs come from; :mod:`.writer` decides what becomes of them.
 
-On this machine they are read from the ranks' spools, from the end of the last reading on. Unreachable spools elsewhere
-need another :class:`Source`.
+They are read from the ranks' spools on this machine, from the end of the last reading on. The spools of other hosts
+have copies here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jupyter_dtrain.core.events import Event, decode
 from jupyter_dtrain.core.structs import UNREADABLE
@@ -33,21 +33,11 @@ class Read(NamedTuple):
     """Whether there is more already."""
 
 
-class Source(Protocol):
-    """Finds events. ``position`` is opaque to callers; 0 is the beginning."""
-
-    def runs(self) -> frozenset[int]:
-        """The numbers of all runs that have begun."""
-
-    def ranks(self, run: int) -> list[int]:
-        """The ranks that have begun ``run``."""
-
-    def read(self, run: int, rank: int, position: int) -> Read:
-        """Events of ``rank`` in ``run`` from ``position`` on, in order. Raises :class:`OSError`."""
-
-
 class SpoolFolder:
-    """The spools of one world in a folder of this machine."""
+    """Finds the events of one world in the folder of its spools.
+
+    A ``position`` is opaque to callers; 0 is the beginning.
+    """
 
     def __init__(self, folder: str | Path, skip: tuple[str, ...] = ()) -> None:
         """``skip``: types of events to ignore, as their tags; they are not even parsed."""
@@ -57,7 +47,7 @@ class SpoolFolder:
         self._changed = -1
 
     def runs(self) -> frozenset[int]:
-        """As :meth:`Source.runs`; it lists the folder only when that has changed."""
+        """The numbers of all runs that have begun. It lists the folder only when that has changed."""
         with contextlib.suppress(OSError):
             changed = self._folder.stat().st_mtime_ns
             if changed != self._changed:
@@ -67,14 +57,17 @@ class SpoolFolder:
         return self._runs
 
     def ranks(self, run: int) -> list[int]:
-        """As :meth:`Source.ranks`."""
+        """The ranks that have begun ``run``."""
         with contextlib.suppress(OSError):
             ranks = [path.stem[5:] for path in (self._folder / f"run-{run}").glob("rank-*.jsonl")]
             return sorted(int(rank) for rank in ranks if rank.isdecimal())
         return []
 
     def read(self, run: int, rank: int, position: int) -> Read:
-        """As :meth:`Source.read`. An unfinished line stays for the next time."""
+        """Events of ``rank`` in ``run`` from ``position`` on, in order; an unfinished line stays for the next time.
+
+        Raises :class:`OSError`.
+        """
         path = spool_path(self._folder, run, rank)
         try:
             size = path.stat().st_size

@@ -25,7 +25,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Finished, Metrics, Started
 from jupyter_dtrain.core.metrics import Columns
 
-from .source import Source
+from .source import SpoolFolder
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -65,7 +65,7 @@ def check_folder(folder: str) -> str:
 class TensorBoardIntake:
     """The way from a source of events into event files. Use it from one thread."""
 
-    def __init__(self, folder: str | Path, source: Source, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: str | Path, source: SpoolFolder, say: Callable[[str], None]) -> None:
         self._folder = Path(folder)
         self._source = source
         self._say = say

@@ -29,7 +29,7 @@ from . import elastic, text_storage
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
 from .size_limits import bounded_error, bounded_result, to_json
-from .source import Read, Source
+from .source import Read, SpoolFolder
 
 MAX_SOURCE = 1 << 20
 """Characters of a cell."""
@@ -117,7 +117,7 @@ class _Run:
 class StoreWriter:
     """Writes the events of one world. Use it from one thread; the connection comes with each call."""
 
-    def __init__(self, owner: WorldOwner, source: Source, *, afterwards: bool = False) -> None:
+    def __init__(self, owner: WorldOwner, source: SpoolFolder, *, afterwards: bool = False) -> None:
         """``afterwards``: the world ended before now, at an unknown time."""
         self.owner = owner
         self._afterwards = afterwards

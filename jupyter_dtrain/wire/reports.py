@@ -13,6 +13,7 @@ import msgspec
 
 from jupyter_dtrain.core.events import Event
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.world import MPI_PLACES
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are output of programs."""
@@ -148,7 +149,7 @@ Report = WatchReady | Spooled | Reached | Ready | Formed | Renumbered | Ended | 
 def rank_in(environment: Mapping[str, str]) -> int:
     """The rank of a process that ``mpiexec`` started with these variables; -1 if it sets none that is known."""
     try:
-        return int(environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK", "-1")))
+        return int(next((environment[name] for name, _ in MPI_PLACES if name in environment), -1))
     except ValueError:
         return -1
 

@@ -5,16 +5,18 @@ Both travel as JSON over a pipe, never on a command line: they may hold secrets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from jupyter_dtrain.core.errors import OtherVersion
+from jupyter_dtrain.core.errors import BadRequest, OtherVersion
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.snapshots import split_every
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.variables import HIDDEN, Variable
-from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.core.world import MAX_RANKS, check_environment, check_name
 
 from .messages import PROTOCOL
 
@@ -27,7 +29,37 @@ LOCAL: Final = "local"
 MAIN: Final = {"main": True}
 """For the JSON Schema of an option that the dialog shows first."""
 
+MAX_PORT: Final = 65535
+
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class Check(NamedTuple):
+    """In the annotation of a start option: checks a value that has the option's type.
+
+    :func:`jupyter_dtrain.launch.options.check` calls it, once for each value that a person gives. Whoever reads the
+    option later relies on that, and checks nothing again.
+    """
+
+    function: Callable[[Any], Any]
+    """Returns the value, perhaps in a plainer form. Raises :class:`BadRequest`, which names the option."""
+
+
+def _check_variables(env: dict[str, str]) -> dict[str, str]:
+    check_environment(env)
+    port = env.get("MASTER_PORT", "0")
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        # The message does not show the value: those of variables may be secrets.
+        raise BadRequest(f"The variable MASTER_PORT must be a port number from 0 to {MAX_PORT}.", option="env")
+    return env
+
+
+def _check_every(wanted: str) -> str | None:
+    """The distance and the variables with one space between them; None for an empty text."""
+    if not wanted:
+        return None
+    every, names = split_every(wanted)
+    return " ".join([every, *names])
 
 
 class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +69,8 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
     frameworks declare; the signature of ``Session.start``, ``-h``, the JSON Schema of the sidebar's dialog and the
     checks come from all of them.
     ``title`` is the label in the dialog, where ``main`` options come first and all others under "More options";
-    ``metavar`` stands for the value in ``-h``. None means: the launcher chooses.
+    ``metavar`` stands for the value in ``-h``. :class:`Check` has what a type cannot say. None means: the launcher
+    chooses.
     """
 
     n: (
@@ -60,10 +93,12 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="name of the world (default: world, then world-2, and so on)",
             extra_json_schema=MAIN,
         ),
+        Check(check_name),
     ] = None
     env: Annotated[
         dict[str, str],
         Meta(title="Environment variables", description="environment variables for the ranks (default: none)"),
+        Check(_check_variables),
     ] = {}
     mpiexec: Annotated[
         str | None,
@@ -89,6 +124,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="save variables between steps of cells, such as 10m model opt (default: none)",
             extra_json_schema={"metavar": "TIME NAME …", "words": True},
         ),
+        Check(_check_every),
     ] = None
     auto_heal: Annotated[
         bool,

@@ -10,7 +10,8 @@ from jupyter_dtrain.launch import local, options, starting
 
 def transports(env: dict[str, str] | None = None, mpiexec: str | None = None, name: str = "btl") -> str | None:
     """The variable that chooses Open MPI's transports, or another one of its, as ranks of a world get it."""
-    request = starting._make_request(options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec}), Settings(), None)
+    asked = options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec})
+    request = starting._make_request(asked, asked.place(), Settings(), None)
     starting._remove_folders(request)
     return local.ranks_environment(request).get(f"OMPI_MCA_{name}")
 

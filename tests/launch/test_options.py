@@ -79,7 +79,8 @@ with contextlib.redirect_stdout(out), contextlib.suppress(HelpShown):
     verb_parser().parse_line("start -h")
 line = vars(verb_parser().parse_line("start --speed fast --no-eager --share 0.5"))
 del line["run"]
-request = starting._make_request(options.check({"n": 2, "speed": "fast"}), Settings(), None)
+asked = options.check({"n": 2, "speed": "fast"})
+request = starting._make_request(asked, asked.place(), Settings(), None)
 print(json.dumps({
     "signature": [str(parameter.annotation), parameter.default],
     "docstring": Session.start.__doc__,
@@ -142,7 +143,8 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
         else f"{option.flag} {text}"
     )
     line = getattr(verb_parser().parse_line(f"start {words}"), name)
-    request = starting._make_request(options.check(values), Settings(), None)
+    asked = options.check(values)
+    request = starting._make_request(asked, asked.place(), Settings(), None)
     starting._remove_folders(request)
     sent = msgspec.json.decode(msgspec.json.encode(request), type=WorldRequest)
     held = sent.launcher_options if option.launchers else msgspec.to_builtins(sent.options)
@@ -240,7 +242,8 @@ def test_a_dialog_reads_its_own_labels():
 def test_values_of_variables_are_in_no_repr(example):
     """A traceback or a log may show any object."""
     del example["hostfile"]  # it and hosts exclude each other
-    request = starting._make_request(options.check(example), Settings(), None)
+    asked = options.check(example)
+    request = starting._make_request(asked, asked.place(), Settings(), None)
     starting._remove_folders(request)
 
     assert SECRET not in repr(request)

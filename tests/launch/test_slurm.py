@@ -122,7 +122,7 @@ def test_all_options_reach_sbatch_in_their_order():
 )
 def test_options_that_the_world_itself_gives_are_refused(words, why):
     with pytest.raises(BadRequest, match=why) as caught:
-        _ = SlurmOptions(sbatch=words).more
+        check({"slurm": True, "sbatch": words})
 
     assert caught.value.option == "sbatch"
 

@@ -12,7 +12,7 @@ PLUGIN = """
 from typing import Annotated
 import msgspec
 from msgspec import Meta
-from jupyter_dtrain.launch.launcher import Capacity, LauncherDeclaration, Placement
+from jupyter_dtrain.launch.launcher import Capacity, LauncherDeclaration, WorldPlan
 from jupyter_dtrain.launch.local import Local
 from jupyter_dtrain.core.errors import StartFailed
 
@@ -23,13 +23,14 @@ class Moon(Local):
     def environment(self):
         return super().environment() | {"CRATER": self._request.options_of_launcher(Options).crater}
 
-def look(options):
+def look(options, plan):
     if options.crater == "full":
         raise StartFailed("That crater is full.", "Choose another.", option="crater")
+    return plan
 
 MOON = LauncherDeclaration(
-    "moon", "The moon", lambda n, options: Placement(n or 3, {}, "127.0.0.1"), Moon, lambda: Capacity(0, 0, 3),
-    options=Options, chosen_by=("crater",), examination="moon_launcher:look",
+    "moon", "The moon", lambda n, options: WorldPlan(n or 3, {}, "127.0.0.1"), Moon, lambda: Capacity(0, 0, 3),
+    options=Options, chosen_by=("crater",), examination=look,
 )
 """
 ENTRIES = """[jupyter_dtrain.launchers]

@@ -59,7 +59,7 @@ rm -f "$beat"
 
 
 class Held:
-    """The nodes of one world. One thread at a time calls it."""
+    """Holds the nodes of one world. One thread at a time calls it."""
 
     def __init__(self, options: SlurmOptions, size: int, name: str, beat: str, inside: str) -> None:
         """``size``: the number of ranks; ``name``: of the job; ``beat``: the file that the watches touch.
@@ -78,7 +78,7 @@ class Held:
         """The ranks of each node that has any, in order."""
 
     def get(self, say: Callable[[str], None], stopped: threading.Event) -> None:
-        """Have the nodes when this returns. ``say`` shows how far the job is; ``stopped`` ends the wait.
+        """Wait until the job has its nodes. ``say`` shows how far the job is; ``stopped`` ends the wait.
 
         Raises :class:`StartFailed` with Slurm's reason; then there is no job.
         """
@@ -131,7 +131,7 @@ class Held:
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)
 
     def look(self, *, ending: bool = False) -> NodesLook:
-        """As :func:`look_at`, with the job and the nodes of the world."""
+        """Ask Slurm about the world's job, as :func:`look_at` does; the answer has its number and its nodes."""
         self.job, found = look_at(self.job, ending=ending)
         return found._replace(job=self.job.id, hosts=tuple(self.hosts))
 

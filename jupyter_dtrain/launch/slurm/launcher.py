@@ -45,7 +45,7 @@ class Slurm:
         self._request = request
         self._options = request.options_of_launcher(SlurmOptions)
         self.scratch = f"{request.scratch}-node"
-        """Not the steward's own: it may run on a node of the job."""
+        """Another folder than the steward's own, as the steward may run on a node of the job."""
         self.address = ADDRESS
         self.hosts: dict[str, int] = {}
         self.slots: dict[str, int] = {}
@@ -57,11 +57,14 @@ class Slurm:
 
     @property
     def allocation(self) -> Allocation:
-        """Itself."""
+        """The launcher itself, which asks Slurm for the nodes."""
         return self
 
     def get(self, say: Callable[[str], None], stopped: threading.Event) -> None:
-        """Have a job that runs. Raises :class:`StartFailed`."""
+        """Wait until the job runs, and find the address at which its nodes reach this machine.
+
+        Raises :class:`StartFailed`.
+        """
         self._munge = munge_options()
         self._held.get(say, stopped)
         if stopped.is_set():
@@ -81,7 +84,10 @@ class Slurm:
         self.address = address
 
     def examine(self, stopped: threading.Event) -> None:
-        """By steps with the variables of ranks. Raises :class:`StartFailed` with the findings of the doctor."""
+        """Have the doctor examine the nodes, by steps with the variables of ranks.
+
+        Raises :class:`StartFailed` with the findings.
+        """
         try:
             load(EXAMINATION)(self.hosts, self._steps("dtrain-doctor"), stopped)
         except StartFailed:
@@ -90,7 +96,7 @@ class Slurm:
             raise
 
     def look(self, *, ending: bool = False) -> NodesLook:
-        """The time that is left, and whether the job is over."""
+        """The end of the job's time, and the reason where the job is over."""
         return self._held.look(ending=ending)
 
     def give_back(self) -> None:
@@ -98,24 +104,24 @@ class Slurm:
         self._held.give_back()
 
     def remains(self) -> list[list[str]]:
-        """The cancellation of the world's own job."""
+        """The command that cancels the world's own job; none where the world uses the job around this process."""
         return self._held.remains()
 
     # Its commands.
 
     def controller_command(self, incarnation: int) -> list[str]:  # noqa: ARG002 — its ports are new ones each time
-        """As with hosts over ssh."""
+        """The controller, encrypted, as with hosts over ssh."""
         return local.remote_controller_command(self._request, self.address)
 
     def watches(self) -> list[WatchCommand]:
-        """A gate for each node; it starts srun."""
+        """The near gate of a sealed pipe for each node. The gate starts srun, and srun the watch."""
         return [
-            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self._told(node))
+            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self._first_line(node))
             for node in self.hosts
         ]
 
-    def _told(self, node: str) -> bytes:
-        return self._steps("dtrain-watch").told(node, local.watch_command())
+    def _first_line(self, node: str) -> bytes:
+        return self._steps("dtrain-watch").first_line(node, local.watch_command())
 
     def _steps(self, name: str) -> Steps:
         return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
@@ -132,17 +138,17 @@ class Slurm:
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
-        """Without the variables of the step that started MPI's daemon."""
+        """The slot holder, without the variables of the step that started MPI's daemon."""
         forget = [word for name in OF_A_STEP for word in ("-u", name)]
         slot = [sys.executable, "-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
         return ["/usr/bin/env", *prte_settings.FORGET, *forget, *slot]
 
     def resize(self, request: WorldRequest) -> None:
-        """Ranks fill the nodes of the job in order; the job stays as it is."""
+        """Use ``request`` for all later commands; its ranks fill the nodes in order, and the job stays as it is."""
         self._request, self.hosts = request, fill(self.slots, request.size)
 
     def environment(self) -> dict[str, str]:
-        """No more than ``mpiexec`` needs, and the job's nodes."""
+        """The variables that ``mpiexec`` needs, with the job's nodes, and no others."""
         variables = {name: one for name, one in self._launched().items() if name.startswith(("OMPI_", "PRTE_"))}
         return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | prte_settings.ENVIRONMENT)
 
@@ -153,11 +159,11 @@ class Slurm:
         return node_environment() | values_of(self._launched()) | self._request.options.env | {MARK: self._request.id}
 
     def start_without(self, host: str) -> str:  # noqa: ARG002 — Slurm chooses the nodes
-        """Nothing: a new job gets other nodes."""
+        """An empty text: a new job gets other nodes."""
         return ""
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — exit codes of srun lie
-        """The words of the gate, munge or srun."""
+        """Reason and cure from the words of the gate, munge or srun."""
         return explain(host, log)
 
 

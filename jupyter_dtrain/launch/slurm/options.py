@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.world import MAX_RANKS
-from jupyter_dtrain.wire.requests import ADDRESS, MAIN
+from jupyter_dtrain.wire.requests import ADDRESS, MAIN, Check
 
 from ..launcher import WorldPlan
 from . import queue
@@ -54,6 +54,20 @@ _OURS: Final = {
     "--export": "The ranks get the variables of this notebook, encrypted.",
 }
 """The options of sbatch that --sbatch may not have, and why."""
+
+
+def _check_sbatch(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadRequest(f"The options for sbatch, {text!r}, cannot be split: {error}.", option="sbatch") from None
+    if words and not words[0].startswith("-"):
+        raise BadRequest(f"{words[0]!r} is no option of sbatch; a script has no place here.", option="sbatch")
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if why := _OURS.get(name):
+            raise BadRequest(f"The options for sbatch may not have {name}. {why}", option="sbatch")
+    return text
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,24 +136,13 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
             description='more options for sbatch, as in "--qos=high --constraint=a100" (default: none)',
             extra_json_schema={"metavar": "ARGS"},
         ),
+        Check(_check_sbatch),
     ] = None
 
     @property
     def more(self) -> list[str]:
-        """The words of ``sbatch``. Raises :class:`BadRequest`."""
-        try:
-            words = shlex.split(self.sbatch or "")
-        except ValueError as error:
-            raise BadRequest(
-                f"The options for sbatch, {self.sbatch!r}, cannot be split: {error}.", option="sbatch"
-            ) from None
-        if words and not words[0].startswith("-"):
-            raise BadRequest(f"{words[0]!r} is no option of sbatch; a script has no place here.", option="sbatch")
-        for word in words:
-            name = word.partition("=")[0] if word.startswith("--") else word[:2]
-            if why := _OURS.get(name):
-                raise BadRequest(f"The options for sbatch may not have {name}. {why}", option="sbatch")
-        return words
+        """The words of ``sbatch``."""
+        return shlex.split(self.sbatch or "")
 
     def wanted(self, n: int | None = None) -> tuple[int, int]:
         """The nodes and the ranks on each that a new job has, for ``n`` ranks; None stands for all of them."""
@@ -191,7 +194,6 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
             "Install it here and on the nodes: pip install 'jupyter-dtrain[slurm]'.",
             option="slurm",
         )
-    _ = options.more
     if number := os.environ.get("SLURM_JOB_ID", ""):
         job = _own(number)
         nodes, tasks = in_job(job, options)

@@ -125,17 +125,17 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Whether it may still start."""
+        """Whether the job may still start."""
         return self.state in WAITING
 
     @property
     def runs(self) -> bool:
-        """Whether it has its nodes."""
+        """Whether the job has its nodes."""
         return self.state in RUNNING
 
     @property
     def waiting(self) -> str:
-        """Why it waits, in words, with Slurm's own."""
+        """The reason for which the job waits: a sentence, with Slurm's own word for it."""
         known = self.reason.partition(",")[0]
         words = _REASONS.get(known) or _NEVER.get(known, ("",))[0]
         if self.state == "CONFIGURING":
@@ -144,13 +144,13 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> tuple[str, str] | None:
-        """Why it cannot start however long it waits, and the cure; None where it may start."""
+        """The reason for which the job can never start, and the cure; None where it may start."""
         found = _NEVER.get(self.reason.partition(",")[0]) if self.state == "PENDING" else None
         return None if found is None else (f"{found[0]} ({self.reason})", found[1])
 
     @property
     def ended(self) -> str:
-        """Why it is over, in words; empty while it is not."""
+        """The reason for which the job is over; empty while it is not."""
         if self.waits or self.runs:
             return ""
         return _ENDS.get(self.state, f"its state is {self.state}")
@@ -219,7 +219,7 @@ def _time(text: str) -> float:
 
 
 def _number(text: str) -> int:
-    """``2`` and ``2-2`` are 2."""
+    """The number in a field of Slurm's: ``2`` and ``2-2`` both mean 2."""
     first = text.partition("-")[0]
     return int(first) if first.isdecimal() else 0
 

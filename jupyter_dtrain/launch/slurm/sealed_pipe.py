@@ -96,13 +96,13 @@ class Seal:
         self._sent = self._received = 0
 
     def close(self, kind: bytes, data: bytes = b"") -> bytes:
-        """The next line to the other end."""
+        """Seal the next line to the other end."""
         plain = self._mine + self._sent.to_bytes(8, "big") + kind + data
         self._sent += 1
         return self._fernet.encrypt(plain) + b"\n"
 
     def open(self, line: bytes) -> tuple[bytes, bytes]:
-        """Kind and content of the next line from the other end. Raises :class:`Broken`."""
+        """Open the next line from the other end; its kind and its content. Raises :class:`Broken`."""
         try:
             plain = self._fernet.decrypt(line.rstrip(b"\n"))
         except InvalidToken:
@@ -139,15 +139,16 @@ class Wire:
             self.send(end)
 
     def beat(self) -> None:
-        """Send signs of life, for ever."""
+        """Send a sign of life every :data:`BEAT` seconds, without end."""
         while True:
             self.send(ALIVE)
             time.sleep(BEAT)
 
     def lines(self, patience: float | None) -> Iterator[tuple[bytes, bytes]]:
-        """The lines that come, to the end. ``patience``: seconds for which nothing may come, after the first line.
+        """Yield the lines of the other end, to the last.
 
-        Raises :class:`TimeoutError` and :class:`Broken`.
+        ``patience``: seconds for which none may come, after the first. Raises :class:`TimeoutError` and
+        :class:`Broken`.
         """
         heard = False
         while True:
@@ -255,8 +256,9 @@ def main() -> NoReturn:
 
 
 def serve_near(told: dict[str, Any], rest: bytes = b"", *, farewells: tuple[int, ...] = (signal.SIGTERM,)) -> NoReturn:
-    """Be the pipe. ``told``: see :func:`main`; ``rest``: what is the program's own of the input that was read.
+    """Serve as the near gate of the pipe.
 
+    ``told``: see :func:`main`. ``rest``: the part of the input that was read already and is the program's.
     ``farewells``: the signals that end the program on the node by the end of its input.
     """
     key = Fernet.generate_key()

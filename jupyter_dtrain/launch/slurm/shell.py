@@ -36,7 +36,7 @@ def steps_of(job: str, munge: Sequence[str]) -> Steps:
 
 
 def main() -> NoReturn:
-    """Run what the command line says."""
+    """Run the words of the command line on the node that it names."""
     job, munge, host, *words = sys.argv[1:]
-    told = steps_of(job, json.loads(munge)).told(host, ["/bin/sh", "-c", " ".join(words)])
-    serve_near(json.loads(told), farewells=(signal.SIGTERM, signal.SIGUSR1))
+    line = steps_of(job, json.loads(munge)).first_line(host, ["/bin/sh", "-c", " ".join(words)])
+    serve_near(json.loads(line), farewells=(signal.SIGTERM, signal.SIGUSR1))

@@ -101,7 +101,7 @@ OF_A_STEP: Final = tuple(
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """The steps of one kind in a job. It is a :class:`..programs.Carrier`, too."""
+    """Starts the steps of one kind in a job; a :class:`..programs.Carrier`."""
 
     job: str
     """The number of the job."""
@@ -115,13 +115,13 @@ class Steps(msgspec.Struct, frozen=True):
     beat: str = ""
     """The file that keeps a job of our own, which the steps touch."""
 
-    def told(self, node: str, program: Sequence[str]) -> bytes:
+    def first_line(self, node: str, program: Sequence[str]) -> bytes:
         """The line with which the gate starts ``program`` on ``node``. No command line may show it."""
         unmunge = shutil.which("unmunge") or "unmunge"
         srun = ["srun", f"--jobid={self.job}", "--overlap", "--unbuffered", "--export=NONE", "--mem=0"]
         srun += ["--cpu-bind=none", "--kill-on-bad-exit=0", "--nodes=1", "--ntasks=1", f"--nodelist={node}"]
         srun += ["--chdir=/"]  # else srun sends the notebook's folder in clear; the gate changes to it there
-        told = {
+        words = {
             "srun": [*srun, f"--job-name={self.name}"],
             "python": sys.executable,
             "munge": ["munge", f"--restrict-uid={os.getuid()}", "--cipher=aes128", *self.munge],
@@ -133,15 +133,15 @@ class Steps(msgspec.Struct, frozen=True):
                 "beat": self.beat,
             },
         }
-        return json.dumps(told).encode() + b"\n"
+        return json.dumps(words).encode() + b"\n"
 
     def command(self, host: str, program: Sequence[str]) -> list[str]:  # noqa: ARG002 — the gate reads both
-        """A gate; it starts srun."""
+        """The near gate of a sealed pipe, which starts srun."""
         return local.program("jupyter_dtrain.launch.slurm.sealed_pipe")
 
     def opening(self, host: str, program: Sequence[str]) -> str:
-        """The line for the gate."""
-        return self.told(host, program).decode()
+        """The line that the near gate reads first."""
+        return self.first_line(host, program).decode()
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:  # noqa: ARG002 — they say enough
         """``answer``, or why the step did not run to its end."""
@@ -164,7 +164,7 @@ def explain(node: str, log: str) -> tuple[str, str]:
 
 
 def _explain(log: str) -> tuple[str, str]:
-    """The words that say why, without the name of the program that says them; and the cure."""
+    """The reason in the words of the program that failed, without its name, and the cure."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and "support for cpu binding" not in line]
     # srun gives the exit code before or after the reason.
     telling = [line for line in lines if not _EXITED.search(line)] or lines
