@@ -4,7 +4,7 @@ The steward starts such a module when a rank first connects, with a socket that 
 :class:`~jupyter_dtrain.wire.requests.ServerSpec` to its standard input. Ranks show the world's secret
 (:class:`~jupyter_dtrain.wire.requests.Desk`).
 
-Under failure: the process ends with the steward. Where Linux cannot keep other users out (:mod:`.callers`), only the
+Under failure: the process ends with the steward. Where Linux cannot keep other users out (:mod:`.tcp_guard`), only the
 secret does.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.requests import ServerSpec
 
-from .callers import keep_for_this_user
+from .tcp_guard import keep_for_this_user
 
 
 class ServerArguments(NamedTuple):

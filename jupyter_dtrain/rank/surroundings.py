@@ -12,8 +12,8 @@ from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
 from jupyter_dtrain.wire.answers import Surroundings
 
-from .callers import keeps_others_out
 from .plugins import Plugins
+from .tcp_guard import keeps_others_out
 
 
 def look_around(plugins: Plugins, local_rank: int) -> Surroundings:
