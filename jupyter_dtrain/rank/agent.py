@@ -75,7 +75,6 @@ from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .cell_end import CellEnd
-from .children import Children
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .healing import RankHealing
@@ -87,6 +86,7 @@ from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
+from .process_tree import CellProcesses
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
@@ -215,7 +215,7 @@ class Agent:
         self._complaints: Counter[str] = Counter()
         """How often each thing that cells have left behind has raised since the last cell began."""
         self._spending = Spending(plugins)
-        self._children = Children(plugins.services())
+        self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
             place,
@@ -227,7 +227,7 @@ class Agent:
             self._tracebacks,
             self._main_thread,
             self._interrupts,
-            self._children,
+            self._processes,
             report,
             min(healing.heritage, default=None),
         )
@@ -430,7 +430,7 @@ class Agent:
                 )
         self._complaints.clear()
         self._metrics.begin()
-        self._children.begin()
+        self._processes.begin()
         self._main_thread.begin()
         self._spending.begin(on=cell.watch.spending)
         self._sampler.begin(self._main_thread.still)
@@ -626,7 +626,7 @@ class Agent:
             taken = self._interrupts.send(force=request.force)
             if not taken:
                 # Some calls of the main thread end only with the child that they wait for, such as os.system.
-                self._children.interrupt(force=request.force)
+                self._processes.interrupt(force=request.force)
             return taken
         with contextlib.suppress(Refused):
             self._take(request.run)

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Outcome, Spent
     from jupyter_dtrain.core.world import Placement
 
-    from .children import Children
     from .descriptors import DescriptorReader
     from .interrupts import Interrupts
     from .main_thread import MainThread
     from .metrics import MetricBuffer
     from .plugins import Plugins
+    from .process_tree import CellProcesses
     from .recorder import Recorder
     from .resources import Sampler
     from .tracebacks import Tracebacks
@@ -76,7 +76,7 @@ class CellEnd:
         tracebacks: Tracebacks,
         main_thread: MainThread,
         interrupts: Interrupts,
-        children: Children,
+        processes: CellProcesses,
         report: Callable[[Report], None],
         elder: int | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class CellEnd:
         self._tracebacks = tracebacks
         self._main_thread = main_thread
         self._interrupts = interrupts
-        self._children = children
+        self._processes = processes
         self._report = report
         self._elder = elder
         self._failed: BaseException | None = None
@@ -170,9 +170,9 @@ class CellEnd:
     def _end_children(self, *, interrupted: bool) -> None:
         """End the processes that an interrupted cell has started; any other cell may leave processes behind."""
         if not interrupted or self._interrupts.ending:
-            self._children.leave()
+            self._processes.leave()
             return
-        ended, left = self._children.end()
+        ended, left = self._processes.end()
         self._plugins.children_ended(ended)
         if left:
             names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
@@ -181,7 +181,7 @@ class CellEnd:
                 f"[jupyter-dtrain] These processes are still running: {names}. %distributed restart ends them.\n",
             )
         with self._despite("A pool of processes may still be busy with tasks of this cell"):
-            self._children.interrupt_pools()
+            self._processes.interrupt_pools()
 
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):

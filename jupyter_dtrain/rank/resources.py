@@ -18,7 +18,7 @@ import psutil
 
 from jupyter_dtrain.core.events import Gpu, Sample
 
-from .children import workers
+from .process_tree import workers
 
 PERIOD = 1.0
 """Seconds between two samples."""

@@ -20,12 +20,12 @@ from jupyter_dtrain.core.events import Error, Finished, Metrics, Output
 from jupyter_dtrain.core.world import placements
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.rank.cell_end import CellEnd
-from jupyter_dtrain.rank.children import Children
 from jupyter_dtrain.rank.descriptors import DescriptorReader
 from jupyter_dtrain.rank.interrupts import STOP_SIGNAL, Interrupts
 from jupyter_dtrain.rank.main_thread import MainThread
 from jupyter_dtrain.rank.metrics import MetricBuffer
 from jupyter_dtrain.rank.plugins import Plugins
+from jupyter_dtrain.rank.process_tree import CellProcesses
 from jupyter_dtrain.rank.recorder import Recorder
 from jupyter_dtrain.rank.resources import Sampler
 from jupyter_dtrain.rank.tracebacks import Tracebacks
@@ -74,7 +74,7 @@ class Rank:
             tracebacks,
             main_thread,
             self.interrupts,
-            Children(plugins.services()),
+            CellProcesses(plugins.services()),
         )
         cell_end = CellEnd(placements(["here"])[0], self.recorder, *parts, self.report)
         cell_end.words_patience = cell_end.metrics_patience = PATIENCE
