@@ -69,7 +69,7 @@ class DescriptorHolder:
         """Whether the rank has its end open: user code may close all descriptors."""
         self._rank = rank
         # Text that the rank has not spooled yet, in order: stream, bytes. The first ``_sent`` entries are on their way.
-        # An entry without bytes tells the rank that it has all text from before its request.
+        # An entry without bytes answers the rank's request: the rank then has all text from before that.
         self._held: deque[tuple[Stream, bytes]] = deque()
         self._sent = 0
         self._size = 0

@@ -2,7 +2,7 @@
 
 The watch makes the memory just before it forks the rank, so that the rank has it as :data:`own`.
 
-Under failure: nothing here fails, and a rank that was told no reason has none.
+Under failure: nothing here fails, and a rank whose watch wrote no reason has none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class EndReason:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, SIZE)
 
-    def tell(self, words: str) -> None:
-        """Leave the reason, before the signal is sent."""
+    def write(self, words: str) -> None:
+        """Write the reason, before the signal is sent: the rank reads it once the signal has come."""
         data = words.encode()[:SIZE]
         self._memory[: len(data)] = data
 

@@ -69,7 +69,7 @@ class MetricBuffer:
         self._expected = False
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
-        self._told: set[str] = set()
+        self._complaints: set[str] = set()
         self._logged: set[str] = set()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self.step: int | None = None
@@ -101,7 +101,7 @@ class MetricBuffer:
                 stack.callback(flushing.release)
             self._points = []
             self._names.clear()
-            self._told.clear()
+            self._complaints.clear()
             self._logged.clear()
             self._counts.clear()
             self.step = None
@@ -190,16 +190,16 @@ class MetricBuffer:
         self._counts.pop(name, None)
         self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
 
-    def tell(self, body: Body) -> None:
-        """Record an event that is no point; on the calling thread."""
+    def send(self, body: Body) -> None:
+        """Record an event that is no point, on the calling thread."""
         if self.on:
             self._emit(body)
 
     def complain(self, words: str, kind: str | None = None) -> None:
         """Show the user ``words``, once in a run; of one ``kind`` only the first."""
         kind = kind or words
-        if kind not in self._told and len(self._told) < MAX_COMPLAINTS:
-            self._told.add(kind)
+        if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
+            self._complaints.add(kind)
             self._complain(f"[jupyter-dtrain] {words}\n")
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Moves values into and out of a rank's namespace, and tells what a cell will put there itself.
+"""Moves values into and out of a rank's namespace, and finds the names that a cell will bind itself.
 
 These functions run in the rank, between cells. Only :func:`send_code_along` has an effect while cells run.
 """

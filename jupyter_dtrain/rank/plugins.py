@@ -114,7 +114,7 @@ class Plugins:
         return notices
 
     def patch_failed(self, fault: Fault) -> None:
-        """What this package changes in a library was left out, or failed in a call: the next notices tell it."""
+        """Keep a notice that a part which this package changes in a library was left out, or failed in a call."""
         with self._lock:
             self._notices.append(fault.words)
         with contextlib.suppress(Exception):
@@ -180,7 +180,7 @@ class Plugins:
 
     def before_cell(self, run: int, generation: int, watch: Watching) -> None:
         """A cell is about to run."""
-        self._tell("before_cell", run=run, generation=generation, watch=watch)
+        self._notify("before_cell", run=run, generation=generation, watch=watch)
 
     def before_joining(self, run: int) -> None:
         """The cell is that of ``run``, which goes on in other ranks; this rank is new."""
@@ -305,7 +305,7 @@ class Plugins:
 
     def free_memory(self) -> None:
         """Give back the memory that is not in use."""
-        self._tell("free_memory")
+        self._notify("free_memory")
 
     # Waiting.
 
@@ -402,7 +402,7 @@ class Plugins:
 
     def rejoin(self) -> None:
         """New processes have taken the place of dead ranks."""
-        self._tell("rejoin")
+        self._notify("rejoin")
 
     # Server.
 
@@ -428,7 +428,8 @@ class Plugins:
             ]
         return found
 
-    def _tell(self, member: str, **arguments: Any) -> None:
+    def _notify(self, member: str, **arguments: Any) -> None:
+        """Call a member that has no answer in every plug-in."""
         for call in self._calls(member):
             try:
                 call(**arguments)

@@ -118,7 +118,7 @@ class _Open:
         self.spooled = 0
         self.dropped_events = 0
         self.dropped_bytes = 0
-        self.told_failure = False
+        self.failure_reported = False
         self.batch: list[Event] = []
         self.next_totals = 0.0
         self.wire_room = float(WIRE_POINTS)
@@ -200,12 +200,12 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     self._runs.pop(number).spool.close()
             pid, host = os.getpid(), socket.gethostname()
-            told = (ranks or []) if source else []
+            named = (ranks or []) if source else []
             cell = cell or Cell()
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
             identity = (cell.number, cell.id, cell.run_name, cell.above)
-            self._append(opened, Started(pid, host, at, VERSION, source, told, *identity, elastic, joins, together))
+            self._append(opened, Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together))
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
@@ -266,8 +266,11 @@ class Recorder:
             self._wake.notify()
             return True
 
-    def tell(self, body: Body) -> bool:
-        """Like :meth:`append`, but the calling thread announces it, which saves waking another. For batched events."""
+    def send(self, body: Body) -> bool:
+        """Record an event like :meth:`append`, and announce it on the calling thread, which saves waking another.
+
+        For events that gather much, such as the points of a quarter of a second.
+        """
         with self.shield, self._announcing:
             with self._lock:
                 opened = self._current
@@ -391,8 +394,8 @@ class Recorder:
                 opened.batch.append(event)
         else:
             opened.batch.append(event)
-        if opened.spool.failure is not None and not opened.told_failure:
-            opened.told_failure = True
+        if opened.spool.failure is not None and not opened.failure_reported:
+            opened.failure_reported = True
             note = f"[jupyter-dtrain] rank {opened.rank}: the log cannot be written ({opened.spool.failure}); "
             self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
 

@@ -55,8 +55,8 @@ def resync(
     if problems:
         raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
     # With new ranks, the others keep values that are no states.
-    told = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
-    notes = _lost(comm, told, source, namespace, plugins)
+    replaced = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
+    notes = _lost(comm, replaced, source, namespace, plugins)
     data = _broadcast(comm, packed, source)
     if here:
         return notes
@@ -75,10 +75,10 @@ def resync(
 
 def _lost(comm: Any, names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> list[str]:
     """Say which variables are not what they are on the rank ``source``: each rank may train a model of its own."""
-    told: list[dict[str, str]] = comm.allgather({name: _digest(name, namespace, plugins) for name in names})
+    digests: list[dict[str, str]] = comm.allgather({name: _digest(name, namespace, plugins) for name in names})
     found = []
-    for name, wanted in told[source].items():
-        ranks = [rank for rank, mine in enumerate(told) if wanted and mine.get(name) not in ("", None, wanted)]
+    for name, wanted in digests[source].items():
+        ranks = [rank for rank, mine in enumerate(digests) if wanted and mine.get(name) not in ("", None, wanted)]
         if ranks:
             found.append(f"{name} was not the same on {count_ranks(ranks)}, and has the values of rank {source} now")
     return found

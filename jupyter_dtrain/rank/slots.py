@@ -128,7 +128,7 @@ class Slot:
 
     @property
     def rank(self) -> int:
-        """The rank in the world; -1 where ``mpiexec`` tells no numbers."""
+        """The rank in the world; -1 where ``mpiexec`` gives no numbers."""
         return rank_in(self.environment) if self.replacement is None else self.replacement.rank
 
     def take(self) -> None:

@@ -4,7 +4,7 @@ A framework calls after each step of the optimizer that steps first (``Cells.fol
 model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
 them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
 
-A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next: a
+A snapshot needs all ranks at the same step. They meet there first, and rank 0 decides at which step to meet next: a
 meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
 while threads write it.
 
@@ -56,7 +56,7 @@ class _Standing:
         self.meet_at = 1
         """The step of the next meeting, where time decides; the same on all ranks."""
         self.met: tuple[int, float] | None = None
-        self.told = False
+        self.warned = False
         """Whether a cell has said that no steps are seen."""
         self.noted: set[str] = set()
         """Notes on its snapshots that were shown."""
@@ -138,8 +138,8 @@ class StepWork:
         self._plugins.follow_steps(None)
         titles = [] if self._stepped else self._plugins.without_steps()
         for one in self._active if titles else ():
-            if one.steps and not one.told:
-                one.told = True
+            if one.steps and not one.warned:
+                one.warned = True
                 self._say(_unseen(titles, one.order, one.steps))
         if self._check and not self._stepped:
             self._say(

@@ -1,8 +1,8 @@
 """The parent process of the ranks of one host.
 
-The steward starts one watch on each host of a world, and tells it by a pipe what the world is. The watch imports the
-engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank for each
-(:mod:`.rank_process`), and stays. It
+The steward starts one watch on each host of a world, and sends it the world's specification over a pipe. The watch
+imports the engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank
+for each (:mod:`.rank_process`), and stays. It
 
 * knows each rank's true exit status, and writes the ``Finished`` event of a rank that died during a run, after the
   rank's last output;
@@ -401,7 +401,7 @@ class Watch:
         protocol, address = info["interface"].split("://")
         host = util.disambiguate_ip_address(address, info["location"])
         self._socket.connect(f"{protocol}://{host}:{info['control']}")
-        # ZeroMQ's descriptor tells of a change, not of a state: _serve looks in each round.
+        # ZeroMQ's descriptor reports a change, not a state: _serve looks in each round.
         self._selector.register(cast("int", self._socket.FD), selectors.EVENT_READ, lambda: None)
 
     def _has_request(self) -> bool:

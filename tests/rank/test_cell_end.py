@@ -51,10 +51,10 @@ class Rank:
         self.interrupts = Interrupts(lambda file: file == "<1>", self.recorder.shield)
         self.interrupts.install()
         complain = partial(self.recorder.write, "stderr")
-        self.metrics = MetricBuffer(self.recorder.tell, complain, self.recorder.shield)
+        self.metrics = MetricBuffer(self.recorder.send, complain, self.recorder.shield)
         self.descriptors = DescriptorReader(line.theirs, self.recorder)
         self.descriptors.start()
-        self.sampler = Sampler(self.recorder.tell, lambda: None, lambda: None, None)
+        self.sampler = Sampler(self.recorder.send, lambda: None, lambda: None, None)
         self.reported: list[tuple[Ended, list]] = []
         self.run = 0
 

@@ -15,7 +15,7 @@ from jupyter_dtrain.rank.sockets import listeners
 from jupyter_dtrain.rank.tcp_guard import end_others, is_own, keep_on_loopback, own_waits, owner
 
 
-def does_not_tell(*_: object) -> int:
+def does_not_answer(*_: object) -> int:
     """The system acts like Linux without the module for it."""
     raise FileNotFoundError
 
@@ -24,7 +24,7 @@ def does_not_tell(*_: object) -> int:
 def source(request, monkeypatch) -> None:
     """Both ways to ask."""
     if request.param == "tables":
-        monkeypatch.setattr(owner, "_user", does_not_tell)
+        monkeypatch.setattr(owner, "_user", does_not_answer)
 
 
 @pytest.mark.parametrize(

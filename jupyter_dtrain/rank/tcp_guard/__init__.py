@@ -9,7 +9,7 @@ unix sockets cannot take their place. The guard has three parts, each built on a
 * :mod:`.loopback` has a listener drop packets from other hosts (a BPF filter on the socket).
 
 Under failure a server goes on as it would without the guard: it accepts every user, or listens at all addresses.
-:func:`keeps_others_out` tells beforehand whether this system can keep other users out.
+:func:`keeps_others_out` finds out beforehand whether this system can keep other users out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The user of this host who holds the other end of a TCP connection.
 
-Linux tells every process which user a connection of this host belongs to: over netlink (``NETLINK_SOCK_DIAG``) in 0.03
-ms, and in ``/proc/net/tcp`` in 30 ms. The second way is for systems that refuse the first one.
+Linux answers every process that asks which user a connection of this host belongs to: over netlink
+(``NETLINK_SOCK_DIAG``) in 0.03 ms, and in ``/proc/net/tcp`` in 30 ms. The second way is for systems that refuse the
+first one.
 
-Under failure: where the system tells neither, every connection counts as this user's. A connection that its user has
-closed belongs to nobody.
+Under failure: where the system answers neither way, every connection counts as this user's. A connection that its user
+has closed belongs to nobody.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ROW = rf": {{theirs}} {{ours}} {_ESTABLISHED} \S+ \S+ \S+ +(\d+) "
 def is_own(connection: socket.socket, peers: Collection[str] = ()) -> bool:
     """Whether the other end of an accepted TCP connection belongs to this user on this host, or is one of ``peers``.
 
-    ``peers``: addresses of other hosts, where Linux does not tell whose process it is.
+    ``peers``: addresses of other hosts, where Linux does not know whose process it is.
     """
     theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
     if theirs[0].removeprefix("::ffff:") in peers:
@@ -57,7 +58,7 @@ def own_waits(address: tuple[str, int]) -> bool:
 
 
 def _user(theirs: tuple[str, int], ours: tuple[str, int]) -> int:
-    """The user of a connection's other end. Raises :class:`OSError` if there is none, or if Linux does not tell."""
+    """The user of a connection's other end. Raises :class:`OSError` if there is none, or if Linux does not answer."""
     packed = [_pack(host) for host, _ in (theirs, ours)]
     family = socket.AF_INET if all(four for four, _ in packed) else socket.AF_INET6
     addresses = [four or six for four, six in packed]
