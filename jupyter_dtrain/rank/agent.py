@@ -193,9 +193,9 @@ class Agent:
         self._healing = healing
         self._shell = kernel.shell
         self._code = ""
-        """The cell that runs, or ran last."""
+        """The code of the cell that runs, or ran last."""
         self._file = ""
-        """The file name of its code."""
+        """The file name under which that code is compiled."""
         self._place = place
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
@@ -240,7 +240,7 @@ class Agent:
         self._recovering = False
         """Whether the last recovery has not reached its end."""
         self._taken: set[int] = set()
-        """The runs that this rank has begun, or will never begin."""
+        """The numbers of the runs that this rank has begun, or will never begin."""
         self._taking = threading.Lock()
         self._releasing = threading.Lock()
         """Held by a release, so that no cell begins before it is over: the cell would lose its new connections."""
@@ -286,7 +286,7 @@ class Agent:
             KERNEL.replace(self._kernel, name, lambda _original: None)
 
     def _hook_sources(self, _: Any) -> None:
-        """Code that a magic compiles, such as that of ``%%time``, is code of the cell, too."""
+        """Name the code of cells, also code that a magic of the cell compiles, such as ``%%time``."""
         shell = self._shell
         SOURCES.replace(shell, "transform_cell", self._transform_cell)
         kind = type("CellCompiler", (CachingCompiler,), {})
@@ -303,7 +303,7 @@ class Agent:
             return original(*args, **kwargs)
 
     def _thread_failed(self, original: Any, args: threading.ExceptHookArgs, /) -> None:
-        """A thread has ended with an exception: its cell may fail of what the thread was to bring."""
+        """Note that a thread has ended with an exception, and whether it had waited for ranks that are lost."""
         lost = args.exc_value is not None and self._cell_end.lost_others(args.exc_value)
         self._released = self._released or (lost and self._running is not None)
         original(args)
@@ -316,7 +316,7 @@ class Agent:
         return True
 
     def _complain(self, what: str, error: BaseException) -> None:
-        """Tell the cell, or the next one, that ``what`` has raised ``error``; only the first time before it begins."""
+        """Show in the cell, or in the next one, that ``what`` has raised ``error``; only once until a cell begins."""
         self._complaints[what] += 1
         if self._complaints[what] > 1:
             return
@@ -347,7 +347,7 @@ class Agent:
         return original(compiler, source, self._of_cell(filename), symbol)
 
     def _of_cell(self, filename: str) -> str:
-        """The file name of the cell whose magic compiles code under ``filename``; else that."""
+        """The file name of the cell whose magic compiles code under ``filename``; else ``filename`` itself."""
         found = self._magic()[1] if filename.startswith(_OF_MAGICS) else None
         return found or filename
 
@@ -491,9 +491,10 @@ class Agent:
         return exception
 
     def _transform_cell(self, original: Any, raw_cell: str) -> str:
-        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
+        """Transform the cell as IPython does, and keep the line numbers that its editor shows.
 
-        The body of a magic is part of the cell. IPython drops empty lines at the beginning.
+        The body of a magic is part of the cell and keeps them, too; any other code that the cell runs has its own.
+        IPython drops empty lines at the beginning.
         """
         code = raw_cell
         above, file = (self._cell.above, None) if code == self._code else self._magic(code)
@@ -519,7 +520,7 @@ class Agent:
         return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
 
     def _written(self, file: str, line: int) -> str:
-        """A line of the cell that runs as its user wrote it; empty for another one."""
+        """A line of the cell that runs, as its user wrote it; empty for a line of any other code."""
         lines = self._code.splitlines()
         place = line - self._cell.above - 1
         return lines[place] if file == self._file and 0 <= place < len(lines) else ""
@@ -546,7 +547,7 @@ class Agent:
         self._shell.payload_manager.clear_payload()
 
     def _system(self, _original: Any, cmd: str) -> None:
-        """``!command``: without a terminal, and with its output in order with what Python prints."""
+        """Run ``!command`` without a terminal, and show its output in order with what Python prints."""
         raises_on_purpose(_run_command)(self._shell, cmd)
         try:
             self._descriptors.drain()
@@ -670,7 +671,7 @@ def _default_signals() -> None:
 
 
 def _taken(buffers: list[Any]) -> list[Any]:
-    """The buffers of a message, which the kernel keeps until its next one, and the values with them, without this."""
+    """Take the buffers out of a message: the kernel keeps the message until its next one, and the values with it."""
     taken = list(buffers)
     buffers.clear()
     return taken

@@ -95,7 +95,7 @@ def await_written(path: Path, seconds: float) -> None:
 
 
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
-    """One rank."""
+    """The ipyparallel engine of one rank: it makes the rank's parts and hands its messages to the agent."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     def load_connection_file(self) -> None:
         """Raise as :func:`.check_reach` where this host does not reach the controller: ipyparallel would only wait.
 
-        One rank of each host looks.
+        One rank of each host checks this.
         """
         await_written(Path(self.url_file), self._spec.settings.longest_step)
         super().load_connection_file()
@@ -295,7 +295,7 @@ def run_engine(
 ) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2.
 
-    ``replacement``: takes the place of a dead rank.
+    ``replacement``: says which dead rank this process replaces; None in a world's start.
     """
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)

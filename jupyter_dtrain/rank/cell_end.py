@@ -234,7 +234,7 @@ class CellEnd:
         return [f"{lacks} {cure}"]
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for ``event``; Stop ends that."""
+        """Wait for ``event`` at most ``seconds``; return whether it came. Stop ends the wait."""
         if self._interrupts.ending:
             return event.wait(min(seconds, LEAVING))
         try:
@@ -244,7 +244,7 @@ class CellEnd:
             return False
 
     def _end_metrics(self, *, failed: bool) -> bool:
-        """Whether the last points are recorded."""
+        """Record the last points of the metrics; return whether that was possible."""
         loss = "The last points of this cell's metrics are missing"
         done = stopped = False
         with self._despite(loss):

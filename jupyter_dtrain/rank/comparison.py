@@ -120,7 +120,7 @@ def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins)
 
 
 def find_differences(table: list[dict[tuple[str, str], PartSummary]]) -> tuple[list[Difference], int]:
-    """Where ranks differ, in the order of the parts, and how many different parts there are. ``table``: by rank."""
+    """Return where ranks differ, in the order of the parts, and how many parts there are. ``table``: by rank."""
     names: dict[str, dict[int, PartSummary]] = {}
     pieces: dict[tuple[str, str], dict[int, PartSummary]] = {}
     for rank, parts in enumerate(table):

@@ -33,22 +33,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class PlainPart(Part):
-    """A value of Python's own."""
+    """A part that is a number, a text or another plain value of Python's own."""
 
     def __init__(self, name: str, kind: Kind, value: Any) -> None:
         self.name, self.kind, self._value = name, kind, value
 
     def facts(self) -> PartSummary:
-        """Its type."""
+        """Describe the value by its type."""
         return PartSummary(self.name, self.kind, type(self._value).__name__)
 
     def digest(self) -> str:
-        """Digest its text."""
+        """Digest the text of the value."""
         value = self._value
         return hashlib.blake2b(value if type(value) is bytes else repr(value).encode(), digest_size=8).hexdigest()
 
     def norm(self) -> float | None:
-        """The number's size."""
+        """The absolute value of a number; None for anything else."""
         value = self._value
         if type(value) in (int, float, complex):
             try:
@@ -72,36 +72,36 @@ class ArrayPart(Part):
         self.name, self.kind, self._facts, self._fetch = facts.name, facts.kind, facts, fetch
 
     def facts(self) -> PartSummary:
-        """Its shape, and its type of elements."""
+        """The shape of the array, and the type of its elements."""
         return self._facts
 
     def digest(self) -> str:
-        """Digest its bytes in C order."""
+        """Digest the array's bytes in C order."""
         try:
             return hashlib.blake2b(self._bytes(), digest_size=8).hexdigest()
         except Exception:  # noqa: BLE001 — a framework may have let go of the values
             return ""
 
     def norm(self) -> float | None:
-        """In double precision."""
+        """The 2-norm of the array, computed in double precision."""
         import numpy as np
 
         array = self._fetch()
         return float(np.linalg.norm(array.astype("float64").ravel())) if _is_number(array.dtype) else None
 
     def words(self) -> str:
-        """The value of a single element."""
+        """The value of an array with a single element; else empty."""
         array = self._fetch() if math.prod(self._facts.shape or [0]) == 1 else None
         return (
             f"{float(array.astype('float64').ravel()[0]):.6g}" if array is not None and _is_number(array.dtype) else ""
         )
 
     def read(self, start: int, stop: int) -> bytes:
-        """Its bytes in C order."""
+        """The array's bytes from ``start`` to ``stop``, in C order."""
         return bytes(self._bytes()[start:stop])
 
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
-        """In double precision."""
+        """Compare as :meth:`.Part.distance` says, in double precision."""
         import numpy as np
 
         dtype = self._fetch().dtype
@@ -134,15 +134,15 @@ class OpaquePart(Part):
         self.name, self.kind, self._type = name, kind, _type_name(value)
 
     def facts(self) -> PartSummary:
-        """Its type."""
+        """Describe the object by its type."""
         return PartSummary(self.name, self.kind, self._type)
 
     def digest(self) -> str:
-        """Unknown."""
+        """Return an empty text: nobody here can read the object."""
         return ""
 
     def norm(self) -> float | None:
-        """Unknown."""
+        """Return None: nobody here can read the object."""
         return None
 
 
@@ -167,7 +167,7 @@ def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Fr
 
 
 def own_parts(parts: list[Part]) -> list[Part]:
-    """The parts that make up a variable: not what optimizers keep, which have names of their own, nor what passes."""
+    """The parts that make up a variable: without optimizers' states, which have other names, and what passes."""
     return [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
 
 
@@ -201,7 +201,7 @@ def _look(
 
 
 def _inside(value: Any) -> Mapping[Any, Any] | None:
-    """The things that it holds, by place or name; None where that is not known."""
+    """The values inside ``value``, by place or name; None where these are not known."""
     if is_plainly(value, dict):
         return dict(value)
     if is_plainly(value, list, tuple):
@@ -211,7 +211,7 @@ def _inside(value: Any) -> Mapping[Any, Any] | None:
 
 
 def has_state(value: Any) -> bool:
-    """Whether it gives and takes its state, as models, optimizers, schedulers and scalers do."""
+    """Whether ``value`` gives and takes its state, as models, optimizers, schedulers and scalers do."""
     return (
         not is_plainly(value, type)
         and callable(getattr(value, "state_dict", None))
@@ -228,7 +228,7 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
 
 
 def asarray(value: Any) -> Any:
-    """As numpy's function, which is imported when it is first needed."""
+    """Call numpy's function of that name; numpy is imported when it is first needed."""
     import numpy as np
 
     return np.asarray(value)

@@ -32,11 +32,11 @@ class EndReason:
 
 
 own = EndReason()
-"""In a rank: its own."""
+"""In a rank: the reason for its own end."""
 
 
 def renew() -> EndReason:
-    """Make one for the rank that is forked next, and return it."""
+    """Make the memory for the reason of the rank that is forked next, and return it."""
     global own  # noqa: PLW0603 — the rank inherits it through the fork, before it has any object of ours
     own = EndReason()
     return own

@@ -54,12 +54,12 @@ WORLD = Patch(
 
 
 class Introduction(NamedTuple):
-    """A rank's words to all others, when the world starts and when it is healed."""
+    """The facts that a rank sends to all others, when the world starts and when it is healed."""
 
     host: str
     processors: Processors
     frameworks: dict[str, str]
-    """Each framework's introduction."""
+    """By framework, what its plug-in lets the plug-ins of other ranks know."""
     heritage: dict[str, str] = {}  # noqa: RUF012 — never changed
     """The words that each framework of a living rank leaves to new ranks."""
     local_rank: int | None = None
@@ -67,7 +67,7 @@ class Introduction(NamedTuple):
 
 
 def introduce(plugins: Plugins) -> Introduction:
-    """Make this rank's own."""
+    """Make the introduction of this rank."""
     return Introduction(socket.gethostname(), read_processors(), plugins.introduce())
 
 
@@ -105,9 +105,9 @@ def _on(mpi: Any, host: str) -> Any:
 
 
 def adopt(environment: MutableMapping[str, str], place: Placement) -> None:
-    """Have the variables by which libraries know a rank of Open MPI say what the place is: the new job's say another.
+    """Set the variables by which libraries know a rank of Open MPI to ``place``: those of a spawned job name another.
 
-    Once MPI is initialised.
+    Call it once MPI is initialised.
     """
     for name, value in (
         ("OMPI_COMM_WORLD_RANK", place.rank),
@@ -152,7 +152,7 @@ class RankHealing:
         """``world``: the communicator that all ranks had first; ``own``: this rank's introduction of then."""
         self._mpi = mpi
         self._base = world
-        """Its living members are all living ranks, whatever has happened to it."""
+        """The communicator of the last world that all ranks had. Its living members are all living ranks, always."""
         self._own = own
         self._place = place
         self._plugins = plugins
@@ -239,7 +239,7 @@ class RankHealing:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Take the worlds that were formed during a cell. No cell runs."""
+        """Take the worlds that were formed while a cell ran. Call it while no cell runs."""
         with self._taking:
             late, self._late = self._late, []
             for mine in late:

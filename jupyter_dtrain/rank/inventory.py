@@ -38,7 +38,7 @@ PATIENCE: Final = 10.0
 
 
 class RankInventory:
-    """Answers for one rank. A caller never waits."""
+    """Answers questions about the variables of one rank. A caller never waits."""
 
     def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins) -> None:
         """``hidden``: names of the namespace that are not the user's."""

@@ -3,8 +3,10 @@
 A cell may also wait for other ranks in a thread that it has started, or in one of an earlier cell whose work it waits
 for; such a thread counts as the main thread does.
 
-The control thread asks, whatever the main thread does, and no user code runs for the answer. While native code on the
-main thread holds the interpreter lock, no thread can ask.
+The control thread asks, whatever the main thread does, and no user code runs for the answer.
+
+Under failure: while native code on the main thread holds the interpreter lock, no thread of the rank can answer. The
+watch then reads the stack from outside (:mod:`jupyter_dtrain.watch.native_stack`).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class MainThread:
-    """Observes one rank's main thread."""
+    """Observes the main thread of this rank, and the threads that work for its cell."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class MainThread:
         prepare()
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Note that a cell begins, and which threads were there before it."""
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
         self._older = frozenset(frames)
         # A frame that holds itself, and with it all others and the message of the cell, would live until a collection.

@@ -34,7 +34,7 @@ LIMIT = 1 << 18
 MAX_NAMES = 1000
 """Metrics of one rank in one run."""
 BESIDE = " (backward)"
-"""Added to the name of a framework's series where the user logs one of the same name."""
+"""The words that a framework's series gets behind its name where the user logs one of the same name."""
 MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
@@ -91,7 +91,7 @@ class MetricBuffer:
         return time.monotonic() + self._epoch
 
     def begin(self) -> None:
-        """A run begins."""
+        """Begin a run, without the points and names of the one before."""
         flushing = self._flushing
         held = flushing.acquire(timeout=HANDOVER)
         if not held:
@@ -109,7 +109,7 @@ class MetricBuffer:
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
-        """The run ends: record what is left. Returns whether that took at most ``patience`` seconds.
+        """End the run: record the points that are left. Return whether that took at most ``patience`` seconds.
 
         The thread does this if a device may have to be asked; an interrupt ends the wait.
         """

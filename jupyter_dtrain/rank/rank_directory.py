@@ -26,7 +26,7 @@ from .tcp_guard import keep_for_this_user
 
 
 class ServerArguments(NamedTuple):
-    """All that the steward gives to a server."""
+    """All that the steward gives to a server on its command line."""
 
     fd: int
     """The socket that listens."""
@@ -52,7 +52,7 @@ def begin(description: str | None) -> ServerArguments:
 
 
 def read_spec() -> ServerSpec:
-    """The facts about the world, from standard input."""
+    """Read the facts about the world from standard input."""
     return msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
 
 

@@ -131,7 +131,7 @@ def _open_log(path: Path) -> TextIO:
 
 
 class Recorder:
-    """One rank's voice. All methods may be called from any thread."""
+    """Numbers, spools and announces the events of one rank. All methods may be called from any thread."""
 
     def __init__(
         self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: Path, mirror: str | Path = ""
@@ -146,7 +146,7 @@ class Recorder:
         self._announce = announce
         self._cap = cap
         self.shield = Shield()
-        """Entered while something is half written."""
+        """Entered while something is half written, so that an interrupt waits until it is whole."""
         self._lock = threading.RLock()
         # A thread that announces takes it before the lock, so that batches leave in the order of their numbers.
         self._announcing = threading.Lock()

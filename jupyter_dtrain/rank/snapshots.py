@@ -58,7 +58,7 @@ VALUE: Final = "value"
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The variables to save, and the place."""
+    """An order to save variables: which ones, under what name, and where."""
 
     name: str
     names: list[str]
@@ -68,7 +68,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The files of one rank."""
+    """The files that one rank has written, or why it could not."""
 
     files: dict[str, FileFacts]
     problem: str = ""
@@ -110,7 +110,7 @@ class Saving:
         return Written(found)
 
     def publish(self, written: list[Written]) -> str:
-        """On rank 0, when all ranks have written: make it a snapshot. Return what is wrong, or nothing."""
+        """On rank 0, when all ranks have written: make the folder a snapshot. Return what is wrong, or nothing."""
         problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(written) if one.problem]
         if problems:
             self.drop()

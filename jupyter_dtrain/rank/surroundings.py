@@ -23,7 +23,7 @@ def look_around(plugins: Plugins, local_rank: int) -> Surroundings:
 
 
 def _processors() -> Processors | None:
-    """Those of the main thread, which runs the cells: a cell may have bound it."""
+    """The processors of the main thread, which runs the cells: a cell may have bound it to some."""
     try:
         return read_processors(os.getpid())
     except OSError:

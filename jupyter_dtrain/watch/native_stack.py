@@ -38,7 +38,7 @@ _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libff
 
 
 class StackLook:
-    """One look at a process, under way."""
+    """A look at the stack of one process that py-spy is taking."""
 
     def __init__(self, pid: int, spool: str) -> None:
         """``spool``: the folder of the world's spools, which have the cells' code."""
@@ -64,7 +64,7 @@ class StackLook:
         return not data
 
     def end(self) -> Stack:
-        """The result."""
+        """End py-spy; return the stack, or why there is none."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING)

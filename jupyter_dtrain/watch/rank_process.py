@@ -62,7 +62,7 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 class RankProcess:
-    """One rank. Not locked: the watch has one thread."""
+    """One rank, seen from its watch. Not locked: the watch has one thread."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RankProcess:
         self.status: int | None = None
         """Its status from :func:`os.waitpid`, once it has ended."""
         self._ended = 0.0
-        """When that came."""
+        """When the rank ended, in seconds since the epoch."""
         self._spec = spec
         self._report = report
         self._forget = forget
@@ -96,13 +96,13 @@ class RankProcess:
         self._end_reason = end_reason.renew()
         self._stopped = False
         self._look: StackLook | None = None
-        """The look that is under way."""
+        """The look at the rank's stack that is being taken."""
         self._lookers: list[Callable[[Stack], None]] = []
-        """The functions that take its result."""
+        """The functions that take the result of that look."""
         self._held_until = 0.0
         """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
         self._terminating: float | None = None
-        """When it is killed."""
+        """When a rank that was asked to end is killed (monotonic)."""
         self._asked_at = 0.0
         self._pipes: dict[Stream, int] = {}
         write_ends: dict[Stream, int] = {}
@@ -402,7 +402,7 @@ def raise_limit() -> None:
 
 
 def _out_of_the_way(channel: socket.socket, report_fd: int) -> tuple[socket.socket, int]:
-    """Both under high numbers: the launcher's own descriptor has a number that its variable names."""
+    """Move both to high numbers: the launcher's own descriptor needs the number that its variable names."""
     high = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH))
     channel.detach()
     return high, fcntl.fcntl(report_fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
