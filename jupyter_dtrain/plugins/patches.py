@@ -168,6 +168,7 @@ class Patch:
         """
         for place in self.places:
             module = sys.modules.get(place)
+            # A module that is still being imported is listed, too, without its parts: the hook then comes after that.
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
                 self._hook(hook, module)
                 continue
@@ -177,6 +178,7 @@ class Patch:
             wrapt.register_post_import_hook(functools.partial(self._hook, hook), place)
 
     def _hook(self, hook: Callable[[Any], object], module: Any) -> None:
+        # A hook may import another library, whose own hook then runs inside this one.
         outer, _hooking.replaced = getattr(_hooking, "replaced", None), []
         try:
             require(module, *self.calls)
@@ -210,6 +212,7 @@ class Patch:
         self._check_declared(name)
         kind: Any = None
         if original is None:
+            # Not by getattr, which would bind a classmethod to this class: its replacement must be one as well.
             original = found = inspect.getattr_static(owner, name)
             if isinstance(found, (staticmethod, classmethod)):
                 kind, original = type(found), found.__func__
@@ -301,6 +304,7 @@ class Patch:
                 f"A part of jupyter-dtrain failed inside {name} of {where} ({why}), and the call went on without it: "
                 f"{self.lost}."
             )
+        # Without the lock: who reads faults may call something that is guarded.
         _report(Fault(words, "".join(traceback.format_exception(type(error), error, error.__traceback__))))
 
 

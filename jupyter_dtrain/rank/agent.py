@@ -405,7 +405,7 @@ class Agent:
                 cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
             )
         finally:
-            self._over()
+            self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
             if yielded:
                 self._inventory.take_values()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
@@ -416,6 +416,7 @@ class Agent:
 
     def _begin(self, cell: RunCell) -> None:
         self._healing.catch_up()  # a world that came in the very moment in which the last cell ended
+        # Within a deadline: a plug-in whose release never returns must not keep every later cell from beginning.
         came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
         self._released = False
         self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
@@ -455,6 +456,7 @@ class Agent:
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
+        # The control thread takes runs as well, for interrupts that come before their cell.
         with self._taking:
             if run in self._taken:
                 raise Refused(f"Rank {self._place.rank} has already begun run {run}, or never will.")
@@ -481,6 +483,7 @@ class Agent:
                     transformed, failure = shell.transform_cell(code), None
                 except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
                     transformed, failure = code, sys.exc_info()
+                # Code without a top-level await runs in no task: what an interrupt raises in a task may leave the loop.
                 if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
                     result = shell.run_cell(code, store_history=True)
             if result is None:

@@ -106,6 +106,7 @@ class Shield:
     def _let_in(self) -> None:
         if self._waiting and not self._depth and not self._brief:
             self._waiting = False
+            # By a signal and not by an exception: the handler decides anew whether code of a cell still runs.
             signal.raise_signal(signal.SIGINT)
 
     def holds(self) -> bool:
@@ -262,6 +263,7 @@ class Interrupts:
     def enabled(self) -> Iterator[None]:
         """Let SIGINT raise KeyboardInterrupt while user code runs inside."""
         self.requested = self._arrived = False
+        # The turn rises before signals are let in: a forced stop of the stretch before must not end this one.
         self._turn += 1
         self._on = True
         try:
@@ -383,12 +385,14 @@ class Interrupts:
         while self._closing.wait():
             bound = self._bound
             if bound is not None and time.monotonic() > bound[1]:
+                # At each look again: code that catches the exception and goes on gets the next one.
                 self._raise_in_main(STOP_SIGNAL)
             time.sleep(LOOK)
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
         if not self._on or self._telling or self._shield.holds():
             return
+        # Before it raises: whoever catches the exception may ask at once whether it is the user's interrupt.
         self.requested = self._arrived = True
         if self._cancel(frame):
             return

@@ -147,6 +147,7 @@ class Recorder:
         self._cap = cap
         self.shield = Shield()
         """Entered while something is half written, so that an interrupt waits until it is whole."""
+        # Reentrant: a signal handler of the user's may print while its thread is inside.
         self._lock = threading.RLock()
         # A thread that announces takes it before the lock, so that batches leave in the order of their numbers.
         self._announcing = threading.Lock()
@@ -206,6 +207,7 @@ class Recorder:
             together = format_ranks(ranks or [])
             identity = (cell.number, cell.id, cell.run_name, cell.above)
             self._append(opened, Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together))
+            # What threads printed between the runs comes before what this run has printed, as it was written.
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
@@ -261,6 +263,7 @@ class Recorder:
         with self.shield, self._lock:
             if self._current is None:
                 return False
+            # Text that was printed before the event must have a lower number, or readers show it after the event.
             self._spool_pending(self._current)
             self._append(self._current, body)
             self._wake.notify()
@@ -309,6 +312,7 @@ class Recorder:
                 elapsed = time.monotonic() - opened.started
                 self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent, threads))
                 opened.finished = True
+                # Before the announcement, which takes its time: what is printed meanwhile belongs to the next run.
                 self._current = None
                 batch = self._take_batch(opened, force=True)
             if batch is not None:
@@ -345,6 +349,7 @@ class Recorder:
             if opened is None:
                 return None
             if opened is self._current:
+                # The reader asks for what it lacks, and pending text is no event yet.
                 self._spool_pending(opened)
             events = opened.spool.read(from_seq)
             if not events:
@@ -420,6 +425,8 @@ class Recorder:
     def _take_batch(self, opened: _Open, *, force: bool = False) -> Batch | None:
         if opened.announced == opened.seq:
             return None
+        # Past the limit text is in no batch, only its number: a batch of totals says how far the run has come. The last
+        # batch of a run is always sent, or readers would wait for the numbers up to it.
         over = opened.wire_text > WIRE_TEXT
         now = time.monotonic()
         if over and not force and not opened.batch and now < opened.next_totals:
@@ -434,6 +441,7 @@ class Recorder:
             with self._lock:
                 opened = self._current
                 if not self._closing and not self._pending and (opened is None or not opened.batch):
+                    # Totals that were held back leave when their time has come, though nobody prints any more.
                     late = opened is not None and opened.announced < opened.seq
                     self._wake.wait(TOTALS_PERIOD if late else None)
                 if self._closing:
@@ -447,6 +455,7 @@ class Recorder:
                         continue
                     self._spool_pending(opened)
                     batch = self._take_batch(opened)
+                # Without the lock: a socket may take its time, and whoever prints must not wait for it.
                 if batch is not None:
                     self._announce(batch)
 

@@ -45,6 +45,8 @@ def resync(
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    # Each rank takes part in every collective below, whatever it lacks: one that raised alone would leave the others
+    # waiting. Problems are gathered, and all ranks raise together.
     here, is_new = comm.Get_rank() == source, comm.Get_rank() in (new or ())
     missing = set(names) if is_new else {name for name in names if name not in namespace}
     lacking = sorted(set[str]().union(*comm.allgather(missing)))
@@ -113,6 +115,7 @@ def _pack(
             shapes[name] = _shapes(content)
     wholes = {name: namespace[name] for name in lacking}
     try:
+        # Two pickles in one: a rank that lacks nothing never unpickles whole objects, and with them a second model.
         parts = cloudpickle.dumps(found, protocol=5), cloudpickle.dumps(wholes, protocol=5)
         return cloudpickle.dumps(parts, protocol=5), shapes, ""
     except Exception as error:  # noqa: BLE001 — as may a user's __reduce__
@@ -153,7 +156,7 @@ def _has_state(value: Any) -> bool:
 
 def _broadcast(comm: Any, data: bytes, source: int) -> bytes:
     size = comm.bcast(len(data), root=source)
-    whole = bytearray(data or size)
+    whole = bytearray(data or size)  # on the source the bytes themselves, elsewhere room for as many
     view = memoryview(whole)
     for start in range(0, size, PIECE):
         comm.Bcast(view[start : start + PIECE], root=source)

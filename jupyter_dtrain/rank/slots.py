@@ -60,12 +60,13 @@ class Slots:
         """``folder``: where the socket is. Raises :class:`OSError` where it cannot be made."""
         (Path(folder) / slot_holder.SOCKET).unlink(missing_ok=True)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # By the open folder: a unix socket's path may have no more than 107 bytes, and the folder's may be longer.
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.socket.bind(f"/proc/self/fd/{here}/{slot_holder.SOCKET}")
         finally:
             os.close(here)
-        self.socket.listen(1024)
+        self.socket.listen(1024)  # all ranks of the host connect in the same moment
         self.socket.setblocking(False)
 
     def accept(self) -> Iterator[Slot]:
@@ -105,6 +106,7 @@ class Slot:
                 if not data:
                     raise EOFError
                 self._received += data
+                # One descriptor is the channel of MPICH's launcher, two are standard output and error; never all three.
                 if len(passed) == 1:
                     self.descriptor = passed[0]
                 else:

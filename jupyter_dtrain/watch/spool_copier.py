@@ -64,6 +64,8 @@ class SpoolCopier:
             while data := _lines(file):
                 # Before it is given: a reader may ask for no more.
                 self._sent[run, rank] = at + len(data)
+                # Printed text cannot look like this: JSON escapes its quotes. The data of a display can, which matters
+                # only to a run that goes on while NEWEST later ones begin.
                 if b'"finished"' in data:
                     self._finished.add((run, rank))
                 yield Spooled(run, rank, at, data)

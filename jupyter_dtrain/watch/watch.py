@@ -405,7 +405,7 @@ class Watch:
         self._selector.register(cast("int", self._socket.FD), selectors.EVENT_READ, lambda: None)
 
     def _has_request(self) -> bool:
-        """Whether a request waits. The descriptor alone does not say: an answer that was sent can have taken its signal."""
+        """Whether a request waits. The descriptor does not say: an answer that was sent can have taken its signal."""
         return self._socket is not None and bool(cast("int", self._socket.EVENTS) & zmq.POLLIN)
 
     def _serve(self) -> None:
