@@ -14,25 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
-import linecache
 import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from IPython.core.compilerop import CachingCompiler
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
-from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
@@ -63,7 +58,6 @@ from jupyter_dtrain.wire.messages import (
     REQUEST_MESSAGE,
     RUN_MESSAGE,
     VALUES_MESSAGE,
-    Cell,
     Done,
     accepted,
     from_content,
@@ -75,6 +69,7 @@ from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .cell_end import CellEnd
+from .cell_sources import CellSources
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .healing import RankHealing
@@ -92,12 +87,11 @@ from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
 from .surroundings import look_around
-from .tracebacks import Tracebacks, blame_users, cell_name
+from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -109,11 +103,6 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_MAGICS = ("run_cell_magic", "run_line_magic")
-"""IPython's functions that run a magic."""
-_OF_MAGICS = ("<timed ", "<magic-timeit", "<unknown>")
-"""How the file names begin under which IPython's magics compile code of a cell."""
-
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
@@ -123,18 +112,6 @@ KERNEL = Patch(
     replaces=("Kernel.pre_handler_hook", "Kernel.post_handler_hook"),
     why="A kernel sets Python's own handler of SIGINT around each message, where an interrupt would break the engine.",
     lost="an interrupt that comes between two cells may end the rank",
-)
-SOURCES = Patch(
-    "IPython.core.interactiveshell",
-    replaces=(
-        "InteractiveShell.transform_cell",
-        "InteractiveShell.compile",
-        "IPython.core.compilerop.CachingCompiler.get_code_name",
-        "IPython.core.compilerop.CachingCompiler.__call__",
-        "IPython.core.compilerop.CachingCompiler.ast_parse",
-    ),
-    why="A cell's code needs a name that is the same on all ranks, and the lines that its editor shows.",
-    lost="an error in a cell may name another line than its editor shows",
 )
 ERRORS = Patch(
     "IPython.core.interactiveshell",
@@ -192,10 +169,7 @@ class Agent:
         self._kernel = kernel
         self._healing = healing
         self._shell = kernel.shell
-        self._code = ""
-        """The code of the cell that runs, or ran last."""
-        self._file = ""
-        """The file name under which that code is compiled."""
+        self._sources = CellSources(kernel.shell)
         self._place = place
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
@@ -207,9 +181,11 @@ class Agent:
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
-        self._tracebacks = Tracebacks(self._cell_name, home, self._written)
-        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
-        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        self._tracebacks = Tracebacks(self._sources.name_of, home, self._sources.written)
+        self._main_thread = MainThread(
+            plugins, self._tracebacks, self._sources.name_of, lambda: self._interrupts.awaited
+        )
+        self._interrupts = Interrupts(lambda file: self._sources.name_of(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
         self._interrupts.complain = self._complain
         self._complaints: Counter[str] = Counter()
@@ -244,10 +220,6 @@ class Agent:
         self._taking = threading.Lock()
         self._releasing = threading.Lock()
         """Held by a release, so that no cell begins before it is over: the cell would lose its new connections."""
-        self._cell = Cell()
-        """The notebook's cell that runs."""
-        self._cells: dict[str, str] = {}
-        """Names of cells, by the file names of their code."""
         self._hearing = False
         """Whether callbacks of widgets run, between cells."""
 
@@ -265,7 +237,7 @@ class Agent:
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
-        SOURCES.when_imported(self._hook_sources)
+        self._sources.install()
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         blame_users()
@@ -284,19 +256,6 @@ class Agent:
     def _hook_kernel(self, _: Any) -> None:
         for name in ("pre_handler_hook", "post_handler_hook"):
             KERNEL.replace(self._kernel, name, lambda _original: None)
-
-    def _hook_sources(self, _: Any) -> None:
-        """Name the code of cells, also code that a magic of the cell compiles, such as ``%%time``."""
-        shell = self._shell
-        SOURCES.replace(shell, "transform_cell", self._transform_cell)
-        kind = type("CellCompiler", (CachingCompiler,), {})
-        for name, ours in (
-            ("get_code_name", self._code_name),
-            ("__call__", self._compile),
-            ("ast_parse", self._parse),
-        ):
-            SOURCES.replace(kind, name, ours)
-        SOURCES.put(shell, "compile", kind())
 
     def _load_lazy(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         with self._recorder.shield.briefly():
@@ -326,33 +285,6 @@ class Agent:
             "stderr",
             f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
         )
-
-    def _code_name(self, _original: Any, _compiler: Any, raw_code: str, transformed_code: str, number: int) -> str:
-        """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
-        run = number if self._running is None else self._running
-        name = f"<ipython-input-{run}-{zlib.crc32(transformed_code.encode('utf-8', 'replace')):08x}>"
-        self._cells[name] = cell_name(run, self._cell.number)
-        if raw_code == self._code:
-            self._file = name
-        return name
-
-    def _compile(
-        self, original: Any, compiler: Any, source: Any, filename: str, symbol: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        return original(compiler, source, self._of_cell(filename), symbol, *args, **kwargs)
-
-    def _parse(
-        self, original: Any, compiler: Any, source: str, filename: str = "<unknown>", symbol: str = "exec"
-    ) -> Any:
-        return original(compiler, source, self._of_cell(filename), symbol)
-
-    def _of_cell(self, filename: str) -> str:
-        """The file name of the cell whose magic compiles code under ``filename``; else ``filename`` itself."""
-        found = self._magic()[1] if filename.startswith(_OF_MAGICS) else None
-        return found or filename
-
-    def _cell_name(self, file: str) -> str | None:
-        return self._cells.get(file)
 
     async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
         self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
@@ -412,6 +344,7 @@ class Agent:
 
     def _over(self) -> None:
         self._running, self._released = None, False  # it works on no run from here on
+        self._sources.end()
         self._healing.catch_up()
 
     def _begin(self, cell: RunCell) -> None:
@@ -419,7 +352,8 @@ class Agent:
         # Within a deadline: a plug-in whose release never returns must not keep every later cell from beginning.
         came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
         self._released = False
-        self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
+        self._running, self._generation = cell.run, cell.generation
+        self._sources.begin(cell.run, cell.code, cell.cell)
         if came:
             self._releasing.release()
         source = cell.code if self._place.rank == min(cell.ranks) else ""
@@ -492,41 +426,6 @@ class Agent:
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
-
-    def _transform_cell(self, original: Any, raw_cell: str) -> str:
-        """Transform the cell as IPython does, and keep the line numbers that its editor shows.
-
-        The body of a magic is part of the cell and keeps them, too; any other code that the cell runs has its own.
-        IPython drops empty lines at the beginning.
-        """
-        code = raw_cell
-        above, file = (self._cell.above, None) if code == self._code else self._magic(code)
-        empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
-        text = "\n" * (above + empty) + str(original(code))
-        if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
-            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        return text
-
-    def _magic(self, code: str = "") -> tuple[int, str | None]:
-        """How many lines stand above ``code``, which a magic of the cell runs, and the name of the cell's code."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        magic = None
-        while frame is not None and frame.f_code.co_filename not in self._cells:
-            if frame.f_code.co_name in _MAGICS:
-                magic = frame
-            frame = frame.f_back
-        if frame is None or magic is None:
-            return 0, None
-        body = locals_of(magic).get("cell")
-        if not isinstance(body, str) or not code.endswith(body):
-            return frame.f_lineno - 1, frame.f_code.co_filename
-        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
-
-    def _written(self, file: str, line: int) -> str:
-        """A line of the cell that runs, as its user wrote it; empty for a line of any other code."""
-        lines = self._code.splitlines()
-        place = line - self._cell.above - 1
-        return lines[place] if file == self._file and 0 <= place < len(lines) else ""
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell

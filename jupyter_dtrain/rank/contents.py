@@ -14,13 +14,16 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.contents import PASSING, Kind, PartSummary
 from jupyter_dtrain.core.dotted_paths import is_plainly
 from jupyter_dtrain.plugins.parts import Part
+
+if TYPE_CHECKING:
+    from .plugins import Plugins
 
 DEPTH: Final = 8
 """How deep lists and dictionaries are looked through."""
@@ -146,20 +149,13 @@ class OpaquePart(Part):
         return None
 
 
-class Frameworks(Protocol):
-    """All frameworks, which know their own values; see :class:`.plugins.Plugins`."""
-
-    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
-        """The parts of ``value``, which ``name`` leads to; None for a value of no framework."""
-
-
-def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Frameworks) -> list[Part]:
+def parts_of(name: str, value: Any, namespace: Mapping[str, Any], plugins: Plugins) -> list[Part]:
     """The parts of a variable: one for a tensor or a plain value, one for each that it holds otherwise.
 
     ``namespace``: the user's names, in which a framework finds the optimizers of a model.
     """
     found: list[Part] = []
-    for part in _look(name, value, namespace, frameworks, 0, set()):
+    for part in _look(name, value, namespace, plugins, 0, set()):
         found.append(part)
         if len(found) == MOST:
             break
@@ -172,9 +168,9 @@ def own_parts(parts: list[Part]) -> list[Part]:
 
 
 def _look(
-    name: str, value: Any, namespace: Mapping[str, Any], frameworks: Frameworks, depth: int, above: set[int]
+    name: str, value: Any, namespace: Mapping[str, Any], plugins: Plugins, depth: int, above: set[int]
 ) -> Iterator[Part]:
-    parts = frameworks.parts(name, value, namespace)
+    parts = plugins.parts(name, value, namespace)
     if parts is not None:
         yield from parts
         return
@@ -197,7 +193,7 @@ def _look(
     for key, one in inner.items():
         if type(key) in (int, str):
             path = f"{name}[{key!r}]" if type(key) is int or not key.isidentifier() else f"{name}.{key}"
-            yield from _look(path, one, namespace, frameworks, depth + 1, above | {id(value)})
+            yield from _look(path, one, namespace, plugins, depth + 1, above | {id(value)})
 
 
 def _inside(value: Any) -> Mapping[Any, Any] | None:
