@@ -264,7 +264,7 @@ class Waiting:
         return True
 
     def is_released(self, _exception: BaseException, /) -> bool:
-        """``is_released(exception)``: whether it tells that a rank which was released, or has died, has ended the call.
+        """``is_released(exception)``: whether it says that a rank which was released, or has died, has ended the call.
 
         A rank may notice before its own request to release comes.
         """

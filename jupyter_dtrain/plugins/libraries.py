@@ -1,4 +1,4 @@
-"""Tells libraries from user code, by file name: Python's own code, this package's, and installed packages.
+"""Distinguishes libraries from user code, by file name: Python's own code, this package's, and installed packages.
 
 Tracebacks, names of losses, scripts and waits need it. Any thread may ask. Nothing here raises.
 """

@@ -21,7 +21,7 @@ class Part(ABC):
 
     @abstractmethod
     def facts(self) -> PartSummary:
-        """Describe it, without looking at its values."""
+        """Describe the part, without looking at its values."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -32,11 +32,11 @@ class Part(ABC):
         """The 2-norm of the values; None where they are no numbers."""
 
     def words(self) -> str:
-        """A short value itself; else empty."""
+        """The value itself as text, where it is short; else empty."""
         return ""
 
     def read(self, _start: int, _stop: int) -> bytes:
-        """The bytes from ``start`` to ``stop``."""
+        """The bytes of the values from ``start`` to ``stop``."""
         return b""
 
     def distance(self, _start: int, _data: bytes) -> tuple[float, float, int]:

@@ -45,7 +45,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_told: set[tuple[str, str]] = set()
+_reported: set[tuple[str, str]] = set()
 _table: list[Patch] = []
 _hooking = threading.local()
 """``replaced``: what the hook that runs on this thread has replaced so far, with what was there; None without one."""
@@ -168,6 +168,7 @@ class Patch:
         """
         for place in self.places:
             module = sys.modules.get(place)
+            # A module that is still being imported is listed, too, without its parts: the hook then comes after that.
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
                 self._hook(hook, module)
                 continue
@@ -177,6 +178,7 @@ class Patch:
             wrapt.register_post_import_hook(functools.partial(self._hook, hook), place)
 
     def _hook(self, hook: Callable[[Any], object], module: Any) -> None:
+        # A hook may import another library, whose own hook then runs inside this one.
         outer, _hooking.replaced = getattr(_hooking, "replaced", None), []
         try:
             require(module, *self.calls)
@@ -191,7 +193,7 @@ class Patch:
             package = module.__name__.partition(".")[0]
             why = str(error).rstrip(".")
             words = f"{package}{_version(package)} lacks parts that jupyter-dtrain uses ({why})"
-            self._tell("", f"{words}: {self.lost}. %distributed env names the tested version.", error)
+            self._report_once("", f"{words}: {self.lost}. %distributed env names the tested version.", error)
         finally:
             _hooking.replaced = outer
 
@@ -210,6 +212,7 @@ class Patch:
         self._check_declared(name)
         kind: Any = None
         if original is None:
+            # Not by getattr, which would bind a classmethod to this class: its replacement must be one as well.
             original = found = inspect.getattr_static(owner, name)
             if isinstance(found, (staticmethod, classmethod)):
                 kind, original = type(found), found.__func__
@@ -235,7 +238,7 @@ class Patch:
         """
         name = str(getattr(original, "__qualname__", name) or "a call")
         _check_parameters(ours, original, bound=bound)
-        tell = self._tell
+        report_once = self._report_once
 
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -249,7 +252,7 @@ class Patch:
                     raise
             finally:
                 call.error = None  # as above
-            # Not within the handler: the original's exception would tell of ours as well.
+            # Not within the handler: the original's exception would show ours as its context.
             ours_at_fault = raised is not None or call.called
             try:
                 if raised is not None:
@@ -258,7 +261,7 @@ class Patch:
                 ours_at_fault = True  # where the original raises now, the arguments are at fault
             finally:
                 if ours_at_fault:
-                    tell(name, "", fault)
+                    report_once(name, "", fault)
                 del raised, fault
             return result
 
@@ -274,25 +277,26 @@ class Patch:
             except Exception as error:
                 if _is_meant(error):
                     raise
-                self._tell(ours.__name__, "", error)
+                self._report_once(ours.__name__, "", error)
                 return None
 
         return guarded
 
     def failed(self, name: str, error: BaseException) -> None:
         """Report that our part in ``name`` failed: for code that must catch its own exceptions to go on."""
-        self._tell(name, "", error)
+        self._report_once(name, "", error)
 
     def _check_declared(self, name: str) -> None:
         if name not in self._names:
             raise LookupError(f"{name} is not among what the patch of {self.library} declares")
 
-    def _tell(self, name: str, words: str, error: BaseException) -> None:
+    def _report_once(self, name: str, words: str, error: BaseException) -> None:
+        """Report a fault, the first in ``name`` alone. ``words``: the sentence for the user; empty makes one."""
         with _lock:
             known = (self.lost, name)
-            if known in _told:
+            if known in _reported:
                 return
-            _told.add(known)
+            _reported.add(known)
         if not words:
             why = f"{type(error).__name__}: {error}".rstrip(".: ")
             where = f"{self.library}{_version(self.library)}"
@@ -300,6 +304,7 @@ class Patch:
                 f"A part of jupyter-dtrain failed inside {name} of {where} ({why}), and the call went on without it: "
                 f"{self.lost}."
             )
+        # Without the lock: who reads faults may call something that is guarded.
         _report(Fault(words, "".join(traceback.format_exception(type(error), error, error.__traceback__))))
 
 
@@ -360,7 +365,7 @@ def table() -> list[Patch]:
 
 
 def _parameters(function: Any) -> list[Parameter] | None:
-    """The parameters of ``function``; None where nothing tells them, as with much that is written in C."""
+    """The parameters of ``function``; None where nothing names them, as with much that is written in C."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

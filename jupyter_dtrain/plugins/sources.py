@@ -34,7 +34,7 @@ LOOKS: Final = 1024
 
 
 class _Sources:
-    """The sources that were read since they were last forgotten."""
+    """Keeps the sources that were read, and forgets all of them now and then."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class _Sources:
 
 
 def _found_in_cell(place: FrameType | TracebackType, found: Executing) -> Executing:
-    """The same with its node, where the line has several statements and one of them alone can be meant."""
+    """``found`` with its node, where the line has several statements and only one of them can be meant."""
     try:
         from executing.executing import NodeFinder, is_ipython_cell_code
     except ImportError:  # neither is public, so a later version may lack them

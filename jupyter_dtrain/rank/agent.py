@@ -14,25 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
-import linecache
 import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from IPython.core.compilerop import CachingCompiler
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
-from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
     Complete,
@@ -63,7 +58,6 @@ from jupyter_dtrain.wire.messages import (
     REQUEST_MESSAGE,
     RUN_MESSAGE,
     VALUES_MESSAGE,
-    Cell,
     Done,
     accepted,
     from_content,
@@ -75,7 +69,7 @@ from jupyter_dtrain.wire.values import unpack
 
 from .background import Background
 from .cell_end import CellEnd
-from .children import Children
+from .cell_sources import CellSources
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .healing import RankHealing
@@ -87,17 +81,17 @@ from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
+from .process_tree import CellProcesses
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
 from .surroundings import look_around
-from .tracebacks import Tracebacks, blame_users, cell_name
+from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -109,11 +103,6 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_MAGICS = ("run_cell_magic", "run_line_magic")
-"""IPython's functions that run a magic."""
-_OF_MAGICS = ("<timed ", "<magic-timeit", "<unknown>")
-"""How the file names begin under which IPython's magics compile code of a cell."""
-
 _Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
@@ -123,18 +112,6 @@ KERNEL = Patch(
     replaces=("Kernel.pre_handler_hook", "Kernel.post_handler_hook"),
     why="A kernel sets Python's own handler of SIGINT around each message, where an interrupt would break the engine.",
     lost="an interrupt that comes between two cells may end the rank",
-)
-SOURCES = Patch(
-    "IPython.core.interactiveshell",
-    replaces=(
-        "InteractiveShell.transform_cell",
-        "InteractiveShell.compile",
-        "IPython.core.compilerop.CachingCompiler.get_code_name",
-        "IPython.core.compilerop.CachingCompiler.__call__",
-        "IPython.core.compilerop.CachingCompiler.ast_parse",
-    ),
-    why="A cell's code needs a name that is the same on all ranks, and the lines that its editor shows.",
-    lost="an error in a cell may name another line than its editor shows",
 )
 ERRORS = Patch(
     "IPython.core.interactiveshell",
@@ -192,10 +169,7 @@ class Agent:
         self._kernel = kernel
         self._healing = healing
         self._shell = kernel.shell
-        self._code = ""
-        """The cell that runs, or ran last."""
-        self._file = ""
-        """The file name of its code."""
+        self._sources = CellSources(kernel.shell)
         self._place = place
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
@@ -207,15 +181,17 @@ class Agent:
         self._metrics = metrics
         self._sampler = sampler
         self._comms = comms
-        self._tracebacks = Tracebacks(self._cell_name, home, self._written)
-        self._main_thread = MainThread(plugins, self._tracebacks, self._cell_name, lambda: self._interrupts.awaited)
-        self._interrupts = Interrupts(lambda file: self._cell_name(file) is not None, recorder.shield)
+        self._tracebacks = Tracebacks(self._sources.name_of, home, self._sources.written)
+        self._main_thread = MainThread(
+            plugins, self._tracebacks, self._sources.name_of, lambda: self._interrupts.awaited
+        )
+        self._interrupts = Interrupts(lambda file: self._sources.name_of(file) is not None, recorder.shield)
         plugins.is_interrupt = self._interrupts.has_raised
         self._interrupts.complain = self._complain
         self._complaints: Counter[str] = Counter()
         """How often each thing that cells have left behind has raised since the last cell began."""
         self._spending = Spending(plugins)
-        self._children = Children(plugins.services())
+        self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
             place,
@@ -227,7 +203,7 @@ class Agent:
             self._tracebacks,
             self._main_thread,
             self._interrupts,
-            self._children,
+            self._processes,
             report,
             min(healing.heritage, default=None),
         )
@@ -240,14 +216,10 @@ class Agent:
         self._recovering = False
         """Whether the last recovery has not reached its end."""
         self._taken: set[int] = set()
-        """The runs that this rank has begun, or will never begin."""
+        """The numbers of the runs that this rank has begun, or will never begin."""
         self._taking = threading.Lock()
         self._releasing = threading.Lock()
         """Held by a release, so that no cell begins before it is over: the cell would lose its new connections."""
-        self._cell = Cell()
-        """The notebook's cell that runs."""
-        self._cells: dict[str, str] = {}
-        """Names of cells, by the file names of their code."""
         self._hearing = False
         """Whether callbacks of widgets run, between cells."""
 
@@ -265,7 +237,7 @@ class Agent:
         self._interrupts.install()
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
-        SOURCES.when_imported(self._hook_sources)
+        self._sources.install()
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         blame_users()
@@ -285,25 +257,12 @@ class Agent:
         for name in ("pre_handler_hook", "post_handler_hook"):
             KERNEL.replace(self._kernel, name, lambda _original: None)
 
-    def _hook_sources(self, _: Any) -> None:
-        """Code that a magic compiles, such as that of ``%%time``, is code of the cell, too."""
-        shell = self._shell
-        SOURCES.replace(shell, "transform_cell", self._transform_cell)
-        kind = type("CellCompiler", (CachingCompiler,), {})
-        for name, ours in (
-            ("get_code_name", self._code_name),
-            ("__call__", self._compile),
-            ("ast_parse", self._parse),
-        ):
-            SOURCES.replace(kind, name, ours)
-        SOURCES.put(shell, "compile", kind())
-
     def _load_lazy(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         with self._recorder.shield.briefly():
             return original(*args, **kwargs)
 
     def _thread_failed(self, original: Any, args: threading.ExceptHookArgs, /) -> None:
-        """A thread has ended with an exception: its cell may fail of what the thread was to bring."""
+        """Note that a thread has ended with an exception, and whether it had waited for ranks that are lost."""
         lost = args.exc_value is not None and self._cell_end.lost_others(args.exc_value)
         self._released = self._released or (lost and self._running is not None)
         original(args)
@@ -316,7 +275,7 @@ class Agent:
         return True
 
     def _complain(self, what: str, error: BaseException) -> None:
-        """Tell the cell, or the next one, that ``what`` has raised ``error``; only the first time before it begins."""
+        """Show in the cell, or in the next one, that ``what`` has raised ``error``; only once until a cell begins."""
         self._complaints[what] += 1
         if self._complaints[what] > 1:
             return
@@ -326,33 +285,6 @@ class Agent:
             "stderr",
             f"[jupyter-dtrain] While no code of a cell ran, {what} raised {words_of(error)}{at}. The rank goes on.\n",
         )
-
-    def _code_name(self, _original: Any, _compiler: Any, raw_code: str, transformed_code: str, number: int) -> str:
-        """The file name of a cell's code. All ranks use the same, since warnings begin with it and must be equal."""
-        run = number if self._running is None else self._running
-        name = f"<ipython-input-{run}-{zlib.crc32(transformed_code.encode('utf-8', 'replace')):08x}>"
-        self._cells[name] = cell_name(run, self._cell.number)
-        if raw_code == self._code:
-            self._file = name
-        return name
-
-    def _compile(
-        self, original: Any, compiler: Any, source: Any, filename: str, symbol: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        return original(compiler, source, self._of_cell(filename), symbol, *args, **kwargs)
-
-    def _parse(
-        self, original: Any, compiler: Any, source: str, filename: str = "<unknown>", symbol: str = "exec"
-    ) -> Any:
-        return original(compiler, source, self._of_cell(filename), symbol)
-
-    def _of_cell(self, filename: str) -> str:
-        """The file name of the cell whose magic compiles code under ``filename``; else that."""
-        found = self._magic()[1] if filename.startswith(_OF_MAGICS) else None
-        return found or filename
-
-    def _cell_name(self, file: str) -> str | None:
-        return self._cells.get(file)
 
     async def _hello(self, stream: Any, ident: Any, parent: Any) -> None:
         self._kernel.session.send(stream, "dtrain_hello_reply", {"status": "ok"}, parent, ident=ident)
@@ -405,20 +337,23 @@ class Agent:
                 cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
             )
         finally:
-            self._over()
+            self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
             if yielded:
                 self._inventory.take_values()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:
         self._running, self._released = None, False  # it works on no run from here on
+        self._sources.end()
         self._healing.catch_up()
 
     def _begin(self, cell: RunCell) -> None:
         self._healing.catch_up()  # a world that came in the very moment in which the last cell ended
+        # Within a deadline: a plug-in whose release never returns must not keep every later cell from beginning.
         came = self._releasing.acquire(timeout=RELEASE_PATIENCE)
         self._released = False
-        self._running, self._cell, self._code, self._generation = cell.run, cell.cell, cell.code, cell.generation
+        self._running, self._generation = cell.run, cell.generation
+        self._sources.begin(cell.run, cell.code, cell.cell)
         if came:
             self._releasing.release()
         source = cell.code if self._place.rank == min(cell.ranks) else ""
@@ -430,7 +365,7 @@ class Agent:
                 )
         self._complaints.clear()
         self._metrics.begin()
-        self._children.begin()
+        self._processes.begin()
         self._main_thread.begin()
         self._spending.begin(on=cell.watch.spending)
         self._sampler.begin(self._main_thread.still)
@@ -455,6 +390,7 @@ class Agent:
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
+        # The control thread takes runs as well, for interrupts that come before their cell.
         with self._taking:
             if run in self._taken:
                 raise Refused(f"Rank {self._place.rank} has already begun run {run}, or never will.")
@@ -481,6 +417,7 @@ class Agent:
                     transformed, failure = shell.transform_cell(code), None
                 except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
                     transformed, failure = code, sys.exc_info()
+                # Code without a top-level await runs in no task: what an interrupt raises in a task may leave the loop.
                 if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
                     result = shell.run_cell(code, store_history=True)
             if result is None:
@@ -489,40 +426,6 @@ class Agent:
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
-
-    def _transform_cell(self, original: Any, raw_cell: str) -> str:
-        """As IPython does. Lines of the cell have the numbers that its editor shows; code that it runs has its own.
-
-        The body of a magic is part of the cell. IPython drops empty lines at the beginning.
-        """
-        code = raw_cell
-        above, file = (self._cell.above, None) if code == self._code else self._magic(code)
-        empty = len(list(itertools.takewhile(str.isspace, code.splitlines(keepends=True)))) if code.strip() else 0
-        text = "\n" * (above + empty) + str(original(code))
-        if file is not None and file == self._file and above > self._cell.above and self._code.lstrip()[:2] == "%%":
-            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        return text
-
-    def _magic(self, code: str = "") -> tuple[int, str | None]:
-        """How many lines stand above ``code``, which a magic of the cell runs, and the name of the cell's code."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-        magic = None
-        while frame is not None and frame.f_code.co_filename not in self._cells:
-            if frame.f_code.co_name in _MAGICS:
-                magic = frame
-            frame = frame.f_back
-        if frame is None or magic is None:
-            return 0, None
-        body = locals_of(magic).get("cell")
-        if not isinstance(body, str) or not code.endswith(body):
-            return frame.f_lineno - 1, frame.f_code.co_filename
-        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
-
-    def _written(self, file: str, line: int) -> str:
-        """A line of the cell that runs as its user wrote it; empty for another one."""
-        lines = self._code.splitlines()
-        place = line - self._cell.above - 1
-        return lines[place] if file == self._file and 0 <= place < len(lines) else ""
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell
@@ -546,7 +449,7 @@ class Agent:
         self._shell.payload_manager.clear_payload()
 
     def _system(self, _original: Any, cmd: str) -> None:
-        """``!command``: without a terminal, and with its output in order with what Python prints."""
+        """Run ``!command`` without a terminal, and show its output in order with what Python prints."""
         raises_on_purpose(_run_command)(self._shell, cmd)
         try:
             self._descriptors.drain()
@@ -626,7 +529,7 @@ class Agent:
             taken = self._interrupts.send(force=request.force)
             if not taken:
                 # Some calls of the main thread end only with the child that they wait for, such as os.system.
-                self._children.interrupt(force=request.force)
+                self._processes.interrupt(force=request.force)
             return taken
         with contextlib.suppress(Refused):
             self._take(request.run)
@@ -670,7 +573,7 @@ def _default_signals() -> None:
 
 
 def _taken(buffers: list[Any]) -> list[Any]:
-    """The buffers of a message, which the kernel keeps until its next one, and the values with them, without this."""
+    """Take the buffers out of a message: the kernel keeps the message until its next one, and the values with it."""
     taken = list(buffers)
     buffers.clear()
     return taken

@@ -95,7 +95,7 @@ def await_written(path: Path, seconds: float) -> None:
 
 
 class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
-    """One rank."""
+    """The ipyparallel engine of one rank: it makes the rank's parts and hands its messages to the agent."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     def load_connection_file(self) -> None:
         """Raise as :func:`.check_reach` where this host does not reach the controller: ipyparallel would only wait.
 
-        One rank of each host looks.
+        One rank of each host checks this.
         """
         await_written(Path(self.url_file), self._spec.settings.longest_step)
         super().load_connection_file()
@@ -183,7 +183,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
                 DISPLAYS.put(hook, "session", events)
 
         DISPLAYS.when_imported(record_displays)
-        metrics = MetricBuffer(recorder.tell, lambda words: recorder.write("stderr", words), recorder.shield)
+        metrics = MetricBuffer(recorder.send, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
         self._plugins.inherit(self._healer.heritage)
         install_bars()
@@ -195,7 +195,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         )
         connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
         sampler = Sampler(
-            recorder.tell,
+            recorder.send,
             lambda: metrics.step,
             lambda: self._plugins.reserved() or None,
             GpuReader.of_rank(self._place.local_rank),
@@ -295,7 +295,7 @@ def run_engine(
 ) -> None:
     """Be a rank until a signal ends it. ``channel`` brings the text written to descriptors 1 and 2.
 
-    ``replacement``: takes the place of a dead rank.
+    ``replacement``: says which dead rank this process replaces; None in a world's start.
     """
     # The watch reads this descriptor after the end: a crash in native code shows where it was.
     faulthandler.enable(file=2)
@@ -330,8 +330,8 @@ def run_engine(
         spec = msgspec.structs.replace(spec, generation=replacement.generation - 1)
     # The one exchange of a start: the ranks' hosts, their processors and their frameworks' introductions.
     own = introduce(plugins)
-    told = comm.allgather(own)
-    place = healing.place_of(told, comm.rank)
+    introductions = comm.allgather(own)
+    place = healing.place_of(introductions, comm.rank)
     if replacement is not None:
         comm.Barrier()  # as the living ranks do
         healing.adopt(os.environ, place)
@@ -340,8 +340,8 @@ def run_engine(
     # mpiexec keeps some variables for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
     # Only now: the ranks of a host may share its processors, or each may be bound to some of them.
-    given.offer(thread_variables(own.processors, [one.processors for one in told if one.host == own.host]))
-    plugins.meet([one.frameworks for one in told])
+    given.offer(thread_variables(own.processors, [one.processors for one in introductions if one.host == own.host]))
+    plugins.meet([one.frameworks for one in introductions])
     plugins.environment(place, spec, given.offer)
     given.offer(
         {"MPLBACKEND": Variable("module://matplotlib_inline.backend_inline", "figures are shown as in a notebook")}
@@ -349,7 +349,7 @@ def run_engine(
     # It must be the one application of this process: ``%matplotlib`` looks for the application's kernel.
     healer = RankHealing(MPI, comm, own, place, plugins, report)
     if replacement is not None:
-        healer.heritage = healing.heritage_of(told, replacement.ranks)
+        healer.heritage = healing.heritage_of(introductions, replacement.ranks)
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report, healer)
     folder = Path(spec.folder)
     engine.initialize(

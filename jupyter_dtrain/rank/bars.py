@@ -36,7 +36,7 @@ NOTEBOOK_BARS = Patch(
 
 
 class _Nowhere:
-    """The file that such a bar writes to."""
+    """The file of a bar that draws nothing: it drops what tqdm writes."""
 
     encoding = "utf-8"
 

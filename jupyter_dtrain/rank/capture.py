@@ -61,7 +61,7 @@ class RankStream(io.TextIOBase):
         return self._buffer
 
     def write(self, text: str) -> int:
-        """Record ``text``; the number of its characters."""
+        """Record ``text``; return the number of its characters."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if os.getpid() != self._pid:
@@ -88,11 +88,11 @@ class RankStream(io.TextIOBase):
             self._write_lines(line)
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return True: programs may write here."""
         return True
 
     def isatty(self) -> bool:
-        """No: programs should not expect a terminal."""
+        """Return False: programs should not expect a terminal."""
         return False
 
     def fileno(self) -> int:
@@ -103,12 +103,12 @@ class RankStream(io.TextIOBase):
         """Do nothing: a library that closes ``sys.stdout`` must not silence the rank."""
 
     def _forked(self) -> None:
-        """Begin anew in a child: a thread that is not there may have held the lock."""
+        """Make a new lock in a forked child: a thread that does not exist there may have held the old one."""
         self._line = ""
         self._writing = threading.Lock()
 
     def _write_lines(self, text: str) -> None:
-        """Write to the pipe, in pieces that the kernel keeps whole, each of whole lines where one is not longer."""
+        """Write to the pipe in pieces that Linux keeps whole; each piece ends with a line unless the line is longer."""
         data = text.encode("utf-8", "replace")
         while data:
             end = len(data) if len(data) <= select.PIPE_BUF else data.rfind(b"\n", 0, select.PIPE_BUF) + 1

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Outcome, Spent
     from jupyter_dtrain.core.world import Placement
 
-    from .children import Children
     from .descriptors import DescriptorReader
     from .interrupts import Interrupts
     from .main_thread import MainThread
     from .metrics import MetricBuffer
     from .plugins import Plugins
+    from .process_tree import CellProcesses
     from .recorder import Recorder
     from .resources import Sampler
     from .tracebacks import Tracebacks
@@ -76,7 +76,7 @@ class CellEnd:
         tracebacks: Tracebacks,
         main_thread: MainThread,
         interrupts: Interrupts,
-        children: Children,
+        processes: CellProcesses,
         report: Callable[[Report], None],
         elder: int | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class CellEnd:
         self._tracebacks = tracebacks
         self._main_thread = main_thread
         self._interrupts = interrupts
-        self._children = children
+        self._processes = processes
         self._report = report
         self._elder = elder
         self._failed: BaseException | None = None
@@ -170,9 +170,9 @@ class CellEnd:
     def _end_children(self, *, interrupted: bool) -> None:
         """End the processes that an interrupted cell has started; any other cell may leave processes behind."""
         if not interrupted or self._interrupts.ending:
-            self._children.leave()
+            self._processes.leave()
             return
-        ended, left = self._children.end()
+        ended, left = self._processes.end()
         self._plugins.children_ended(ended)
         if left:
             names = ", ".join(f"{child.name} (pid {child.pid})" for child in left)
@@ -181,7 +181,7 @@ class CellEnd:
                 f"[jupyter-dtrain] These processes are still running: {names}. %distributed restart ends them.\n",
             )
         with self._despite("A pool of processes may still be busy with tasks of this cell"):
-            self._children.interrupt_pools()
+            self._processes.interrupt_pools()
 
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):
@@ -234,7 +234,7 @@ class CellEnd:
         return [f"{lacks} {cure}"]
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for ``event``; Stop ends that."""
+        """Wait for ``event`` at most ``seconds``; return whether it came. Stop ends the wait."""
         if self._interrupts.ending:
             return event.wait(min(seconds, LEAVING))
         try:
@@ -244,7 +244,7 @@ class CellEnd:
             return False
 
     def _end_metrics(self, *, failed: bool) -> bool:
-        """Whether the last points are recorded."""
+        """Record the last points of the metrics; return whether that was possible."""
         loss = "The last points of this cell's metrics are missing"
         done = stopped = False
         with self._despite(loss):

@@ -64,7 +64,7 @@ class RankComms:
         COMMS.when_imported(install)
 
     def say(self, kind: str, comm_id: str, data: Any, metadata: Any, buffers: Any, target: str) -> None:
-        """A comm of this rank publishes something."""
+        """Record what a comm of this rank publishes, or keep it for the front end's next message between cells."""
         if kind not in KINDS:
             return
         try:

@@ -120,7 +120,7 @@ def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins)
 
 
 def find_differences(table: list[dict[tuple[str, str], PartSummary]]) -> tuple[list[Difference], int]:
-    """Where ranks differ, in the order of the parts, and how many different parts there are. ``table``: by rank."""
+    """Return where ranks differ, in the order of the parts, and how many parts there are. ``table``: by rank."""
     names: dict[str, dict[int, PartSummary]] = {}
     pieces: dict[tuple[str, str], dict[int, PartSummary]] = {}
     for rank, parts in enumerate(table):
@@ -197,9 +197,9 @@ def _measured(
             one, more, some = _distance(part, start, bytes(room))
             largest, squares, count = max(largest, one), squares + more, count + some
     amount = Amount(rank, largest, math.sqrt(squares), count) if differs and difference.size else None
-    told = comm.allgather((amount, part.words() if differs and part is not None else ""))
-    amounts = [one for one, _ in told if one is not None]
-    said = {other: text for other, (_, text) in enumerate(told) if text}
+    gathered = comm.allgather((amount, part.words() if differs and part is not None else ""))
+    amounts = [one for one, _ in gathered if one is not None]
+    said = {other: text for other, (_, text) in enumerate(gathered) if text}
     if words:
         said[difference.reference] = words
     changed = msgspec.structs.replace(difference, amounts=amounts, words=said, norm=norm)

@@ -1,6 +1,9 @@
-"""Whether packets come back from another machine of the world, and the words where none does.
+"""Checks whether packets come back from another machine of the world, and says what to do where none does.
 
-A firewall that drops packets makes a connection wait without an error, so a rank looks before it waits for long.
+A firewall that drops packets makes a connection wait without an error, so a rank checks before it waits for long.
+
+Under failure: :func:`check_reach` raises after :data:`PATIENCE` seconds at the latest. A machine that refuses the
+connection is reached: its packet came back.
 """
 
 from __future__ import annotations

@@ -14,13 +14,16 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.contents import PASSING, Kind, PartSummary
 from jupyter_dtrain.core.dotted_paths import is_plainly
 from jupyter_dtrain.plugins.parts import Part
+
+if TYPE_CHECKING:
+    from .plugins import Plugins
 
 DEPTH: Final = 8
 """How deep lists and dictionaries are looked through."""
@@ -33,22 +36,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class PlainPart(Part):
-    """A value of Python's own."""
+    """A part that is a number, a text or another plain value of Python's own."""
 
     def __init__(self, name: str, kind: Kind, value: Any) -> None:
         self.name, self.kind, self._value = name, kind, value
 
     def facts(self) -> PartSummary:
-        """Its type."""
+        """Describe the value by its type."""
         return PartSummary(self.name, self.kind, type(self._value).__name__)
 
     def digest(self) -> str:
-        """Digest its text."""
+        """Digest the text of the value."""
         value = self._value
         return hashlib.blake2b(value if type(value) is bytes else repr(value).encode(), digest_size=8).hexdigest()
 
     def norm(self) -> float | None:
-        """The number's size."""
+        """The absolute value of a number; None for anything else."""
         value = self._value
         if type(value) in (int, float, complex):
             try:
@@ -72,36 +75,36 @@ class ArrayPart(Part):
         self.name, self.kind, self._facts, self._fetch = facts.name, facts.kind, facts, fetch
 
     def facts(self) -> PartSummary:
-        """Its shape, and its type of elements."""
+        """The shape of the array, and the type of its elements."""
         return self._facts
 
     def digest(self) -> str:
-        """Digest its bytes in C order."""
+        """Digest the array's bytes in C order."""
         try:
             return hashlib.blake2b(self._bytes(), digest_size=8).hexdigest()
         except Exception:  # noqa: BLE001 — a framework may have let go of the values
             return ""
 
     def norm(self) -> float | None:
-        """In double precision."""
+        """The 2-norm of the array, computed in double precision."""
         import numpy as np
 
         array = self._fetch()
         return float(np.linalg.norm(array.astype("float64").ravel())) if _is_number(array.dtype) else None
 
     def words(self) -> str:
-        """The value of a single element."""
+        """The value of an array with a single element; else empty."""
         array = self._fetch() if math.prod(self._facts.shape or [0]) == 1 else None
         return (
             f"{float(array.astype('float64').ravel()[0]):.6g}" if array is not None and _is_number(array.dtype) else ""
         )
 
     def read(self, start: int, stop: int) -> bytes:
-        """Its bytes in C order."""
+        """The array's bytes from ``start`` to ``stop``, in C order."""
         return bytes(self._bytes()[start:stop])
 
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
-        """In double precision."""
+        """Compare as :meth:`.Part.distance` says, in double precision."""
         import numpy as np
 
         dtype = self._fetch().dtype
@@ -134,32 +137,25 @@ class OpaquePart(Part):
         self.name, self.kind, self._type = name, kind, _type_name(value)
 
     def facts(self) -> PartSummary:
-        """Its type."""
+        """Describe the object by its type."""
         return PartSummary(self.name, self.kind, self._type)
 
     def digest(self) -> str:
-        """Unknown."""
+        """Return an empty text: nobody here can read the object."""
         return ""
 
     def norm(self) -> float | None:
-        """Unknown."""
+        """Return None: nobody here can read the object."""
         return None
 
 
-class Frameworks(Protocol):
-    """All frameworks, which know their own values; see :class:`.plugins.Plugins`."""
-
-    def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
-        """The parts of ``value``, which ``name`` leads to; None for a value of no framework."""
-
-
-def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Frameworks) -> list[Part]:
+def parts_of(name: str, value: Any, namespace: Mapping[str, Any], plugins: Plugins) -> list[Part]:
     """The parts of a variable: one for a tensor or a plain value, one for each that it holds otherwise.
 
     ``namespace``: the user's names, in which a framework finds the optimizers of a model.
     """
     found: list[Part] = []
-    for part in _look(name, value, namespace, frameworks, 0, set()):
+    for part in _look(name, value, namespace, plugins, 0, set()):
         found.append(part)
         if len(found) == MOST:
             break
@@ -167,14 +163,14 @@ def parts_of(name: str, value: Any, namespace: Mapping[str, Any], frameworks: Fr
 
 
 def own_parts(parts: list[Part]) -> list[Part]:
-    """The parts that make up a variable: not what optimizers keep, which have names of their own, nor what passes."""
+    """The parts that make up a variable: without optimizers' states, which have other names, and what passes."""
     return [part for part in parts if part.kind not in {*PASSING, "optimizer state", "setting"}] or parts
 
 
 def _look(
-    name: str, value: Any, namespace: Mapping[str, Any], frameworks: Frameworks, depth: int, above: set[int]
+    name: str, value: Any, namespace: Mapping[str, Any], plugins: Plugins, depth: int, above: set[int]
 ) -> Iterator[Part]:
-    parts = frameworks.parts(name, value, namespace)
+    parts = plugins.parts(name, value, namespace)
     if parts is not None:
         yield from parts
         return
@@ -197,11 +193,11 @@ def _look(
     for key, one in inner.items():
         if type(key) in (int, str):
             path = f"{name}[{key!r}]" if type(key) is int or not key.isidentifier() else f"{name}.{key}"
-            yield from _look(path, one, namespace, frameworks, depth + 1, above | {id(value)})
+            yield from _look(path, one, namespace, plugins, depth + 1, above | {id(value)})
 
 
 def _inside(value: Any) -> Mapping[Any, Any] | None:
-    """The things that it holds, by place or name; None where that is not known."""
+    """The values inside ``value``, by place or name; None where these are not known."""
     if is_plainly(value, dict):
         return dict(value)
     if is_plainly(value, list, tuple):
@@ -211,7 +207,7 @@ def _inside(value: Any) -> Mapping[Any, Any] | None:
 
 
 def has_state(value: Any) -> bool:
-    """Whether it gives and takes its state, as models, optimizers, schedulers and scalers do."""
+    """Whether ``value`` gives and takes its state, as models, optimizers, schedulers and scalers do."""
     return (
         not is_plainly(value, type)
         and callable(getattr(value, "state_dict", None))
@@ -228,7 +224,7 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
 
 
 def asarray(value: Any) -> Any:
-    """As numpy's function, which is imported when it is first needed."""
+    """Call numpy's function of that name; numpy is imported when it is first needed."""
     import numpy as np
 
     return np.asarray(value)

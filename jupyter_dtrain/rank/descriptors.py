@@ -45,7 +45,7 @@ DRAIN_TIMEOUT = 2.0
 """Seconds that a rank waits for the text written so far; then the cell ends without it."""
 
 _KEPT = struct.Struct("<QQ")
-"""Bytes of each stream, in the order of :data:`STREAMS`, that the rank has spooled."""
+"""A message of the rank: the bytes of each stream, in the order of :data:`STREAMS`, that it has spooled."""
 _DRAIN = b"d"
 _DRAINED = b"d"
 
@@ -58,18 +58,18 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
 
 
 class DescriptorHolder:
-    """The watch's end. Not locked: the watch has one thread."""
+    """The watch's end: reads the pipes, and holds text until it is spooled. Not locked: the watch has one thread."""
 
     def __init__(self, pipes: Mapping[Stream, int], channel: socket.socket, rank: psutil.Process) -> None:
         """``pipes``: the read ends by stream, not blocking."""
         self.pipes = dict(pipes)
-        """Those that are still open."""
+        """The pipes that are still open, by stream."""
         self.channel = channel
         self.hears = True
         """Whether the rank has its end open: user code may close all descriptors."""
         self._rank = rank
         # Text that the rank has not spooled yet, in order: stream, bytes. The first ``_sent`` entries are on their way.
-        # An entry without bytes tells the rank that it has all text from before its request.
+        # An entry without bytes answers the rank's request: the rank then has all text from before that.
         self._held: deque[tuple[Stream, bytes]] = deque()
         self._sent = 0
         self._size = 0
@@ -82,7 +82,7 @@ class DescriptorHolder:
 
     @property
     def reads(self) -> bool:
-        """Whether there is room for more."""
+        """Whether the watch has room to hold more text."""
         return self._size < HELD_BYTES
 
     @property
@@ -201,7 +201,7 @@ class DescriptorHolder:
 
 
 class DescriptorReader:
-    """The rank's end."""
+    """The rank's end: takes the text from the channel, and hands it to the recorder."""
 
     def __init__(
         self, channel: socket.socket, recorder: Recorder, is_log: Callable[[str], bool] = lambda _: False
@@ -211,7 +211,7 @@ class DescriptorReader:
         self._recorder = recorder
         self._is_log = is_log
         self._in_log = dict.fromkeys(STREAMS, False)
-        """Whether the unfinished line is one."""
+        """By stream, whether the line that is not finished is a library's log."""
         self._unfinished = dict.fromkeys(STREAMS, False)
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in STREAMS}
         self._counts = dict.fromkeys(STREAMS, 0)

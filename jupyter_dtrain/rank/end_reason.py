@@ -2,7 +2,7 @@
 
 The watch makes the memory just before it forks the rank, so that the rank has it as :data:`own`.
 
-Under failure: nothing here fails, and a rank that was told no reason has none.
+Under failure: nothing here fails, and a rank whose watch wrote no reason has none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class EndReason:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, SIZE)
 
-    def tell(self, words: str) -> None:
-        """Leave the reason, before the signal is sent."""
+    def write(self, words: str) -> None:
+        """Write the reason, before the signal is sent: the rank reads it once the signal has come."""
         data = words.encode()[:SIZE]
         self._memory[: len(data)] = data
 
@@ -32,11 +32,11 @@ class EndReason:
 
 
 own = EndReason()
-"""In a rank: its own."""
+"""In a rank: the reason for its own end."""
 
 
 def renew() -> EndReason:
-    """Make one for the rank that is forked next, and return it."""
+    """Make the memory for the reason of the rank that is forked next, and return it."""
     global own  # noqa: PLW0603 — the rank inherits it through the fork, before it has any object of ours
     own = EndReason()
     return own

@@ -54,12 +54,12 @@ WORLD = Patch(
 
 
 class Introduction(NamedTuple):
-    """A rank's words to all others, when the world starts and when it is healed."""
+    """The facts that a rank sends to all others, when the world starts and when it is healed."""
 
     host: str
     processors: Processors
     frameworks: dict[str, str]
-    """Each framework's introduction."""
+    """By framework, what its plug-in lets the plug-ins of other ranks know."""
     heritage: dict[str, str] = {}  # noqa: RUF012 — never changed
     """The words that each framework of a living rank leaves to new ranks."""
     local_rank: int | None = None
@@ -67,7 +67,7 @@ class Introduction(NamedTuple):
 
 
 def introduce(plugins: Plugins) -> Introduction:
-    """Make this rank's own."""
+    """Make the introduction of this rank."""
     return Introduction(socket.gethostname(), read_processors(), plugins.introduce())
 
 
@@ -105,9 +105,9 @@ def _on(mpi: Any, host: str) -> Any:
 
 
 def adopt(environment: MutableMapping[str, str], place: Placement) -> None:
-    """Have the variables by which libraries know a rank of Open MPI say what the place is: the new job's say another.
+    """Set the variables by which libraries know a rank of Open MPI to ``place``: those of a spawned job name another.
 
-    Once MPI is initialised.
+    Call it once MPI is initialised.
     """
     for name, value in (
         ("OMPI_COMM_WORLD_RANK", place.rank),
@@ -133,8 +133,8 @@ class _Try:
         """The communicator of the whole world, once every rank has it."""
         self.place: Placement | None = None
         """This rank's place in that world."""
-        self.told: list[Introduction] = []
-        """The words of all its ranks."""
+        self.introductions: list[Introduction] = []
+        """The introductions of all ranks of that world."""
 
 
 class RankHealing:
@@ -149,10 +149,10 @@ class RankHealing:
         plugins: Plugins,
         report: Callable[[Report], None],
     ) -> None:
-        """``world``: the communicator that all ranks had first; ``own``: what this rank had told then."""
+        """``world``: the communicator that all ranks had first; ``own``: this rank's introduction of then."""
         self._mpi = mpi
         self._base = world
-        """Its living members are all living ranks, whatever has happened to it."""
+        """The communicator of the last world that all ranks had. Its living members are all living ranks, always."""
         self._own = own
         self._place = place
         self._plugins = plugins
@@ -210,8 +210,10 @@ class RankHealing:
         mine.living = None
         world = members.Split(0, key=numbers_without(order.leaving, self._place.size)[self._place.rank])
         local_rank = self._place.local_rank if order.keeps_local_rank else None
-        mine.told = world.allgather(self._own._replace(heritage=self._plugins.bequeath(), local_rank=local_rank))
-        mine.place = place = place_of(mine.told, world.rank)
+        mine.introductions = world.allgather(
+            self._own._replace(heritage=self._plugins.bequeath(), local_rank=local_rank)
+        )
+        mine.place = place = place_of(mine.introductions, world.rank)
         # No rank goes on before all have it: one that still makes a communicator crashes when another revokes that.
         world.Barrier()
         return world, place.local_rank
@@ -237,7 +239,7 @@ class RankHealing:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Take the worlds that were formed during a cell. No cell runs."""
+        """Take the worlds that were formed while a cell ran. Call it while no cell runs."""
         with self._taking:
             late, self._late = self._late, []
             for mine in late:
@@ -255,15 +257,15 @@ class RankHealing:
             given.put(place_environment(mine.place))
             adopt(os.environ, mine.place)
         WORLD.put(self._mpi, "COMM_WORLD", mine.world)
-        self._plugins.meet([one.frameworks for one in mine.told])
+        self._plugins.meet([one.frameworks for one in mine.introductions])
         self._plugins.rejoin()
 
 
-def place_of(told: list[Introduction], rank: int) -> Placement:
-    """The place of ``rank``, from what all ranks have told."""
-    return placements([one.host for one in told], [one.local_rank for one in told])[rank]
+def place_of(introductions: list[Introduction], rank: int) -> Placement:
+    """The place of ``rank``, from the introductions of all ranks."""
+    return placements([one.host for one in introductions], [one.local_rank for one in introductions])[rank]
 
 
-def heritage_of(told: list[Introduction], replaced: tuple[int, ...]) -> dict[int, dict[str, str]]:
-    """The words that the living ranks leave, by rank."""
-    return {rank: one.heritage for rank, one in enumerate(told) if rank not in replaced}
+def heritage_of(introductions: list[Introduction], replaced: tuple[int, ...]) -> dict[int, dict[str, str]]:
+    """The words that each living rank's frameworks leave to new ranks, by rank."""
+    return {rank: one.heritage for rank, one in enumerate(introductions) if rank not in replaced}

@@ -76,7 +76,7 @@ class Shield:
 
     @contextlib.contextmanager
     def briefly(self) -> Iterator[None]:
-        """An interrupt waits, for code of others that may wait in turn: but never longer than :data:`BRIEF`."""
+        """Make an interrupt wait while code of others runs inside, but never longer than :data:`BRIEF`."""
         if threading.get_ident() != self._main:
             yield
             return
@@ -90,7 +90,7 @@ class Shield:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within :meth:`briefly`: interrupts come in here as ever."""
+        """Let interrupts come as usual inside, for a part of the code within :meth:`briefly`."""
         brief = self._brief if threading.get_ident() == self._main else 0
         if not brief:
             yield
@@ -106,6 +106,7 @@ class Shield:
     def _let_in(self) -> None:
         if self._waiting and not self._depth and not self._brief:
             self._waiting = False
+            # By a signal and not by an exception: the handler decides anew whether code of a cell still runs.
             signal.raise_signal(signal.SIGINT)
 
     def holds(self) -> bool:
@@ -117,7 +118,7 @@ class Shield:
 class LeftBehind:
     """The signal handlers, trace and profile functions that cells leave behind: they go on, and raise only in cells.
 
-    So does what a cell has put in the place of the event loop's own making of tasks.
+    The same holds for a task factory that a cell has given to the event loop.
     """
 
     def __init__(
@@ -132,10 +133,10 @@ class LeftBehind:
         self._trace: Any = None
         self._profile: Any = None
         self._factory: Any = None
-        """What makes the loop's tasks while user code runs, or, while it runs, at other times."""
+        """The task factory that is not in use now: the user's between cells, the engine's while user code runs."""
 
     def begin(self) -> None:
-        """The handlers that are set now are the engine's own."""
+        """Note that the handlers which are set now are the engine's own."""
         self._own = {number: _getsignal(number) for number in _HANDLED}
 
     @contextlib.contextmanager
@@ -171,7 +172,7 @@ class LeftBehind:
                     signal.signal(number, self._set_aside[number][1])
 
     def _exchange_factory(self) -> None:
-        """Have the loop make tasks as the user wants, or again as the engine does, whose requests are tasks, too."""
+        """Exchange the user's task factory for the engine's, or the other way: the engine's requests are tasks, too."""
         with contextlib.suppress(RuntimeError):  # there is no loop
             loop = asyncio.get_running_loop()
             factory, self._factory = self._factory, loop.get_task_factory()
@@ -203,24 +204,24 @@ class AwaitedCell(Coroutine[Any, Any, T]):
         return self.coroutine.__await__()
 
     def send(self, value: Any) -> Any:
-        """As every coroutine."""
+        """Send ``value`` to the cell's coroutine."""
         with self._left_behind.in_force():
             return self.coroutine.send(value)
 
     def throw(self, error: Any, *details: Any) -> Any:
-        """As every coroutine, with the other exception if there is one."""
+        """Raise ``error`` in the cell's coroutine; a cancellation raises :attr:`instead`, where there is one."""
         if self.instead is not None and issubclass(type(error), asyncio.CancelledError):
             error, details, self.instead = self.instead, (), None
         with self._left_behind.in_force():
             return self.coroutine.throw(error, *details)
 
     def close(self) -> None:
-        """As every coroutine."""
+        """Close the cell's coroutine."""
         self.coroutine.close()
 
 
 class Interrupts:
-    """The rank's SIGINT handler."""
+    """Handles SIGINT, SIGTERM and :data:`STOP_SIGNAL` in a rank: they end the cell that runs, or the rank."""
 
     def __init__(self, in_cell: Callable[[str], bool], shield: Shield) -> None:
         """``in_cell``: whether a code object's file name is a cell's."""
@@ -260,8 +261,9 @@ class Interrupts:
 
     @contextlib.contextmanager
     def enabled(self) -> Iterator[None]:
-        """User code runs inside: SIGINT raises KeyboardInterrupt."""
+        """Let SIGINT raise KeyboardInterrupt while user code runs inside."""
         self.requested = self._arrived = False
+        # The turn rises before signals are let in: a forced stop of the stretch before must not end this one.
         self._turn += 1
         self._on = True
         try:
@@ -273,7 +275,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """The end of a cell runs inside: SIGINT does nothing, but calls may be :meth:`bounded`."""
+        """Let SIGINT do nothing while the end of a cell runs inside; its calls may be :meth:`bounded`."""
         self._closing.set()
         try:
             yield
@@ -303,7 +305,7 @@ class Interrupts:
             self.awaited = self._cell = None
 
     def raised(self, what: str, error: BaseException) -> None:
-        """``what``, which is the user's, raised ``error`` while no code of a cell ran.
+        """Deal with ``error``, which ``what``, something of the user's, raised while no code of a cell ran.
 
         A cell that waits in an ``await`` ends with it; between two cells there is only :attr:`complain`.
         """
@@ -354,12 +356,12 @@ class Interrupts:
         return any(self._in_cell(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace_of(error)))
 
     def send(self, *, force: bool = False) -> bool:
-        """Interrupt the cell that runs, from any thread; whether an interrupt has arrived there.
+        """Interrupt the cell that runs, from any thread; return whether an interrupt has arrived there.
 
-        ``force``: even if one has, and by :class:`CellStopped`.
+        ``force``: interrupt it even if one has arrived, and by :class:`CellStopped`.
 
-        Call it again until it has: a cell that runs no user code yet is not interrupted, and a signal that falls just
-        before a blocking call begins is noticed when the next one breaks that call.
+        Call it again until it returns True: a cell that runs no user code yet is not interrupted, and a signal that
+        falls just before a blocking call begins is noticed when the next one breaks that call.
         """
         turn, in_cell = self._turn, self._on
         if not in_cell and not (force and self._closing.is_set()):
@@ -383,12 +385,14 @@ class Interrupts:
         while self._closing.wait():
             bound = self._bound
             if bound is not None and time.monotonic() > bound[1]:
+                # At each look again: code that catches the exception and goes on gets the next one.
                 self._raise_in_main(STOP_SIGNAL)
             time.sleep(LOOK)
 
     def _handle(self, _signum: int, frame: FrameType | None) -> None:
         if not self._on or self._telling or self._shield.holds():
             return
+        # Before it raises: whoever catches the exception may ask at once whether it is the user's interrupt.
         self.requested = self._arrived = True
         if self._cancel(frame):
             return
@@ -413,7 +417,7 @@ class Interrupts:
             raise stopped
 
     def _cancel(self, frame: FrameType | None, error: BaseException | None = None) -> bool:
-        """Whether the cell waits in an ``await``, and was cancelled; ``error`` is raised there instead."""
+        """Cancel a cell that waits in an ``await``, or raise ``error`` there; return whether it did wait."""
         awaited = self.awaited
         # Code of the cell that does not wait may run in a task of its own: what is raised there may leave the loop.
         if awaited is None or self._runs_cell(frame):

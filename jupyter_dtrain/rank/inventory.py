@@ -38,7 +38,7 @@ PATIENCE: Final = 10.0
 
 
 class RankInventory:
-    """Answers for one rank. A caller never waits."""
+    """Answers questions about the variables of one rank. A caller never waits."""
 
     def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins) -> None:
         """``hidden``: names of the namespace that are not the user's."""
@@ -98,12 +98,12 @@ class RankInventory:
                 squares, size = squares + (facts.norm or 0.0) ** 2, size + facts.size
                 placed |= {facts.placement} if facts.placement else set()
                 devices[facts.device] = None
-                told = repr((facts.name, facts.shape, facts.dtype, facts.digest)).encode()
-                everything.update(told)
+                described = repr((facts.name, facts.shape, facts.dtype, facts.digest)).encode()
+                everything.update(described)
                 if facts.piece:
                     pieces.update(repr((facts.name, facts.piece)).encode())
                 else:
-                    whole.update(told)
+                    whole.update(described)
             return NamedValue(
                 plainly,
                 device=", ".join(one for one in devices if one),

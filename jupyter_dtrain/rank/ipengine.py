@@ -2,6 +2,8 @@
 
 A rank has no debugger, and importing one took a third of a rank's own start. ipykernel looks for it once, when its own
 modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A cell that imports debugpy gets it.
+
+Under failure: an import that fails raises, and the debugger can be imported all the same.
 """
 
 from __future__ import annotations

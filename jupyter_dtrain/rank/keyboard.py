@@ -1,7 +1,7 @@
 """Refuses whatever would wait for a keyboard: a rank has none.
 
 Under failure: nothing here waits. Each call raises at once, and its error names the way that works in cells. Code that
-swallows the error may ask again without end, so the second question of a cell is also told in its output.
+swallows the error may ask again without end, so the cell's output also shows the second question.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refuse_keyboard(shell: Any) -> None:
     asked: list[int] = []
     """The numbers of the cells that have asked, those of the last cell alone."""
 
-    def tell(what: str, prompt: str) -> None:
+    def show_repeat(what: str, prompt: str) -> None:
         asked[:] = [*(one for one in asked if one == shell.execution_count), shell.execution_count]
         if len(asked) == _AGAIN:
             question = f" The question is {prompt!r}." if prompt else ""
@@ -73,7 +73,7 @@ def refuse_keyboard(shell: Any) -> None:
         (PASSWORD, "getpass", "getpass()"),
         (DEBUGGER, "set_trace", "pdb.set_trace()"),
     ):
-        patch.when_imported(partial(_replace, patch, name, _refuse(what, tell)))
+        patch.when_imported(partial(_replace, patch, name, _refuse(what, show_repeat)))
     EXIT.when_imported(lambda _: EXIT.replace(shell, "ask_exit", _refuse_exit))
     for magic in ("debug", "pdb"):
         shell.register_magic_function(_refuse_magic(magic), "line_cell" if magic == "debug" else "line", magic)
@@ -83,10 +83,10 @@ def _replace(patch: Patch, name: str, ours: Callable[..., NoReturn], module: Any
     patch.replace(module, name, ours)
 
 
-def _refuse(what: str, tell: Callable[[str, str], None]) -> Callable[..., NoReturn]:
+def _refuse(what: str, show_repeat: Callable[[str, str], None]) -> Callable[..., NoReturn]:
     def refuse(_original: Any, prompt: Any = "", *_args: Any, **_options: Any) -> NoReturn:
         with contextlib.suppress(Exception):
-            tell(what, prompt if type(prompt) is str else "")
+            show_repeat(what, prompt if type(prompt) is str else "")
         raise meant(RuntimeError(_CURE.format(what=what)))
 
     return refuse

@@ -3,8 +3,10 @@
 A cell may also wait for other ranks in a thread that it has started, or in one of an earlier cell whose work it waits
 for; such a thread counts as the main thread does.
 
-The control thread asks, whatever the main thread does, and no user code runs for the answer. While native code on the
-main thread holds the interpreter lock, no thread can ask.
+The control thread asks, whatever the main thread does, and no user code runs for the answer.
+
+Under failure: while native code on the main thread holds the interpreter lock, no thread of the rank can answer. The
+watch then reads the stack from outside (:mod:`jupyter_dtrain.watch.native_stack`).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ _PENDING_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class MainThread:
-    """Observes one rank's main thread."""
+    """Observes the main thread of this rank, and the threads that work for its cell."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class MainThread:
         prepare()
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Note that a cell begins, and which threads were there before it."""
         frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
         self._older = frozenset(frames)
         # A frame that holds itself, and with it all others and the message of the cell, would live until a collection.
@@ -150,7 +152,7 @@ class MainThread:
         self._left = [one for one, frame in own if not _waits_for_work(frame)]
         until = time.monotonic() + MOMENT
         while self.left() and time.monotonic() < until:
-            pass
+            pass  # each look takes LISTEN seconds, so this does not spin
         return "waiting" if self._left else "alive" if any(_is_users(frame) for _, frame in own) else ""
 
     def left(self) -> list[Wait]:
@@ -183,6 +185,7 @@ class MainThread:
         # A frame that holds itself, and with it all others, would live until Python collects garbage.
         frames.pop(threading.get_ident(), None)
         found = {}
+        # Asked anew: a thread may have ended meanwhile, and another have begun under its number.
         for thread, native in threads().items():
             if thread not in before or thread not in frames:
                 continue
@@ -207,6 +210,7 @@ class MainThread:
         """The waiting call that raised ``exception``; empty if no waiting call did."""
         for one in causes(exception):
             trace = trace_of(one)
+            # Up to the innermost frame that a living stack has as well: plug-ins know calls by such frames.
             while trace is not None and trace.tb_next is not None and not _is_native(trace.tb_next):
                 trace = trace.tb_next
             if trace is not None and (found := self._wait_at(trace.tb_frame, called_in(trace), idle=True)):
@@ -224,6 +228,7 @@ class MainThread:
         now, used, frame = time.monotonic(), time.clock_gettime(self._clock), self._frame()
         works = used - self._used > MOVING * max(now - self._looked_at, LISTEN)
         place, worked = self._lines(frame), self._plugins.worked()
+        # Whether the cell waits comes before whether it uses a processor: MPI waits with a whole one.
         if place != self._place or worked != self._worked:
             moved = True
         elif self._polls(frame):
@@ -235,6 +240,8 @@ class MainThread:
         if moved:
             self._moved_at = now
         self._place, self._used, self._worked, self._looked_at = place, used, worked, now
+        # Never a second call before the first has come: while native code keeps the main thread, they would fill
+        # Python's short queue, and other libraries' calls find no room there.
         if self._has_run:
             self._has_run = False
             ctypes.pythonapi.Py_AddPendingCall(self._probe, None)

@@ -34,7 +34,7 @@ LIMIT = 1 << 18
 MAX_NAMES = 1000
 """Metrics of one rank in one run."""
 BESIDE = " (backward)"
-"""Added to the name of a framework's series where the user logs one of the same name."""
+"""The words that a framework's series gets behind its name where the user logs one of the same name."""
 MAX_COMPLAINTS = 100
 MAX_NAME = 200
 """Characters of a metric's name."""
@@ -69,7 +69,7 @@ class MetricBuffer:
         self._expected = False
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
-        self._told: set[str] = set()
+        self._complaints: set[str] = set()
         self._logged: set[str] = set()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self.step: int | None = None
@@ -91,7 +91,7 @@ class MetricBuffer:
         return time.monotonic() + self._epoch
 
     def begin(self) -> None:
-        """A run begins."""
+        """Begin a run, without the points and names of the one before."""
         flushing = self._flushing
         held = flushing.acquire(timeout=HANDOVER)
         if not held:
@@ -101,7 +101,7 @@ class MetricBuffer:
                 stack.callback(flushing.release)
             self._points = []
             self._names.clear()
-            self._told.clear()
+            self._complaints.clear()
             self._logged.clear()
             self._counts.clear()
             self.step = None
@@ -109,7 +109,7 @@ class MetricBuffer:
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
-        """The run ends: record what is left. Returns whether that took at most ``patience`` seconds.
+        """End the run: record the points that are left. Return whether that took at most ``patience`` seconds.
 
         The thread does this if a device may have to be asked; an interrupt ends the wait.
         """
@@ -190,16 +190,16 @@ class MetricBuffer:
         self._counts.pop(name, None)
         self._points = [(name + BESIDE, *rest) if own == name else (own, *rest) for own, *rest in self._points]
 
-    def tell(self, body: Body) -> None:
-        """Record an event that is no point; on the calling thread."""
+    def send(self, body: Body) -> None:
+        """Record an event that is no point, on the calling thread."""
         if self.on:
             self._emit(body)
 
     def complain(self, words: str, kind: str | None = None) -> None:
         """Show the user ``words``, once in a run; of one ``kind`` only the first."""
         kind = kind or words
-        if kind not in self._told and len(self._told) < MAX_COMPLAINTS:
-            self._told.add(kind)
+        if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
+            self._complaints.add(kind)
             self._complain(f"[jupyter-dtrain] {words}\n")
 
     def flush(self) -> None:

@@ -1,6 +1,9 @@
-"""Moves values into and out of a rank's namespace, and tells what a cell will put there itself.
+"""Moves values into and out of a rank's namespace, and finds the names that a cell will bind itself.
 
 These functions run in the rank, between cells. Only :func:`send_code_along` has an effect while cells run.
+
+Under failure: :func:`store_values` binds every name or none, and :func:`fetch_values` names each value that cannot be
+sent, with the reason.
 """
 
 from __future__ import annotations

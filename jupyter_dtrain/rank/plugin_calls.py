@@ -36,10 +36,10 @@ class PluginCall(NamedTuple):
     plugin: Any
     member: str
     wanted: frozenset[str] | None
-    """The arguments that it takes by name; None where it takes them as its contract has them."""
+    """The arguments that the plug-in takes by name; None where it takes all, in the order of the contract."""
 
     def __call__(self, *values: Any, **arguments: Any) -> Any:
-        """Call it with the arguments that it takes."""
+        """Call the member with the arguments that the plug-in takes."""
         method = getattr(self.plugin, self.member)
         if self.wanted is not None:
             return method(*values, **{name: arguments[name] for name in self.wanted})
@@ -48,7 +48,10 @@ class PluginCall(NamedTuple):
 
 
 def wanted_by(plugin: Any, member: str) -> frozenset[str] | None:
-    """A plug-in that has names of its own for arguments gets all of them, in the order of the contract."""
+    """The arguments that the member of a plug-in takes by name.
+
+    None for a plug-in that has names of its own for them: it gets all arguments, in the order of the contract.
+    """
     known = ARGUMENTS.get(member, ())
     try:
         parameters = inspect.signature(getattr(plugin, member)).parameters.values()
@@ -61,7 +64,7 @@ def wanted_by(plugin: Any, member: str) -> frozenset[str] | None:
 
 
 def overrides(plugin: Any, member: str) -> bool:
-    """Whether the plug-in has something to do in a member."""
+    """Whether the plug-in overrides a member, and so has something to do there."""
     try:
         own = getattr(type(plugin), member, None)
     except BaseException:  # noqa: BLE001 — the call will raise it again, where it is guarded
@@ -70,12 +73,12 @@ def overrides(plugin: Any, member: str) -> bool:
 
 
 def failed_in(member: str) -> str:
-    """Where it failed, in words."""
+    """The words for where a plug-in failed: in ``member``, or as it was loaded."""
     return f"failed in {member}" if member else "cannot be loaded"
 
 
 def taken(take: Callable[[Any], Any], call: PluginCall) -> Any:
-    """The answer of a call, as ``take`` reads it."""
+    """Make ``call``; return its answer as ``take`` reads it."""
     return take(call())
 
 
@@ -83,24 +86,24 @@ def taken(take: Callable[[Any], Any], call: PluginCall) -> Any:
 
 
 def as_text(answer: Any) -> str:
-    """A text without lone surrogates."""
+    """Read an answer that is a text, and replace lone surrogates in it."""
     if not isinstance(answer, str):
         raise TypeError(f"a string is expected, not {type(answer).__name__}")
     return answer.encode("utf-8", "replace").decode()
 
 
 def as_texts(answer: Any) -> tuple[str, ...]:
-    """Several texts."""
+    """Read an answer that is several texts."""
     return tuple(map(as_text, answer))
 
 
 def as_module(answer: Any) -> str | None:
-    """The name of a module, or none."""
+    """Read an answer that is the name of a module, or None."""
     return None if answer is None else as_text(answer)
 
 
 def as_count(answer: Any) -> int:
-    """A number that the rank's messages can carry."""
+    """Read an answer that is a number which the rank's messages can carry."""
     number = int(answer)
     if number.bit_length() > _BITS:
         raise OverflowError("a count of 64 bits is expected, not a larger one")
@@ -108,28 +111,28 @@ def as_count(answer: Any) -> int:
 
 
 def as_counts(answer: Any) -> dict[str, int]:
-    """Counts by name."""
+    """Read an answer that is counts by name."""
     return {as_text(name): as_count(count) for name, count in answer.items()}
 
 
 def as_variables(answer: Any) -> dict[str, Variable]:
-    """Variables of the environment."""
+    """Read an answer that is variables of the environment, by name."""
     found = {as_text(name): variable for name, variable in answer.items()}
     return msgspec.convert(msgspec.to_builtins(found), readable(dict[str, Variable]))
 
 
 def as_facts(answer: Any) -> FrameworkReport | None:
-    """The facts that a framework sees."""
+    """Read an answer that is a framework's report of itself, or None."""
     return msgspec.convert(msgspec.to_builtins(answer), readable(FrameworkReport | None))
 
 
 def as_collectives(answer: Any) -> list[Collective]:
-    """Recorded collectives."""
+    """Read an answer that is a list of recorded collectives."""
     return msgspec.convert(msgspec.to_builtins(answer), readable(list[Collective]))
 
 
 def as_point(answer: Any) -> tuple[Any, Read] | None:
-    """A value that metrics take, and its reader."""
+    """Read an answer that is a value which metrics take, with its reader, or None."""
     if answer is None:
         return None
     value, read = answer
@@ -139,7 +142,7 @@ def as_point(answer: Any) -> tuple[Any, Read] | None:
 
 
 def as_parts(answer: Any) -> list[Part] | None:
-    """Parts of a variable, or none."""
+    """Read an answer that is parts of a variable, or None."""
     if answer is None:
         return None
     found = list(answer)

@@ -89,12 +89,12 @@ class Plugins:
         self._failed: set[tuple[str, str]] = set()
         self._notices: list[str] = []
         self._asked: dict[str, list[PluginCall]] = {}
-        """By member: the plug-ins that have it, as far as they were looked up."""
+        """By member, the calls of the plug-ins that override it, as far as they were looked up."""
         self._plugins = list(plugins)
 
     @classmethod
     def load(cls, log: Callable[[str], object] = _log.error) -> Plugins:
-        """One fresh object per installed plug-in. A plug-in that cannot be loaded is a failure, and is left out."""
+        """Make a fresh object of each installed plug-in. One that cannot be loaded is left out, with a notice."""
         loaded = cls([], log)
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
             with loaded._guard(entry.name, ""):
@@ -114,7 +114,7 @@ class Plugins:
         return notices
 
     def patch_failed(self, fault: Fault) -> None:
-        """What this package changes in a library was left out, or failed in a call: the next notices tell it."""
+        """Keep a notice that a part which this package changes in a library was left out, or failed in a call."""
         with self._lock:
             self._notices.append(fault.words)
         with contextlib.suppress(Exception):
@@ -123,11 +123,11 @@ class Plugins:
     # Start.
 
     def introduce(self) -> dict[str, str]:
-        """Introductions, by plug-in."""
+        """Return what each plug-in lets other ranks know, by plug-in."""
         return dict(self._answers("introduce", as_text))
 
     def meet(self, introductions: list[dict[str, str]]) -> None:
-        """``introductions``: what :meth:`introduce` gave on each rank, by rank."""
+        """Give each plug-in what it has introduced on all ranks. ``introductions``: of :meth:`introduce`, by rank."""
         for call in self._calls("meet"):
             with self._guard(call.name, "meet"):
                 call([others.get(call.name, "") for others in introductions])
@@ -135,7 +135,7 @@ class Plugins:
     def environment(
         self, place: Placement, spec: RankSpec, offer: Callable[[Mapping[str, Variable], str], object]
     ) -> None:
-        """Each plug-in's variables are ``offer``-ed with its name."""
+        """Call ``offer`` with the variables of each plug-in, and with its name."""
         for call in self._calls("environment"):
             with self._guard(call.name, "environment"):
                 offer(as_variables(call(place=place, spec=spec)), call.name)
@@ -154,7 +154,7 @@ class Plugins:
     # Description.
 
     def describe(self) -> dict[str, FrameworkReport]:
-        """Facts, by plug-in. The facts of a plug-in that raises say what it raised."""
+        """Return each framework's report of itself, by plug-in. Where a plug-in raises, its report says what."""
         found = {}
         for call in self._calls("describe"):
             try:
@@ -179,17 +179,17 @@ class Plugins:
     # Cells.
 
     def before_cell(self, run: int, generation: int, watch: Watching) -> None:
-        """A cell is about to run."""
-        self._tell("before_cell", run=run, generation=generation, watch=watch)
+        """Notify the plug-ins that a cell is about to run."""
+        self._notify("before_cell", run=run, generation=generation, watch=watch)
 
     def before_joining(self, run: int) -> None:
-        """The cell is that of ``run``, which goes on in other ranks; this rank is new."""
+        """Notify the plug-ins that this rank is new, and its cell that of ``run``, which goes on in other ranks."""
         for call in self._calls("before_joining"):
             with self._guard(call.name, "before_joining"):
                 call(run)
 
     def after_cell(self, *, failed: bool) -> None:
-        """The cell has ended. A plug-in may wait for computations of a cell that has not failed."""
+        """Notify the plug-ins that the cell has ended. One may wait for computations of a cell that has not failed."""
         self.was_cut = False
         patience = self.patience if failed else math.inf
         for call in self._calls("after_cell"):
@@ -204,7 +204,7 @@ class Plugins:
         return [words for services in found for words in services if words]
 
     def children_ended(self, pids: set[int]) -> None:
-        """``pids``: processes of the interrupted cell that were ended."""
+        """Notify the plug-ins that the rank has ended the processes ``pids`` of the interrupted cell."""
         for call in self._calls("children_ended"):
             try:
                 self.bounded(functools.partial(call.__call__, pids), self.patience)
@@ -212,7 +212,7 @@ class Plugins:
                 self._fails(call.name, "children_ended", error)
 
     def steps(self) -> dict[str, int]:
-        """How many steps each optimizer has made."""
+        """Return how many steps each optimizer has made, by its variable."""
         return {name: count for _, counts in self._asked_at_end("steps", as_counts) for name, count in counts.items()}
 
     def follow_steps(self, call: Callable[[int], object] | None) -> None:
@@ -251,7 +251,7 @@ class Plugins:
         return next((parts for _, parts in answers if parts is not None), None)
 
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
-        """Random states and step counters."""
+        """The random states and step counters of all frameworks."""
         return [part for _, parts in self._answers("states", as_parts, namespace) for part in parts or ()]
 
     # Snapshots.
@@ -263,7 +263,10 @@ class Plugins:
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
     ) -> Iterator[tuple[str, list[str], dict[str, Any], list[str]]]:
-        """Each plug-in that saves some of ``values``: its name, theirs, its files, and notes. Raises what it raises."""
+        """Yield each plug-in that saves some of ``values``: its name, their names, its files, and its notes.
+
+        Raises what the first plug-in that fails raises, once all were asked.
+        """
         left, failed = dict(values), list[Exception]()
         for call in self._calls("save_values"):
             try:
@@ -287,7 +290,7 @@ class Plugins:
     def load_values(
         self, plugin: str, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path
     ) -> list[str]:
-        """Load the states that ``plugin`` has saved; notes. Raises what it raises."""
+        """Load the states that ``plugin`` has saved; return its notes. Raises what the plug-in raises."""
         for call in self._calls("load_values"):
             if call.name == plugin:
                 return [str(note) for note in call(values=values, namespace=namespace, folder=folder) or ()]
@@ -305,7 +308,7 @@ class Plugins:
 
     def free_memory(self) -> None:
         """Give back the memory that is not in use."""
-        self._tell("free_memory")
+        self._notify("free_memory")
 
     # Waiting.
 
@@ -327,7 +330,7 @@ class Plugins:
         return True
 
     def worked(self) -> int:
-        """Rises while others work for this rank's cell."""
+        """Return a count that rises while others work for this rank's cell."""
         return sum(count for _, count in self._answers("worked", as_count))
 
     def collectives(self) -> list[Collective]:
@@ -349,7 +352,7 @@ class Plugins:
         return any(answer for _, answer in self._asked_at_end("is_apart", bool))
 
     def release(self, names: Iterable[str]) -> None:
-        """Release what waits in the frameworks ``names``; an empty name stands for all."""
+        """End every wait for other ranks in the frameworks ``names``; an empty name stands for all."""
         wanted = set(names)
         for call in self._calls("release"):
             if call.name in wanted or "" in wanted:
@@ -357,7 +360,7 @@ class Plugins:
                     call()
 
     def recover(self, bound: frozenset[str] = frozenset(), *, again: bool = False) -> Iterator[str]:
-        """Make whole what was released; yield sentences about what could not be. Raises what stands in the way.
+        """Rebuild released groups; yield a note for each part that cannot be rebuilt. Raises what stands in the way.
 
         ``bound``: the names that the next cell binds before it reads them; ``again``: whether the last try failed here.
         """
@@ -395,14 +398,14 @@ class Plugins:
         return {name: words for name, words in self._answers("bequeath", as_text) if words}
 
     def inherit(self, heritage: Mapping[int, Mapping[str, str]]) -> None:
-        """Take what each living rank has left."""
+        """Give the plug-ins of this new rank what those of each living rank have left to them."""
         for call in self._calls("inherit"):
             with self._guard(call.name, "inherit"):
                 call({rank: left[call.name] for rank, left in heritage.items() if call.name in left})
 
     def rejoin(self) -> None:
-        """New processes have taken the place of dead ranks."""
-        self._tell("rejoin")
+        """Notify the plug-ins that there are new ranks, or fewer ones, in a new MPI world."""
+        self._notify("rejoin")
 
     # Server.
 
@@ -412,7 +415,7 @@ class Plugins:
         return next((module for module in modules if module is not None), None)
 
     def servers(self) -> dict[str, str]:
-        """Modules of servers, by plug-in."""
+        """The modules of the servers that plug-ins have the steward run, by plug-in."""
         found = {name: self._attribute(name, plugin, "server", as_module) for name, plugin in self._plugins}
         return {name: module for name, module in found.items() if module is not None}
 
@@ -428,7 +431,8 @@ class Plugins:
             ]
         return found
 
-    def _tell(self, member: str, **arguments: Any) -> None:
+    def _notify(self, member: str, **arguments: Any) -> None:
+        """Call a member that has no answer in every plug-in."""
         for call in self._calls(member):
             try:
                 call(**arguments)
@@ -443,7 +447,7 @@ class Plugins:
         documented: tuple[type[BaseException], ...] = (),
         **arguments: Any,
     ) -> Iterator[tuple[str, Any]]:
-        """Names of plug-ins with what ``take``, which may raise, makes of their answers."""
+        """Yield the name of each plug-in with what ``take``, which may raise, makes of its answer."""
         for call in self._calls(member):
             try:
                 answer = take(call(*values, **arguments))

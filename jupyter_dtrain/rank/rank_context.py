@@ -74,22 +74,22 @@ class ProgressBar:
             self.report(done, self._total, self._rate(), self._text(), self._name)
 
     def report(self, done: float, total: float | None, rate: float | None, text: str, name: str) -> None:
-        """The same for a bar that knows more; a report too soon after another is dropped."""
+        """Report like :meth:`show`, for a bar that counts by itself; a report too soon after another is dropped."""
         self._done, self._total, self._name = done, total, name
         now = time.monotonic()
         if now >= self._next:
             self._next = now + PROGRESS_PERIOD
-            self._tell(rate, text, ended=False)
+            self._send(rate, text, ended=False)
 
     def close(self) -> None:
-        """The loop has ended, at its end or not."""
-        self._tell(self._rate(), self._text(), ended=True)
+        """Report that the loop has ended, with all items done or not."""
+        self._send(self._rate(), self._text(), ended=True)
 
     def end(self, done: float, total: float | None, text: str) -> None:
-        """The same for a bar that knows more. Without ``text`` the bar disappears."""
+        """Report the end like :meth:`close`, for a bar that counts by itself. Without ``text`` the bar disappears."""
         self._done, self._total = done, total
         if text or self._shown:
-            self._tell(self._rate(), text, ended=True)
+            self._send(self._rate(), text, ended=True)
 
     @staticmethod
     def begin_run() -> None:
@@ -103,7 +103,7 @@ class ProgressBar:
     def _text(self) -> str:
         return bar_text(self._name, self._done, self._total, time.monotonic() - self._began, self._rate())
 
-    def _tell(self, rate: float | None, text: str, *, ended: bool) -> None:
+    def _send(self, rate: float | None, text: str, *, ended: bool) -> None:
         self._shown = True
         if _home is not None:
             _home.emit(Progress(self._number, self._name, float(self._done), self._total, rate, text, ended))

@@ -4,7 +4,7 @@ The steward starts such a module when a rank first connects, with a socket that 
 :class:`~jupyter_dtrain.wire.requests.ServerSpec` to its standard input. Ranks show the world's secret
 (:class:`~jupyter_dtrain.wire.requests.Desk`).
 
-Under failure: the process ends with the steward. Where Linux cannot keep other users out (:mod:`.callers`), only the
+Under failure: the process ends with the steward. Where Linux cannot keep other users out (:mod:`.tcp_guard`), only the
 secret does.
 """
 
@@ -22,11 +22,11 @@ import msgspec
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.requests import ServerSpec
 
-from .callers import keep_for_this_user
+from .tcp_guard import keep_for_this_user
 
 
 class ServerArguments(NamedTuple):
-    """All that the steward gives to a server."""
+    """All that the steward gives to a server on its command line."""
 
     fd: int
     """The socket that listens."""
@@ -52,7 +52,7 @@ def begin(description: str | None) -> ServerArguments:
 
 
 def read_spec() -> ServerSpec:
-    """The facts about the world, from standard input."""
+    """Read the facts about the world from standard input."""
     return msgspec.json.decode(sys.stdin.buffer.read(), type=readable(ServerSpec))
 
 

@@ -101,9 +101,14 @@ class _Tail:
 
 
 class _Open:
-    """A run that was begun here, finished or not."""
+    """A run that was begun here, finished or not: its numbers, its spool, and what of it is to be announced.
 
-    def __init__(self, run: int, rank: int, spool: Spool) -> None:
+    Not locked: the recorder holds its lock around each call.
+    """
+
+    def __init__(self, run: int, rank: int, spool: Spool, cap: int) -> None:
+        """``cap``: bytes of text that the spool may get."""
+        self._cap = cap
         self.run = run
         self.rank = rank
         """The rank's number in this run."""
@@ -111,18 +116,101 @@ class _Open:
         self.seq = 0
         self.announced = 0
         self.started = time.monotonic()
-        self.began = time.time()
+        self._began = time.time()
         self.finished = False
         self.tail = _Tail()
-        self.wire_text = 0
-        self.spooled = 0
-        self.dropped_events = 0
-        self.dropped_bytes = 0
-        self.told_failure = False
+        self._wire_text = 0
+        self._spooled = 0
+        self._dropped_events = 0
+        self._dropped_bytes = 0
+        self._failure_reported = False
         self.batch: list[Event] = []
-        self.next_totals = 0.0
-        self.wire_room = float(WIRE_POINTS)
-        self.wire_time = self.started
+        self._next_totals = 0.0
+        self._wire_room = float(WIRE_POINTS)
+        self._wire_time = self.started
+
+    def append_text(self, stream: str, text: str, descriptor: int, *, log: bool) -> None:
+        """Append printed text, as :meth:`Recorder.write` got it; past the cap it is only counted."""
+        kind: Literal["stdout", "stderr"] = "stderr" if stream == "stderr" else "stdout"
+        text = text.encode("utf-8", "replace").decode()
+        if not log:
+            self.tail.add(text)
+        for start in range(0, len(text), CHUNK):
+            chunk = text[start : start + CHUNK]
+            if self._spooled >= self._cap:
+                self._dropped_events += 1
+                self._dropped_bytes += len(chunk.encode())
+            else:
+                self.append(Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
+
+    def append(self, body: Body) -> None:
+        """Give an event its number, spool it, and keep the part of it that is to be announced."""
+        # A clock that is set while the run goes on must neither stretch it nor turn it back.
+        now = self._began + time.monotonic() - self.started
+        event = Event(self.run, self.rank, self.seq, now, body)
+        try:
+            size = self.spool.append(event)
+        except UnicodeEncodeError:
+            body = encodable(body)
+            event = msgspec.structs.replace(event, body=body)
+            size = self.spool.append(event)
+        self._spooled += size
+        # Only now: an event that cannot be encoded must leave no hole.
+        self.seq += 1
+        if isinstance(body, Metrics):
+            self.batch.append(msgspec.structs.replace(event, body=self._thin(body)))
+        elif isinstance(body, Output):
+            self._wire_text += len(body.text)
+            if self._wire_text <= WIRE_TEXT:
+                self.batch.append(event)
+        else:
+            self.batch.append(event)
+        if self.spool.failure is not None and not self._failure_reported:
+            self._failure_reported = True
+            note = f"[jupyter-dtrain] rank {self.rank}: the log cannot be written ({self.spool.failure}); "
+            self.append(Output("stderr", note + "its last 4 MB are kept in memory.\n"))
+
+    def _thin(self, metrics: Metrics) -> Metrics:
+        """The part of ``metrics`` that goes on the wire: all of it, while there is room. The spool has all."""
+        now = time.monotonic()
+        self._wire_room = min(WIRE_POINTS, self._wire_room + (now - self._wire_time) * WIRE_POINTS)
+        self._wire_time = now
+        points = sum(len(series.values) // 8 for series in metrics.series)
+        if points <= self._wire_room:
+            self._wire_room -= points
+            return metrics
+        each = max(4, int(self._wire_room / 2 / len(metrics.series)))
+        thinned = []
+        for series in metrics.series:
+            columns = unpack(series).thinned(each)
+            left_out = len(series.values) // 8 - len(columns.values)
+            self._wire_room -= len(columns.values)
+            thinned.append(pack(series.name, columns, left_out))
+        return Metrics(thinned)
+
+    def take_batch(self, *, force: bool = False) -> Batch | None:
+        """Take what is to be announced now; None for nothing yet. ``force``: also before its time."""
+        if self.announced == self.seq:
+            return None
+        # Past the limit text is in no batch, only its number: a batch of totals says how far the run has come. The last
+        # batch of a run is always sent, or readers would wait for the numbers up to it.
+        over = self._wire_text > WIRE_TEXT
+        now = time.monotonic()
+        if over and not force and not self.batch and now < self._next_totals:
+            return None
+        self._next_totals = now + TOTALS_PERIOD
+        events, self.batch = self.batch, []
+        first, self.announced = self.announced, self.seq
+        return Batch(self.run, self.rank, first, self.seq - 1, events, self.tail.totals() if over else None)
+
+    def append_dropped(self) -> None:
+        """Append how much was dropped, if anything was, and keep room for the last events behind it."""
+        # The last events must not push out text after it was counted.
+        self.spool.make_room(LAST_EVENTS)
+        if events := self._dropped_events + self.spool.dropped_events:
+            size = self._dropped_bytes + self.spool.dropped_bytes
+            reason = self.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
+            self.append(Dropped(events, size, reason))
 
 
 def _open_log(path: Path) -> TextIO:
@@ -131,7 +219,7 @@ def _open_log(path: Path) -> TextIO:
 
 
 class Recorder:
-    """One rank's voice. All methods may be called from any thread."""
+    """Numbers, spools and announces the events of one rank. All methods may be called from any thread."""
 
     def __init__(
         self, rank: int, folder: str | Path, announce: Announce, *, cap: int, log: Path, mirror: str | Path = ""
@@ -146,7 +234,8 @@ class Recorder:
         self._announce = announce
         self._cap = cap
         self.shield = Shield()
-        """Entered while something is half written."""
+        """Entered while something is half written, so that an interrupt waits until it is whole."""
+        # Reentrant: a signal handler of the user's may print while its thread is inside.
         self._lock = threading.RLock()
         # A thread that announces takes it before the lock, so that batches leave in the order of their numbers.
         self._announcing = threading.Lock()
@@ -192,7 +281,7 @@ class Recorder:
 
         ``cell``: the notebook's cell that it comes from; ``elastic`` and ``joins`` as in :class:`Started`.
         """
-        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)))
+        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)), self._cap)
         with self._lock:
             self._current = self._runs[run] = opened
             self._last_run = run
@@ -200,12 +289,13 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     self._runs.pop(number).spool.close()
             pid, host = os.getpid(), socket.gethostname()
-            told = (ranks or []) if source else []
+            named = (ranks or []) if source else []
             cell = cell or Cell()
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
             identity = (cell.number, cell.id, cell.run_name, cell.above)
-            self._append(opened, Started(pid, host, at, VERSION, source, told, *identity, elastic, joins, together))
+            opened.append(Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together))
+            # What threads printed between the runs comes before what this run has printed, as it was written.
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending
             self._wake.notify()
@@ -261,21 +351,25 @@ class Recorder:
         with self.shield, self._lock:
             if self._current is None:
                 return False
+            # Text that was printed before the event must have a lower number, or readers show it after the event.
             self._spool_pending(self._current)
-            self._append(self._current, body)
+            self._current.append(body)
             self._wake.notify()
             return True
 
-    def tell(self, body: Body) -> bool:
-        """Like :meth:`append`, but the calling thread announces it, which saves waking another. For batched events."""
+    def send(self, body: Body) -> bool:
+        """Record an event like :meth:`append`, and announce it on the calling thread, which saves waking another.
+
+        For events that gather much, such as the points of a quarter of a second.
+        """
         with self.shield, self._announcing:
             with self._lock:
                 opened = self._current
                 if opened is None:
                     return False
                 self._spool_pending(opened)
-                self._append(opened, body)
-                batch = self._take_batch(opened)
+                opened.append(body)
+                batch = opened.take_batch()
             if batch is not None:
                 self._announce(batch)
             return True
@@ -297,33 +391,29 @@ class Recorder:
                 if opened is None:
                     return
                 self._spool_pending(opened)
-                # The last events must not push out text after it was counted.
-                opened.spool.make_room(LAST_EVENTS)
-                events = opened.dropped_events + opened.spool.dropped_events
-                if events:
-                    size = opened.dropped_bytes + opened.spool.dropped_bytes
-                    self._append(opened, Dropped(events, size, self._drop_reason(opened)))
+                opened.append_dropped()
                 elapsed = time.monotonic() - opened.started
-                self._append(opened, Finished(outcome, elapsed, words, regroup, steps or {}, spent, threads))
+                opened.append(Finished(outcome, elapsed, words, regroup, steps or {}, spent, threads))
                 opened.finished = True
+                # Before the announcement, which takes its time: what is printed meanwhile belongs to the next run.
                 self._current = None
-                batch = self._take_batch(opened, force=True)
+                batch = opened.take_batch(force=True)
             if batch is not None:
                 self._announce(batch)
 
     def withdraw(self, run: int) -> None:
         """Record that ``run`` was interrupted before this rank began it. Another run may be going on."""
-        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)))
+        opened = _Open(run, self.rank, Spool(spool_path(self._folder, run, self.rank)), self._cap)
         with self._announcing:
             with self._lock:
                 self._runs[run] = opened
                 if self._current is None:
                     self._last_run = run
                 at = str(spool_path(self._mirror, run, self.rank))
-                self._append(opened, Started(os.getpid(), socket.gethostname(), at, VERSION))
-                self._append(opened, Finished("interrupted", 0.0))
+                opened.append(Started(os.getpid(), socket.gethostname(), at, VERSION))
+                opened.append(Finished("interrupted", 0.0))
                 opened.finished = True
-                batch = self._take_batch(opened, force=True)
+                batch = opened.take_batch(force=True)
             if batch is not None:
                 self._announce(batch)
 
@@ -342,95 +432,25 @@ class Recorder:
             if opened is None:
                 return None
             if opened is self._current:
+                # The reader asks for what it lacks, and pending text is no event yet.
                 self._spool_pending(opened)
             events = opened.spool.read(from_seq)
             if not events:
                 return None
             return Batch(run, opened.rank, from_seq, events[-1].seq, events, opened.tail.totals())
 
-    def _drop_reason(self, opened: _Open) -> str:
-        return opened.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
-
     def _spool_pending(self, opened: _Open) -> None:
         pending, self._pending, self._pending_size = self._pending, [], 0
         for (stream, log), group in itertools.groupby(pending, key=lambda one: (one[0], one[3])):
             texts, descriptors = zip(*((text, descriptor) for _, text, descriptor, _ in group), strict=True)
-            self._append_text(opened, stream, "".join(texts), max(descriptors), log=log)
-
-    def _append_text(self, opened: _Open, stream: str, text: str, descriptor: int, *, log: bool) -> None:
-        kind: Literal["stdout", "stderr"] = "stderr" if stream == "stderr" else "stdout"
-        text = text.encode("utf-8", "replace").decode()
-        if not log:
-            opened.tail.add(text)
-        for start in range(0, len(text), CHUNK):
-            chunk = text[start : start + CHUNK]
-            if opened.spooled >= self._cap:
-                opened.dropped_events += 1
-                opened.dropped_bytes += len(chunk.encode())
-            else:
-                self._append(opened, Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
-
-    def _append(self, opened: _Open, body: Body) -> None:
-        # A clock that is set while the run goes on must neither stretch it nor turn it back.
-        now = opened.began + time.monotonic() - opened.started
-        event = Event(opened.run, opened.rank, opened.seq, now, body)
-        try:
-            size = opened.spool.append(event)
-        except UnicodeEncodeError:
-            body = encodable(body)
-            event = msgspec.structs.replace(event, body=body)
-            size = opened.spool.append(event)
-        opened.spooled += size
-        # Only now: an event that cannot be encoded must leave no hole.
-        opened.seq += 1
-        if isinstance(body, Metrics):
-            opened.batch.append(msgspec.structs.replace(event, body=self._thin(opened, body)))
-        elif isinstance(body, Output):
-            opened.wire_text += len(body.text)
-            if opened.wire_text <= WIRE_TEXT:
-                opened.batch.append(event)
-        else:
-            opened.batch.append(event)
-        if opened.spool.failure is not None and not opened.told_failure:
-            opened.told_failure = True
-            note = f"[jupyter-dtrain] rank {opened.rank}: the log cannot be written ({opened.spool.failure}); "
-            self._append(opened, Output("stderr", note + "its last 4 MB are kept in memory.\n"))
-
-    def _thin(self, opened: _Open, metrics: Metrics) -> Metrics:
-        """The part of ``metrics`` that goes on the wire: all of it, while there is room. The spool has all."""
-        now = time.monotonic()
-        opened.wire_room = min(WIRE_POINTS, opened.wire_room + (now - opened.wire_time) * WIRE_POINTS)
-        opened.wire_time = now
-        points = sum(len(series.values) // 8 for series in metrics.series)
-        if points <= opened.wire_room:
-            opened.wire_room -= points
-            return metrics
-        each = max(4, int(opened.wire_room / 2 / len(metrics.series)))
-        thinned = []
-        for series in metrics.series:
-            columns = unpack(series).thinned(each)
-            left_out = len(series.values) // 8 - len(columns.values)
-            opened.wire_room -= len(columns.values)
-            thinned.append(pack(series.name, columns, left_out))
-        return Metrics(thinned)
-
-    def _take_batch(self, opened: _Open, *, force: bool = False) -> Batch | None:
-        if opened.announced == opened.seq:
-            return None
-        over = opened.wire_text > WIRE_TEXT
-        now = time.monotonic()
-        if over and not force and not opened.batch and now < opened.next_totals:
-            return None
-        opened.next_totals = now + TOTALS_PERIOD
-        events, opened.batch = opened.batch, []
-        first, opened.announced = opened.announced, opened.seq
-        return Batch(opened.run, opened.rank, first, opened.seq - 1, events, opened.tail.totals() if over else None)
+            opened.append_text(stream, "".join(texts), max(descriptors), log=log)
 
     def _announce_loop(self) -> None:
         while True:
             with self._lock:
                 opened = self._current
                 if not self._closing and not self._pending and (opened is None or not opened.batch):
+                    # Totals that were held back leave when their time has come, though nobody prints any more.
                     late = opened is not None and opened.announced < opened.seq
                     self._wake.wait(TOTALS_PERIOD if late else None)
                 if self._closing:
@@ -443,7 +463,8 @@ class Recorder:
                     if opened is None:
                         continue
                     self._spool_pending(opened)
-                    batch = self._take_batch(opened)
+                    batch = opened.take_batch()
+                # Without the lock: a socket may take its time, and whoever prints must not wait for it.
                 if batch is not None:
                     self._announce(batch)
 

@@ -19,14 +19,14 @@ import psutil
 from jupyter_dtrain.core.events import Gpu, Sample
 from jupyter_dtrain.core.gpus import visible_gpus
 
-from .children import workers
+from .process_tree import workers
 
 PERIOD = 1.0
 """Seconds between two samples."""
 
 
 class Sampler:
-    """Takes samples of this process while it is on; a thread of its own."""
+    """Takes samples of this rank and its workers while a run goes on, on a thread of its own."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Sampler:
         threading.Thread(target=self._loop, name="dtrain-resources", daemon=True).start()
 
     def begin(self, still: Callable[[], float]) -> None:
-        """A run begins. ``still``: seconds for which its cell has not moved."""
+        """Begin to take samples. ``still`` returns the seconds for which the run's cell has not moved."""
         self._still = still
         self._off.clear()
         self._on.set()
 
     def end(self) -> None:
-        """The run ends."""
+        """Take no more samples: the run ends."""
         self._on.clear()
         self._off.set()
 
@@ -117,7 +117,7 @@ def _pause() -> float:
 
 
 class GpuReader:
-    """One GPU, through NVML."""
+    """Reads one GPU through NVML."""
 
     def __init__(self, nvml: ModuleType, handle: Any, index: int) -> None:
         self._nvml = nvml
@@ -146,7 +146,7 @@ class GpuReader:
             return None
 
     def read(self, reserved: int | None) -> Gpu | None:
-        """The GPU as it is now; None when it does not even report its memory."""
+        """Read what the GPU does now; None when it does not even report its memory."""
         nvml, handle = self._nvml, self._handle
         # The newer form leaves out the part that the driver keeps for itself, as nvidia-smi does.
         memory = self._ask(lambda _: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))

@@ -45,6 +45,8 @@ def resync(
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
+    # Each rank takes part in every collective below, whatever it lacks: one that raised alone would leave the others
+    # waiting. Problems are gathered, and all ranks raise together.
     here, is_new = comm.Get_rank() == source, comm.Get_rank() in (new or ())
     missing = set(names) if is_new else {name for name in names if name not in namespace}
     lacking = sorted(set[str]().union(*comm.allgather(missing)))
@@ -55,8 +57,8 @@ def resync(
     if problems:
         raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
     # With new ranks, the others keep values that are no states.
-    told = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
-    notes = _lost(comm, told, source, namespace, plugins)
+    replaced = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
+    notes = _lost(comm, replaced, source, namespace, plugins)
     data = _broadcast(comm, packed, source)
     if here:
         return notes
@@ -75,10 +77,10 @@ def resync(
 
 def _lost(comm: Any, names: list[str], source: int, namespace: dict[str, Any], plugins: Plugins) -> list[str]:
     """Say which variables are not what they are on the rank ``source``: each rank may train a model of its own."""
-    told: list[dict[str, str]] = comm.allgather({name: _digest(name, namespace, plugins) for name in names})
+    digests: list[dict[str, str]] = comm.allgather({name: _digest(name, namespace, plugins) for name in names})
     found = []
-    for name, wanted in told[source].items():
-        ranks = [rank for rank, mine in enumerate(told) if wanted and mine.get(name) not in ("", None, wanted)]
+    for name, wanted in digests[source].items():
+        ranks = [rank for rank, mine in enumerate(digests) if wanted and mine.get(name) not in ("", None, wanted)]
         if ranks:
             found.append(f"{name} was not the same on {count_ranks(ranks)}, and has the values of rank {source} now")
     return found
@@ -113,6 +115,7 @@ def _pack(
             shapes[name] = _shapes(content)
     wholes = {name: namespace[name] for name in lacking}
     try:
+        # Two pickles in one: a rank that lacks nothing never unpickles whole objects, and with them a second model.
         parts = cloudpickle.dumps(found, protocol=5), cloudpickle.dumps(wholes, protocol=5)
         return cloudpickle.dumps(parts, protocol=5), shapes, ""
     except Exception as error:  # noqa: BLE001 — as may a user's __reduce__
@@ -153,7 +156,7 @@ def _has_state(value: Any) -> bool:
 
 def _broadcast(comm: Any, data: bytes, source: int) -> bytes:
     size = comm.bcast(len(data), root=source)
-    whole = bytearray(data or size)
+    whole = bytearray(data or size)  # on the source the bytes themselves, elsewhere room for as many
     view = memoryview(whole)
     for start in range(0, size, PIECE):
         comm.Bcast(view[start : start + PIECE], root=source)

@@ -2,6 +2,8 @@
 
 A unix socket in the world's 0700 folder takes one connection from each :mod:`.slot_holder`. The connection's end is the
 slot's end: ``mpiexec`` has ended its process.
+
+Under failure: :meth:`Slot.read` raises :class:`EOFError` where the slot's process ends before it has sent everything.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ class Replacement(NamedTuple):
     ranks: tuple[int, ...]
     """All ranks that are replaced in one heal, in the order in which new processes come."""
     place: int
-    """The place of this one among them."""
+    """The place of this process among them."""
     generation: int
-    """The world's, once they are replaced."""
+    """The generation of the world once they are replaced."""
 
     @property
     def rank(self) -> int:
@@ -41,12 +43,12 @@ class Replacement(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As an argument of the slot's process."""
+        """The replacement as an argument of the slot's process."""
         return f"{','.join(map(str, self.ranks))}:{self.place}:{self.generation}"
 
     @classmethod
     def of(cls, words: str) -> Replacement:
-        """The one that ``words`` describe."""
+        """The replacement that ``words`` describe."""
         ranks, place, generation = words.split(":")
         return cls(tuple(map(int, ranks.split(","))), int(place), int(generation))
 
@@ -58,16 +60,17 @@ class Slots:
         """``folder``: where the socket is. Raises :class:`OSError` where it cannot be made."""
         (Path(folder) / slot_holder.SOCKET).unlink(missing_ok=True)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # By the open folder: a unix socket's path may have no more than 107 bytes, and the folder's may be longer.
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.socket.bind(f"/proc/self/fd/{here}/{slot_holder.SOCKET}")
         finally:
             os.close(here)
-        self.socket.listen(1024)
+        self.socket.listen(1024)  # all ranks of the host connect in the same moment
         self.socket.setblocking(False)
 
     def accept(self) -> Iterator[Slot]:
-        """The connections that wait."""
+        """Yield a slot for each connection that waits."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self.socket.accept()
@@ -82,17 +85,17 @@ class Slot:
         self.socket = connection
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self.holder: int = _CREDENTIALS.unpack(credentials)[0]
-        """The id of the process that holds it."""
+        """The id of the process that holds the slot."""
         self.environment: dict[str, str] = {}
         """The variables of that process, once it has sent them all."""
         self.cpus: set[int] = set()
-        """The processors to which it is bound."""
+        """The processors to which ``mpiexec`` has bound that process."""
         self.replacement: Replacement | None = None
-        """Where it takes the place of a dead rank; None in a world's start."""
+        """Which dead rank the process replaces; None in a world's start."""
         self.descriptor: int | None = None
-        """The channel that its launcher has opened for it, as a descriptor of this process."""
+        """The channel that the launcher has opened for that process, as a descriptor of this one."""
         self.output: list[int] = []
-        """Its standard output and error, as descriptors of this process, on a host that is not the steward's."""
+        """Output and errors of that process, as descriptors of this one, on a host that is not the steward's."""
         self._received = b""
 
     def read(self) -> bool:
@@ -103,6 +106,7 @@ class Slot:
                 if not data:
                     raise EOFError
                 self._received += data
+                # One descriptor is the channel of MPICH's launcher, two are standard output and error; never all three.
                 if len(passed) == 1:
                     self.descriptor = passed[0]
                 else:
@@ -128,7 +132,7 @@ class Slot:
 
     @property
     def rank(self) -> int:
-        """The rank in the world; -1 where ``mpiexec`` tells no numbers."""
+        """The rank in the world; -1 where ``mpiexec`` gives no numbers."""
         return rank_in(self.environment) if self.replacement is None else self.replacement.rank
 
     def take(self) -> None:

@@ -2,6 +2,8 @@
 
 The user's key comes as a variable of the cell, which it takes away at once: a cell's text is kept in logs. Rank 0 sends
 the answer as a display.
+
+Under failure: what :mod:`.snapshots` raises ends the cell on all ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def run_order(name: str, names: list[str], root: str, world: str, *, steps: int,
 
 
 def run_cancel(name: str) -> None:
-    """Stop saving ``name`` automatically; an empty name stands for all."""
+    """Stop saving ``name`` automatically; an empty name stands for all snapshots."""
     _, home = _here()
     _answer(SnapshotAnswer(home.step_work.cancel(name)))
 

@@ -58,7 +58,7 @@ VALUE: Final = "value"
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The variables to save, and the place."""
+    """An order to save variables: which ones, under what name, and where."""
 
     name: str
     names: list[str]
@@ -68,7 +68,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The files of one rank."""
+    """The files that one rank has written, or why it could not."""
 
     files: dict[str, FileFacts]
     problem: str = ""
@@ -110,7 +110,7 @@ class Saving:
         return Written(found)
 
     def publish(self, written: list[Written]) -> str:
-        """On rank 0, when all ranks have written: make it a snapshot. Return what is wrong, or nothing."""
+        """On rank 0, when all ranks have written: make the folder a snapshot. Return what is wrong, or nothing."""
         problems = [f"rank {rank}: {one.problem}" for rank, one in enumerate(written) if one.problem]
         if problems:
             self.drop()
@@ -162,7 +162,7 @@ class Saving:
 
 
 def _leave(part: Path, rank: int, written: Written) -> None:
-    """Tell rank 0, by a file that appears whole."""
+    """Report to rank 0, by a file that appears whole."""
     draft = part / f".{DONE.format(rank)}"
     draft.write_bytes(msgspec.json.encode(written))
     draft.rename(part / DONE.format(rank))
@@ -199,8 +199,8 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
         files: dict[str, Any] = {}
         notes: list[str] = []
         try:
-            for plugin, names, made, told in plugins.save_values(values, namespace, size):
-                notes += told
+            for plugin, names, made, more in plugins.save_values(values, namespace, size):
+                notes += more
                 held |= dict.fromkeys(names, plugin)
                 files |= {f"{plugin}/{name}": content for name, content in made.items()}
             for name in order.names:
@@ -407,12 +407,12 @@ def _match(comm: Any, held: Mapping[str, str], files: dict[str, Any]) -> None:
     Raises :class:`TransferFailed` on all ranks where they differ, or where a framework saves a variable of some ranks
     only.
     """
-    told = comm.allgather((held, list(files)))
-    ways = {name: {how[name] for how, _ in told} for name in held}
+    gathered = comm.allgather((held, list(files)))
+    ways = {name: {how[name] for how, _ in gathered} for name in held}
     apart = [name for name, found in ways.items() if len(found) > 1 and not found <= {STATE, VALUE}]
     if apart:
         raise TransferFailed(f"Nothing was saved: {', '.join(apart)} must be of one kind on all ranks.")
-    counts = Counter(name for _, names in told for name in names)
+    counts = Counter(name for _, names in gathered for name in names)
     if not any(count > 1 for count in counts.values()):
         return
     shared = {name: code_of(b"", name, files[name]) for name in files if counts[name] > 1}
@@ -435,5 +435,5 @@ def _agree(comm: Any, problem: str, words: str) -> None:
         if one:
             groups.setdefault(one, []).append(rank)
     if groups:
-        told = [f"rank {format_ranks(ranks)}: {one}" for one, ranks in groups.items()]
-        raise TransferFailed(f"{words} {'; '.join(told)}.")
+        problems = [f"rank {format_ranks(ranks)}: {one}" for one, ranks in groups.items()]
+        raise TransferFailed(f"{words} {'; '.join(problems)}.")

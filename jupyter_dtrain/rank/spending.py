@@ -50,7 +50,7 @@ class Spending:
         self._communication = self._data = self._processor = 0.0
 
     def begin(self, *, on: bool) -> None:
-        """A cell begins, which wants its time observed or not."""
+        """Begin a cell; ``on``: whether it wants its time observed."""
         self._stop()
         if not on:
             return
@@ -61,7 +61,7 @@ class Spending:
         self._thread.start()
 
     def end(self) -> Spent | None:
-        """The cell ends: how it spent its time; None where that was not observed."""
+        """End the cell; return how it spent its time, or None where that was not observed."""
         if self._thread is None:
             return None
         self._stop()

@@ -4,7 +4,7 @@ A framework calls after each step of the optimizer that steps first (``Cells.fol
 model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
 them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
 
-A snapshot needs all ranks at the same step. They meet there first, and rank 0 tells at which step to meet next: a
+A snapshot needs all ranks at the same step. They meet there first, and rank 0 decides at which step to meet next: a
 meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
 while threads write it.
 
@@ -47,7 +47,7 @@ _KINDS: Final = ("value", "parameter")
 
 
 class _Standing:
-    """One standing order."""
+    """A standing order to save a snapshot, by steps or by time."""
 
     def __init__(self, order: Order, steps: int, seconds: float) -> None:
         self.order, self.steps, self.seconds = order, steps, seconds
@@ -56,7 +56,7 @@ class _Standing:
         self.meet_at = 1
         """The step of the next meeting, where time decides; the same on all ranks."""
         self.met: tuple[int, float] | None = None
-        self.told = False
+        self.warned = False
         """Whether a cell has said that no steps are seen."""
         self.noted: set[str] = set()
         """Notes on its snapshots that were shown."""
@@ -68,7 +68,7 @@ class _Standing:
         return step % self.steps == 0 if self.steps else step == self.meet_at
 
     def next_meeting(self, step: int) -> int:
-        """By this rank's pace. Rank 0 decides."""
+        """The step of the next meeting, by this rank's pace. Rank 0's answer counts for all."""
         now, wanted = time.monotonic(), min(MEETING, self.seconds / 10)
         before, self.met = self.met, (step, now)
         if before is None or now <= before[1]:
@@ -77,7 +77,7 @@ class _Standing:
 
 
 class StepWork:
-    """The work of one rank, cell by cell."""
+    """Does the work after steps in one rank, cell by cell."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class StepWork:
         return list(gone)
 
     def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
-        """A cell begins; ``whole``: on all ranks of the world; ``elastic``: it goes on without some. Main thread."""
+        """Begin a cell. ``whole``: it runs on all ranks; ``elastic``: it goes on without some. Main thread."""
         self._check, self._every = watch.check, max(1, watch.check_every)
         self._named, self._stepped = [], False
         self._active = list(self._orders.values()) if whole and not elastic else []
@@ -132,14 +132,14 @@ class StepWork:
             self._plugins.follow_steps(self._step)
 
     def end(self) -> None:
-        """The cell has ended. Main thread."""
+        """End the cell's work. Main thread."""
         if not self._check and not self._active:
             return
         self._plugins.follow_steps(None)
         titles = [] if self._stepped else self._plugins.without_steps()
         for one in self._active if titles else ():
-            if one.steps and not one.told:
-                one.told = True
+            if one.steps and not one.warned:
+                one.warned = True
                 self._say(_unseen(titles, one.order, one.steps))
         if self._check and not self._stepped:
             self._say(

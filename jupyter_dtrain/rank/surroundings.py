@@ -12,8 +12,8 @@ from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
 from jupyter_dtrain.wire.answers import Surroundings
 
-from .callers import keeps_others_out
 from .plugins import Plugins
+from .tcp_guard import keeps_others_out
 
 
 def look_around(plugins: Plugins, local_rank: int) -> Surroundings:
@@ -23,7 +23,7 @@ def look_around(plugins: Plugins, local_rank: int) -> Surroundings:
 
 
 def _processors() -> Processors | None:
-    """Those of the main thread, which runs the cells: a cell may have bound it."""
+    """The processors of the main thread, which runs the cells: a cell may have bound it to some."""
     try:
         return read_processors(os.getpid())
     except OSError:

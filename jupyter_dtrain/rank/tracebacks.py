@@ -141,7 +141,7 @@ class Tracebacks:
         return ""
 
     def suspended(self, frames: Iterable[FrameType]) -> list[Frame]:
-        """The same of coroutines that wait, whose ``frames`` are given outermost first."""
+        """The stack of coroutines that wait, whose ``frames`` are given outermost first."""
         return self._frames((frame, frame.f_lineno) for frame in frames)
 
     def _frames(self, steps: Iterable[tuple[FrameType, int | None]], *, verbs: bool = True) -> list[Frame]:
@@ -229,7 +229,7 @@ def cell_name(run: int, cell: int | None) -> str:
 
 
 def causes(exception: BaseException | None) -> Iterator[BaseException]:
-    """``exception``, its cause, that one's cause, and so on."""
+    """Yield ``exception``, its cause, the cause of that cause, and so on."""
     seen: set[int] = set()
     while exception is not None and id(exception) not in seen and len(seen) < MAX_CAUSES:
         seen.add(id(exception))
@@ -238,7 +238,7 @@ def causes(exception: BaseException | None) -> Iterator[BaseException]:
 
 
 def trace_of(exception: BaseException) -> TracebackType | None:
-    """Its traceback, without code of its class."""
+    """The traceback of ``exception``, read without running code of its class."""
     found: TracebackType | None = _own(exception, "__traceback__")
     return found
 
@@ -291,7 +291,7 @@ def _place(error: BaseException) -> str:
 
 
 def _notes(exception: BaseException) -> list[str]:
-    """Its notes, even if user code has put something else in place of a list of strings."""
+    """The notes of ``exception``, even if user code has put something else in place of a list of strings."""
     found = getattr(exception, "__notes__", None)
     if found is None:
         return []

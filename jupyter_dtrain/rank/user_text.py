@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Words:
-    """The texts of one error."""
+    """Makes the texts of one error; all of them share one deadline."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ def words_of(error: BaseException, words: Words | None = None) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """The name of its class, without code of the class."""
+    """The name of the error's class, read without running code of the class."""
     name: str = vars(type)["__name__"].__get__(type(error))
     return shortened(name, 200)
 

@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
-from jupyter_dtrain.rank.callers import own_waits
 from jupyter_dtrain.rank.plugins import Plugins
+from jupyter_dtrain.rank.tcp_guard import own_waits
 from jupyter_dtrain.wire.requests import ServerSpec
 
 MAX_STARTS = 5

@@ -38,13 +38,14 @@ _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libff
 
 
 class StackLook:
-    """One look at a process, under way."""
+    """A look at the stack of one process that py-spy is taking."""
 
     def __init__(self, pid: int, spool: str) -> None:
         """``spool``: the folder of the world's spools, which have the cells' code."""
         self._pid = pid
         self._spool = spool
         self._said = bytearray()
+        # The one beside this Python was installed with this package; PATH is the user's.
         own = Path(sys.executable).with_name("py-spy")
         command = str(own) if own.exists() else shutil.which("py-spy") or "py-spy"
         self._process = subprocess.Popen(
@@ -64,7 +65,8 @@ class StackLook:
         return not data
 
     def end(self) -> Stack:
-        """The result."""
+        """End py-spy; return the stack, or why there is none."""
+        # Where it was late. One that has ended by itself is not harmed, and waited for in either case.
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING)
@@ -72,6 +74,7 @@ class StackLook:
         self._process.stdout.close()
         try:
             threads = json.loads(self._said)
+            # Linux gives the main thread the number of its process.
             main = next(thread for thread in threads if thread["os_thread_id"] == self._pid)
             return Stack("native", frames=self._frames(main["frames"][::-1]))
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
@@ -87,11 +90,12 @@ class StackLook:
             file, name, line = step["filename"], step["name"], int(step["line"] or 0)
             cell = _CELL.fullmatch(file)
             if not frames and not cell:
-                continue
+                continue  # the engine, above the cell
             if step.get("module"):
                 if not _INTERPRETER.search(step["module"]) and not name.startswith("0x"):
                     native.append(Frame(Path(step["module"]).name, 0, name, "", cell=False))
                 continue
+            # Native frames between two of Python are only the way from one to the other; the innermost ones count.
             native.clear()
             function = "" if name == "<module>" else name
             if cell:

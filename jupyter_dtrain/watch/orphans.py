@@ -28,7 +28,7 @@ LONGEST: Final = 0.2
 
 
 class Orphans:
-    """Those of ranks that have ended at the same time. Not locked: the watch has one thread."""
+    """The processes that ranks which ended at the same time have left. Not locked: the watch has one thread."""
 
     def __init__(self, ended: Mapping[int, int]) -> None:
         """``ended``: the numbers of the ranks, by process id."""
@@ -39,9 +39,9 @@ class Orphans:
         """When the next look is due (monotonic)."""
 
     def end(self, living: Collection[int]) -> bool:
-        """Kill what is left; whether nothing is, or it had its time. Never waits. ``living``: pids of other ranks.
+        """Kill the processes that are left; return whether none is, or whether they had their time. Never waits.
 
-        Without other ranks it kills every process beneath this one.
+        ``living``: the process ids of other ranks. Without other ranks every process beneath this one is killed.
         """
         left = [] if time.monotonic() > self._deadline else _find(self._ended, living)
         if not left:
@@ -62,7 +62,7 @@ def end_all() -> None:
 
 
 def _find(ended: Mapping[int, int], living: Collection[int]) -> list[psutil.Process]:
-    """What is left of the ranks that have ended, from one look at the machine's processes: each takes milliseconds."""
+    """The living processes that ended ranks have left, from one look at all processes, which takes a moment."""
     beneath: dict[int, list[psutil.Process]] = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -78,6 +78,7 @@ def _find(ended: Mapping[int, int], living: Collection[int]) -> list[psutil.Proc
 
 
 def _is_from(process: psutil.Process, ended: Mapping[int, int]) -> bool:
+    """Whether one of the ranks that have ended has started the process, by its session or its environment."""
     with contextlib.suppress(OSError):
         if os.getsid(process.pid) in ended:
             return True

@@ -62,7 +62,7 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 class RankProcess:
-    """One rank. Not locked: the watch has one thread."""
+    """One rank, seen from its watch. Not locked: the watch has one thread."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class RankProcess:
         """
         self.slot = slot
         self.number = number
-        """The rank; -1 where ``mpiexec`` tells no numbers and it is not ready yet."""
+        """The rank; -1 where ``mpiexec`` gives no numbers and it is not ready yet."""
         self.ready: Ready | None = None
         self.status: int | None = None
         """Its status from :func:`os.waitpid`, once it has ended."""
         self._ended = 0.0
-        """When that came."""
+        """When the rank ended, in seconds since the epoch."""
         self._spec = spec
         self._report = report
         self._forget = forget
@@ -96,13 +96,13 @@ class RankProcess:
         self._end_reason = end_reason.renew()
         self._stopped = False
         self._look: StackLook | None = None
-        """The look that is under way."""
+        """The look at the rank's stack that is being taken."""
         self._lookers: list[Callable[[Stack], None]] = []
-        """The functions that take its result."""
+        """The functions that take the result of that look."""
         self._held_until = 0.0
         """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
         self._terminating: float | None = None
-        """When it is killed."""
+        """When a rank that was asked to end is killed (monotonic)."""
         self._asked_at = 0.0
         self._pipes: dict[Stream, int] = {}
         write_ends: dict[Stream, int] = {}
@@ -112,16 +112,16 @@ class RankProcess:
             with contextlib.suppress(OSError):
                 # Native code that prints while it holds the interpreter lock stops once the pipe is full.
                 fcntl.fcntl(write_ends[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._reports, tell = os.pipe2(os.O_CLOEXEC)
+        self._reports, report_fd = os.pipe2(os.O_CLOEXEC)
         channel, rank_channel = make_channel()
         parent = os.getpid()
         # No handler of the watch may run in the rank.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if self.pid == 0:
-            _be_rank(spec, slot, parent, write_ends, rank_channel, tell, before)
+            _be_rank(spec, slot, parent, write_ends, rank_channel, report_fd, before)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for fd in (*write_ends.values(), tell):
+        for fd in (*write_ends.values(), report_fd):
             os.close(fd)
         rank_channel.close()
         self._holder = DescriptorHolder(self._pipes, channel, psutil.Process(self.pid))
@@ -186,7 +186,7 @@ class RankProcess:
         self._forget(self.slot.socket.fileno())
         self.slot.close()
         self._why = SLOT_ENDED
-        self._end_reason.tell(self._why)
+        self._end_reason.write(self._why)
         self.terminate()
 
     # Orders.
@@ -353,7 +353,7 @@ def _be_rank(
     parent: int,
     write_ends: dict[Stream, int],
     channel: socket.socket,
-    tell: int,
+    report_fd: int,
     signals: set[int | signal.Signals],
 ) -> NoReturn:
     """The rank's process, from its first line to its end."""
@@ -371,15 +371,15 @@ def _be_rank(
         os.setsid()
         resource.setrlimit(resource.RLIMIT_NOFILE, _LIMIT)
         if slot.descriptor is not None:
-            channel, tell = _out_of_the_way(channel, tell)
+            channel, report_fd = _out_of_the_way(channel, report_fd)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(write_ends["stdout"], 1)
         os.dup2(write_ends["stderr"], 2)
         descriptor = set() if slot.descriptor is None else {slot.descriptor}
-        _close_all_but({0, 1, 2, channel.fileno(), tell} | descriptor)
+        _close_all_but({0, 1, 2, channel.fileno(), report_fd} | descriptor)
         slot.take()
-        app.run_engine(spec, channel, lambda report: write_report(tell, report), slot.replacement)
+        app.run_engine(spec, channel, lambda report: write_report(report_fd, report), slot.replacement)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -401,11 +401,11 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _out_of_the_way(channel: socket.socket, tell: int) -> tuple[socket.socket, int]:
-    """Both under high numbers: the launcher's own descriptor has a number that its variable names."""
+def _out_of_the_way(channel: socket.socket, report_fd: int) -> tuple[socket.socket, int]:
+    """Move both to high numbers: the launcher's own descriptor needs the number that its variable names."""
     high = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH))
     channel.detach()
-    return high, fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    return high, fcntl.fcntl(report_fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
 
 
 def _forget_the_watch(signals: set[int | signal.Signals]) -> None:

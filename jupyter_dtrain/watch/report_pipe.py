@@ -20,7 +20,7 @@ PIECE = 1 << 16
 
 
 class ReportPipe:
-    """The writing end. Not locked: the watch has one thread."""
+    """The end of the pipe in which the watch writes. Not locked: the watch has one thread."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -29,7 +29,7 @@ class ReportPipe:
 
     @property
     def free(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no text waits for the pipe."""
         return not self._waiting
 
     def send(self, report: Report) -> None:

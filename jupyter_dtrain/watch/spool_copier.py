@@ -27,7 +27,7 @@ NEWEST: Final = 8
 
 
 class SpoolCopier:
-    """The cursors of one world's spools on this host."""
+    """Reads one world's spools on this host, with a cursor for each file."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class SpoolCopier:
         self._finished: set[tuple[int, int]] = set()
 
     def backlog(self, rank: int) -> int:
-        """Bytes in the spools of ``rank`` that the steward has not."""
+        """Bytes in the spools of ``rank`` that the steward does not have yet."""
         left = 0
         for run in self._runs():
             with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class SpoolCopier:
         return left
 
     def pieces(self, rank: int | None = None) -> Iterator[Spooled]:
-        """The pieces that the steward has not, of all ranks or of one. A piece that was given counts as sent."""
+        """Yield the pieces that the steward lacks, of all ranks or of one. A piece that was yielded counts as sent."""
         for index, run in enumerate(self._runs()):
             place = f"{self._folder}/run-{run}"
             for name in _names(place):
@@ -64,6 +64,8 @@ class SpoolCopier:
             while data := _lines(file):
                 # Before it is given: a reader may ask for no more.
                 self._sent[run, rank] = at + len(data)
+                # Printed text cannot look like this: JSON escapes its quotes. The data of a display can, which matters
+                # only to a run that goes on while NEWEST later ones begin.
                 if b'"finished"' in data:
                     self._finished.add((run, rank))
                 yield Spooled(run, rank, at, data)

@@ -1,8 +1,8 @@
 """The parent process of the ranks of one host.
 
-The steward starts one watch on each host of a world, and tells it by a pipe what the world is. The watch imports the
-engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank for each
-(:mod:`.rank_process`), and stays. It
+The steward starts one watch on each host of a world, and sends it the world's specification over a pipe. The watch
+imports the engine once, takes the slots that ``mpiexec`` hands over (:mod:`jupyter_dtrain.rank.slots`), forks a rank
+for each (:mod:`.rank_process`), and stays. It
 
 * knows each rank's true exit status, and writes the ``Finished`` event of a rank that died during a run, after the
   rank's last output;
@@ -46,7 +46,7 @@ from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
-from jupyter_dtrain.rank.interfaces import NetworkInterface, interface_to
+from jupyter_dtrain.rank.network_interface import NetworkInterface, interface_to
 from jupyter_dtrain.rank.slots import Slot, Slots
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
@@ -80,15 +80,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Watch:
-    """The loop of the parent."""
+    """The loop of the watch: it waits for descriptors, deadlines and signals, and serves them in turn."""
 
     def __init__(
         self, spec: RankSpec, slots: Slots, interface: NetworkInterface, orders: bytes, instead: str = ""
     ) -> None:
         """``interface``: the network interface that reaches the steward, where that is another host.
 
-        ``orders``: those that came with the specification; ``instead``: the folder of the ranks, where it is not the
-        world's.
+        ``orders``: the orders that came with the specification; ``instead``: the folder in which ranks work, where it
+        is not the world's.
         """
         self._instead = instead
         self._spec = spec
@@ -98,11 +98,11 @@ class Watch:
         self._ranks: dict[int, RankProcess] = {}
         """The living ranks, by process id."""
         self._due: dict[int, float] = {}
-        """When each needs a turn (monotonic), by process id."""
+        """When each rank needs a turn (monotonic), by process id."""
         self._leaving: list[tuple[Orphans, list[RankProcess]]] = []
         """Ranks that have ended, with what they have left behind: their ends are reported when that is gone."""
         self._touched: set[int] = set()
-        """Those that had an event in this round."""
+        """The process ids of the ranks that had an event in this round."""
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, dict[int, int]] = {}
         """The events that are awaited for each rank, by process id and descriptor."""
@@ -228,7 +228,7 @@ class Watch:
         self._touched.clear()
 
     def _listen(self, pid: int) -> None:
-        """Wait for what the rank needs now."""
+        """Have the loop wait for the descriptors that the rank needs now."""
         awaited = self._watched[pid]
         wanted: dict[int, tuple[int, Callable[[], None]]] = {}
         for fd, events, serve in self._ranks[pid].interests():
@@ -401,11 +401,11 @@ class Watch:
         protocol, address = info["interface"].split("://")
         host = util.disambiguate_ip_address(address, info["location"])
         self._socket.connect(f"{protocol}://{host}:{info['control']}")
-        # ZeroMQ's descriptor tells of a change, not of a state: _serve looks in each round.
+        # ZeroMQ's descriptor reports a change, not a state: _serve looks in each round.
         self._selector.register(cast("int", self._socket.FD), selectors.EVENT_READ, lambda: None)
 
     def _has_request(self) -> bool:
-        """Whether one waits. An answer that was sent since the last look can have taken the descriptor's signal."""
+        """Whether a request waits. The descriptor does not say: an answer that was sent can have taken its signal."""
         return self._socket is not None and bool(cast("int", self._socket.EVENTS) & zmq.POLLIN)
 
     def _serve(self) -> None:

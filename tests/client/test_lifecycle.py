@@ -47,7 +47,7 @@ def test_a_kernel_ends_whatever_becomes_of_its_worlds(monkeypatch, restart, work
     sessions, kernel = OpenSessions(), Kernel()
     sessions._sessions.append(Session(stop_soon))
     sessions._wrap_shutdown(kernel)
-    monkeypatch.setattr(patches, "_told", set())
+    monkeypatch.setattr(patches, "_reported", set())
     patches.report_to(faults.append)
     try:
         answer = kernel.do_shutdown(restart=restart)

@@ -89,7 +89,7 @@ MUTANTS: Final = (
     Mutant(
         "child-left",
         "Stop leaves a process that the cell has started",
-        "rank/children.py",
+        "rank/process_tree.py",
         "            runs, self._runs = self._runs, False\n",
         "            runs, self._runs = False, False\n",
         ("left behind",),

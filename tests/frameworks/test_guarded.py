@@ -19,7 +19,7 @@ from tests.session.cells import run
 def faults(monkeypatch):
     """The faults that were reported."""
     found: list[patches.Fault] = []
-    monkeypatch.setattr(patches, "_told", set())
+    monkeypatch.setattr(patches, "_reported", set())
     patches.report_to(found.append)
     yield found
     patches.report_to(None)

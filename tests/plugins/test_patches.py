@@ -56,7 +56,7 @@ def run(name, *, times=1):
 def patch(monkeypatch, *names, **options):
     """A patch that the table forgets after the test, and whose faults are told anew."""
     monkeypatch.setattr(patches, "_table", [])
-    monkeypatch.setattr(patches, "_told", set())
+    monkeypatch.setattr(patches, "_reported", set())
     options = {"why": "Because.", "lost": "losses are not shown", **options}
     return Patch("a_library", replaces=names, **options)
 

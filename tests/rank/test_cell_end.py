@@ -20,12 +20,12 @@ from jupyter_dtrain.core.events import Error, Finished, Metrics, Output
 from jupyter_dtrain.core.world import placements
 from jupyter_dtrain.plugins.framework import Framework
 from jupyter_dtrain.rank.cell_end import CellEnd
-from jupyter_dtrain.rank.children import Children
 from jupyter_dtrain.rank.descriptors import DescriptorReader
 from jupyter_dtrain.rank.interrupts import STOP_SIGNAL, Interrupts
 from jupyter_dtrain.rank.main_thread import MainThread
 from jupyter_dtrain.rank.metrics import MetricBuffer
 from jupyter_dtrain.rank.plugins import Plugins
+from jupyter_dtrain.rank.process_tree import CellProcesses
 from jupyter_dtrain.rank.recorder import Recorder
 from jupyter_dtrain.rank.resources import Sampler
 from jupyter_dtrain.rank.tracebacks import Tracebacks
@@ -51,10 +51,10 @@ class Rank:
         self.interrupts = Interrupts(lambda file: file == "<1>", self.recorder.shield)
         self.interrupts.install()
         complain = partial(self.recorder.write, "stderr")
-        self.metrics = MetricBuffer(self.recorder.tell, complain, self.recorder.shield)
+        self.metrics = MetricBuffer(self.recorder.send, complain, self.recorder.shield)
         self.descriptors = DescriptorReader(line.theirs, self.recorder)
         self.descriptors.start()
-        self.sampler = Sampler(self.recorder.tell, lambda: None, lambda: None, None)
+        self.sampler = Sampler(self.recorder.send, lambda: None, lambda: None, None)
         self.reported: list[tuple[Ended, list]] = []
         self.run = 0
 
@@ -74,7 +74,7 @@ class Rank:
             tracebacks,
             main_thread,
             self.interrupts,
-            Children(plugins.services()),
+            CellProcesses(plugins.services()),
         )
         cell_end = CellEnd(placements(["here"])[0], self.recorder, *parts, self.report)
         cell_end.words_patience = cell_end.metrics_patience = PATIENCE

@@ -20,7 +20,7 @@ from jupyter_dtrain.rank import bars, keyboard, namespace, tracebacks
 def faults(monkeypatch):
     """The faults that were reported."""
     found: list[patches.Fault] = []
-    monkeypatch.setattr(patches, "_told", set())
+    monkeypatch.setattr(patches, "_reported", set())
     patches.report_to(found.append)
     yield found
     patches.report_to(None)

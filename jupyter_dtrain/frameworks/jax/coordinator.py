@@ -11,7 +11,7 @@ set-ups then end, because no rank is connected to them any more.
 
 Each line carries the world's secret, which the steward gives to the ranks and to this process, and how many ranks meet:
 a resize changes that. JAX's own coordinator asks for no password, so the whole process accepts connections of this user
-only (:mod:`jupyter_dtrain.rank.callers`).
+only (:mod:`jupyter_dtrain.rank.tcp_guard`).
 
 Under failure: a rank that disconnects counts as absent again. If a coordinator cannot start, the answer has the reason.
 This module closes a connection that says anything but a rank's line, or nothing for :data:`SILENCE`. The process ends

@@ -2,7 +2,7 @@
 
 TensorFlow's servers listen at all addresses of the host, know no password, and obey every process that reaches
 them. Where all ranks are on one host, no other host's packets get as far
-(:func:`~jupyter_dtrain.rank.sockets.keep_on_loopback`), and connections from before that guard are ended. Other
+(:func:`~jupyter_dtrain.rank.tcp_guard.keep_on_loopback`), and connections from before that guard are ended. Other
 users of this host do get there, as with TensorFlow's own launchers.
 
 Under failure: a kernel without such filters leaves the server as TensorFlow made it.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import socket
 
-from jupyter_dtrain.rank.sockets import end_others, keep_on_loopback, listeners
+from jupyter_dtrain.rank.sockets import listeners
+from jupyter_dtrain.rank.tcp_guard import end_others, keep_on_loopback
 
 _here: set[int] = set()
 """The port of this rank, where all ranks are on this host."""

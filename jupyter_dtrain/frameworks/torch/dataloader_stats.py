@@ -151,7 +151,7 @@ class LoaderReadings:
             )
             if reading != loader.told:
                 loader.told = reading
-                self._metrics.tell(reading)
+                self._metrics.send(reading)
 
 
 def _order(batches: Any) -> tuple[int, int] | None:

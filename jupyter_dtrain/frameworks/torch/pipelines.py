@@ -335,7 +335,7 @@ class TorchPipelines:
         if step is None or met.told == met.steps - 1 or max(met.stages, met.microbatches) > MOST_COUNTED:
             return
         met.told = met.steps - 1
-        self._metrics.tell(
+        self._metrics.send(
             PipelineStep(
                 number=met.number,
                 schedule=met.name,

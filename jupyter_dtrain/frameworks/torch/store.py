@@ -2,7 +2,7 @@
 
 The steward starts it with a listening socket (``--fd``) at ``--port``; clients that connected before it was up are
 served then. It ends with the steward. torch's store asks for no password, so it accepts connections of this user only
-(:mod:`jupyter_dtrain.rank.callers`).
+(:mod:`jupyter_dtrain.rank.tcp_guard`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
-from jupyter_dtrain.rank.callers import is_own
+from jupyter_dtrain.rank.tcp_guard import is_own
 
 if TYPE_CHECKING:
     import socket

@@ -3,7 +3,7 @@
 The steward runs this module, with a socket that already listens (``--fd``), when the first rank asks. A rank connects,
 shows the world's secret and gets the URL of the lighthouse and the port of a store of its own: a Manager writes its
 address into its store, so no two ranks may share one. Neither lighthouse nor store asks for a password, so the whole
-process accepts connections of this user only (:mod:`jupyter_dtrain.rank.callers`).
+process accepts connections of this user only (:mod:`jupyter_dtrain.rank.tcp_guard`).
 
 Under failure: a rank that dies leaves its store behind, and its replacement gets the same one. If the lighthouse cannot
 start, each rank that asks gets the reason. This module closes a connection that says anything but a rank's line, or

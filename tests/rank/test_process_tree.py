@@ -7,20 +7,20 @@ import os
 import subprocess
 import sys
 
-from jupyter_dtrain.rank import children
+from jupyter_dtrain.rank import process_tree
 
 ROUNDS = """
 import os, subprocess
-from jupyter_dtrain.rank.children import Children, _session
+from jupyter_dtrain.rank.process_tree import CellProcesses, _session
 
-children, same = Children(), 0
+processes, same = CellProcesses(), 0
 for _ in range(40):
     earlier = subprocess.Popen(["sleep", "1000"])
-    children.begin()
+    processes.begin()
     own = subprocess.Popen(["sleep", "1000"])
     started = {child.pid: child.started for child in _session(os.getpid())}
-    same += started[earlier.pid] == children._began
-    ended, left = children.end()
+    same += started[earlier.pid] == processes._began
+    ended, left = processes.end()
     assert (ended, left) == ({own.pid}, []), (ended, left, earlier.pid, own.pid)
     assert earlier.poll() is None
     earlier.kill()
@@ -43,14 +43,14 @@ def test_no_file_of_another_sessions_process_is_read(monkeypatch):
     """A rank looks for its cell's processes at each interrupt; with a file for each process of a busy machine, it does
     nothing else.
     """
-    read, original = [], children._read
-    monkeypatch.setattr(children, "_read", lambda path: read.append(path) or original(path))
+    read, original = [], process_tree._read
+    monkeypatch.setattr(process_tree, "_read", lambda path: read.append(path) or original(path))
     session = os.getsid(0)
     with contextlib.ExitStack() as there:
         mine, other = (
             there.enter_context(subprocess.Popen(["sleep", "1000"], start_new_session=own)) for own in (False, True)
         )
-        found = {child.pid for child in children._session(session)}
+        found = {child.pid for child in process_tree._session(session)}
         for process in (mine, other):
             process.kill()
 

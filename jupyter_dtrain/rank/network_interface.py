@@ -1,4 +1,7 @@
-"""The network interface by which a host reaches the steward."""
+"""The network interface by which a host reaches the steward.
+
+Under failure: where no interface leads there, its name and address are empty.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Keeps TCP servers that ask for no password for the user who runs them: looks which user connects.
+"""Answers each ``accept`` of this process in a thread, which closes the connections of other users.
 
-Linux tells every process which user a connection of this host belongs to (``NETLINK_SOCK_DIAG``, in 0.03 ms;
-``/proc/net/tcp``, in 30 ms). A server of ours could ask, but those of frameworks accept their connections in native
-code. :func:`keep_for_this_user` reaches them, in a process that only serves: Linux hands each call of ``accept`` to a
-thread here (seccomp's user notification). The thread takes the connection from the queue. It closes the connection if
-it is another user's, and otherwise gives it to the server. From then on nothing stands between client and server: the
-connection is as fast as ever.
+Servers of frameworks accept their connections in native code. :func:`keep_for_this_user` reaches them, in a process
+that only serves: Linux hands each call of ``accept`` to a thread here (seccomp's user notification). The thread takes
+the connection from the queue, and closes it if it is another user's. Otherwise the thread gives it to the server. From
+then on nothing stands between client and server: the connection is as fast as ever.
 
-Under failure: where the system does not tell users apart, or has no such notification (a processor other than x86-64
-and ARM64, a sandbox that denies it), servers accept every user, as before. :func:`keep_for_this_user` returns False
-where there is no notification. :func:`keeps_others_out` finds out beforehand, for people to read.
+Linux stops two system calls for this, ``accept`` and ``accept4``. Connections that a server accepts through
+``io_uring`` pass unseen.
+
+Under failure: where the system has no such notification (a processor other than x86-64 and ARM64, a sandbox that
+denies it), :func:`keep_for_this_user` returns False, and servers accept every user, as before.
+:func:`keeps_others_out` finds out beforehand, for people to read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import ipaddress
 import logging
 import os
 import platform
-import re
 import select
 import socket
 import struct
@@ -30,26 +29,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_ESTABLISHED = "01"
-"""Only this state counts: for a connection that its user has closed, Linux may name root."""
-_NETLINK_SOCK_DIAG = 4
-_DIAG = struct.Struct("=IHHIIBBBBI")
-"""struct nlmsghdr, and the beginning of struct inet_diag_req_v2: family, protocol, extensions, padding, states."""
-_DIAG_SOCKET = struct.Struct("!HH16s16s12s")
-"""struct inet_diag_sockid: the ports, the addresses, and the interface and cookie, which we do not know."""
-_ANY_COOKIE = bytes(4) + b"\xff" * 8
-_DIAG_BY_FAMILY = 20
-_NLM_F_REQUEST = 1
-_DIAG_STATE = 17
-"""Where the answer holds the connection's state."""
-_DIAG_USER = 16 + 4 + _DIAG_SOCKET.size + 12
-"""Where the answer holds the user."""
-
-_ROW = rf": {{theirs}} {{ours}} {_ESTABLISHED} \S+ \S+ \S+ +(\d+) "
+from ..sockets import opened
+from .owner import is_own
 
 
 class _Machine(NamedTuple):
@@ -84,7 +67,7 @@ def _request(number: int, size: int) -> int:
 _TRY: Final = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
-from jupyter_dtrain.rank.callers import keep_for_this_user
+from jupyter_dtrain.rank.tcp_guard import keep_for_this_user
 print(keep_for_this_user())
 """
 _TRYING = 10.0
@@ -96,73 +79,6 @@ _SEND = _request(1, _ANSWER.size)
 _log = logging.getLogger(__name__)
 
 
-def is_own(connection: socket.socket, peers: Collection[str] = ()) -> bool:
-    """Whether the other end of an accepted TCP connection belongs to this user on this host, or is one of ``peers``.
-
-    ``peers``: addresses of other hosts, where Linux does not tell whose process it is.
-    """
-    theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
-    if theirs[0].removeprefix("::ffff:") in peers:
-        return True
-    with contextlib.suppress(OSError):
-        return _user(theirs, ours) == os.geteuid()
-    return _is_listed(_spell(*theirs), _spell(*ours))
-
-
-def own_waits(address: tuple[str, int]) -> bool:
-    """Whether a process of this user is connected to ``address``, accepted or not."""
-    return _is_listed([r"\S+"] * 2, _spell(*address))
-
-
-def _user(theirs: tuple[str, int], ours: tuple[str, int]) -> int:
-    """The user of a connection's other end. Raises :class:`OSError` if there is none, or if Linux does not tell."""
-    packed = [_pack(host) for host, _ in (theirs, ours)]
-    family = socket.AF_INET if all(four for four, _ in packed) else socket.AF_INET6
-    addresses = [four or six for four, six in packed]
-    length = _DIAG.size + _DIAG_SOCKET.size
-    head = (length, _DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0, family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
-    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as linux:
-        linux.settimeout(1.0)
-        linux.send(_DIAG.pack(*head) + _DIAG_SOCKET.pack(theirs[1], ours[1], *addresses, _ANY_COOKIE))
-        answer = linux.recv(4096)
-    if len(answer) < _DIAG_USER + 4 or answer[_DIAG_STATE] != int(_ESTABLISHED, 16):
-        raise ConnectionError("there is no such connection")
-    return int.from_bytes(answer[_DIAG_USER : _DIAG_USER + 4], sys.byteorder)
-
-
-def _is_listed(theirs: list[str], ours: list[str]) -> bool:
-    """Whether this user has a connection from ``theirs`` to ``ours``, each as Linux's two tables spell it."""
-    own = str(os.geteuid())
-    for table, here, there in zip(_TABLES, theirs, ours, strict=True):
-        try:
-            rows = Path(table).read_text()
-        except OSError:
-            if table == _TABLES[0]:
-                return True
-            continue
-        if own in re.findall(_ROW.format(theirs=here, ours=there), rows):
-            return True
-    return False
-
-
-def _pack(host: str) -> tuple[bytes, bytes]:
-    """An address in both families; the first is empty where it has none. A socket of IPv6 may have one of IPv4."""
-    given = ipaddress.ip_address(host.partition("%")[0])
-    four = given if isinstance(given, ipaddress.IPv4Address) else given.ipv4_mapped
-    if four is None:
-        return b"", given.packed
-    return four.packed, ipaddress.IPv6Address(f"::ffff:{four}").packed
-
-
-def _spell(host: str, port: int) -> list[str]:
-    """An address as the two tables spell it."""
-    return [
-        "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{port:04X}"
-        for packed in _pack(host)
-    ]
-
-
 def keep_for_this_user(peers: Collection[str] = ()) -> bool:
     """From now on this process accepts TCP connections of this user alone; return whether the system can do so.
 
@@ -170,7 +86,8 @@ def keep_for_this_user(peers: Collection[str] = ()) -> bool:
 
     Call it on the main thread before any server starts: it holds for this thread and those that it will start. They,
     and their children, gain no rights by running a program of another user (``sudo``). A server must wait until its
-    socket is readable before it accepts: it gets ``EAGAIN`` where only other users were waiting.
+    socket is readable before it accepts: it gets ``EAGAIN`` where only other users were waiting. A child process must
+    accept nothing itself: the answer to its call would name a descriptor of this process.
     """
     machine = _MACHINES.get(platform.machine())
     if machine is None:
@@ -184,7 +101,7 @@ def keep_for_this_user(peers: Collection[str] = ()) -> bool:
             _serve(listener[0], machine, peers)
 
     # The thread exists before the filter, so it can accept.
-    threading.Thread(target=serve, name="dtrain-callers", daemon=True).start()
+    threading.Thread(target=serve, name="dtrain-tcp-guard", daemon=True).start()
     fd = _notify_of_accept(machine)
     if fd is not None:
         listener.append(fd)
@@ -206,6 +123,8 @@ def keeps_others_out() -> bool:
 
 def _notify_of_accept(machine: _Machine) -> int | None:
     """A descriptor that reports each ``accept`` of this thread and those that it will start; None if denied."""
+    # A classic BPF program over struct seccomp_data. It looks at the processor first: the same number is another system
+    # call for programs of another kind (32 bits).
     program = (
         (0x20, 0, 0, 4),  # the processor
         (0x15, 0, 3, machine.audit),  # is this one: else allow
@@ -218,6 +137,7 @@ def _notify_of_accept(machine: _Machine) -> int | None:
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
     described = ctypes.create_string_buffer(struct.pack("HL", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
+    # Without root's rights, Linux takes a filter only from a thread that has given up to gain any.
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return None
     fd = int(libc.syscall(machine.seccomp, _SET_MODE_FILTER, _NEW_LISTENER, described))
@@ -225,7 +145,10 @@ def _notify_of_accept(machine: _Machine) -> int | None:
 
 
 def _serve(listener: int, machine: _Machine, peers: Collection[str]) -> None:
-    """Answer one call of ``accept`` by another thread of this process, whatever happens."""
+    """Answer one call of ``accept`` by another thread of this process, whatever happens.
+
+    The other thread waits in the kernel until this answers, so an exception here must not end the thread that serves.
+    """
     asked = bytearray(_ASKED.size)
     try:
         fcntl.ioctl(listener, _RECEIVE, asked)
@@ -249,7 +172,7 @@ def _serve(listener: int, machine: _Machine, peers: Collection[str]) -> None:
 
 def _accept(fd: int, address: int, length: int, flags: int, peers: Collection[str]) -> int:
     """The next connection of this user at the listener ``fd``, as the system call would give it."""
-    with socket.socket(fileno=os.dup(fd)) as listener:
+    with opened(fd) as listener:
         while True:
             # Others may share this socket: whether it blocks is not ours to change.
             if not _is_readable(listener):

@@ -1,9 +1,10 @@
-"""The processes that a cell starts, and their end when the cell is interrupted.
+"""The processes beneath a rank that its cells start, and how they end when a cell is interrupted.
 
-An interrupt reaches them as it reaches the children of a program in a terminal: SIGINT, once, while the cell runs. When
-an interrupted cell has ended, those that are left are ended: SIGINT, then SIGTERM, then SIGKILL. A cell that ends in
-any other way leaves its processes alone, and so do all cells that come later. Workers of pools that earlier cells have
-made get SIGINT, too, if they are still busy with tasks of the interrupted cell: the next cell's would wait for these.
+An interrupt reaches them as it reaches the children of a program in a terminal: each gets SIGINT once, while the cell
+runs. When an interrupted cell has ended, the rank ends the processes that are left, by SIGINT, then SIGTERM, then
+SIGKILL. A cell that ends in any other way leaves its processes alone, and so do all cells that come later. Workers of
+pools that earlier cells have made get SIGINT, too, if they are still busy with tasks of the interrupted cell: tasks of
+the next cell would wait for these. The watch ends what a dead rank leaves (:mod:`jupyter_dtrain.watch.orphans`).
 
 A cell's processes are those of the rank's Linux session that began while its code ran: also orphans, and those that a
 thread of the cell started. These stay until the rank ends:
@@ -79,8 +80,8 @@ class Child(NamedTuple):
         return self.pid, self.started
 
 
-class Children:
-    """The processes that the cells of this rank start. Any thread may call."""
+class CellProcesses:
+    """Knows, interrupts and ends the processes that the cells of this rank start. Any thread may call."""
 
     def __init__(self, services: Collection[str] = ()) -> None:
         """``services``: words in the command lines of processes that outlive the cell that started them."""
@@ -88,9 +89,9 @@ class Children:
         self._lock = threading.Lock()
         self._began = 0
         self._newest = 0
-        """The newest process when the cell began. Linux notes a start to 10 ms, too coarse to tell."""
+        """The newest process when the cell began. Linux notes a start to 10 ms, too coarse to tell which came first."""
         self._runs = False
-        self._told: dict[tuple[int, int], int] = {}
+        self._sent: dict[tuple[int, int], int] = {}
         """How many of the signals of :data:`ENDING` a process of this cell has had."""
         self._pools: dict[Any, set[int]] = {}
         """The pools that earlier cells have made, each with the tasks that it had when the cell began."""
@@ -100,17 +101,17 @@ class Children:
         with self._lock:
             self._began, self._runs = _now(), True
             self._newest = _newest_process()
-            self._told.clear()
+            self._sent.clear()
             self._pools = {pool: _tasks(pool) for pool in (*_pools(), *_executors())}
 
     def interrupt(self, *, force: bool = False) -> None:
-        """Interrupt the processes of the running cell; ``force``: send the next signal that ends a process."""
+        """Send SIGINT to the processes of the running cell, once; ``force``: send each the next of the signals."""
         with self._lock:
             if self._runs:
                 for child in self._find():
                     if force:
-                        self._tell(child)
-                    elif child.key not in self._told and not _ignored(child.pid) & _bit(signal.SIGINT):
+                        self._send_next(child)
+                    elif child.key not in self._sent and not _ignored(child.pid) & _bit(signal.SIGINT):
                         self._send(child, 0)
 
     def leave(self) -> None:
@@ -125,7 +126,7 @@ class Children:
         if not runs:
             return set(), []
         until = _now()
-        found = {pid for pid, _ in self._told}
+        found = {pid for pid, _ in self._sent}
         _end_pools([pool for pool in _pools() if pool not in self._pools])
         left: list[Child] = []
         for step, (_, patience) in enumerate(ENDING, 1):
@@ -133,9 +134,9 @@ class Children:
             while left := self._find(until):
                 found.update(child.pid for child in left)
                 for child in left:
-                    if self._told.get(child.key, 0) < step:
-                        self._tell(child)
-                if time.monotonic() > deadline or all(self._told[child.key] > step for child in left):
+                    if self._sent.get(child.key, 0) < step:
+                        self._send_next(child)
+                if time.monotonic() > deadline or all(self._sent[child.key] > step for child in left):
                     break
                 time.sleep(LOOK)
         return found - {child.pid for child in left}, left
@@ -149,16 +150,16 @@ class Children:
         for pool in busy:
             (_interrupt_pool if hasattr(pool, "_cache") else _interrupt_executor)(pool, pools[pool])
 
-    def _tell(self, child: Child) -> None:
+    def _send_next(self, child: Child) -> None:
         """Send the next signal that the process does not ignore."""
         ignored = _ignored(child.pid)
-        step = self._told.get(child.key, 0)
+        step = self._sent.get(child.key, 0)
         while step < len(ENDING) - 1 and ignored & _bit(ENDING[step][0]):
             step += 1
         self._send(child, min(step, len(ENDING) - 1))
 
     def _send(self, child: Child, step: int) -> None:
-        self._told[child.key] = step + 1
+        self._sent[child.key] = step + 1
         number, _ = ENDING[step]
         with contextlib.suppress(OSError):
             os.kill(child.pid, number)
@@ -202,12 +203,15 @@ class Children:
 
 
 def workers(services: Collection[str], known: dict[tuple[int, int], bool]) -> list[int]:
-    """The processes that cells of this rank have started, without services. ``known``: of earlier calls, which are."""
+    """The processes that cells of this rank have started, without services.
+
+    ``known`` keeps from call to call which processes are services: their command lines are read once.
+    """
     me = os.getpid()
     found = [child for child in _session(me) if child.pid != me]
-    told = {child.key: known.get(child.key) for child in found}
+    judged = {child.key: known.get(child.key) for child in found}
     known.clear()
-    known.update((key, _serves(key[0], services) if one is None else one) for key, one in told.items())
+    known.update((key, _serves(key[0], services) if one is None else one) for key, one in judged.items())
     return [child.pid for child in found if not known[child.key]]
 
 
@@ -320,7 +324,11 @@ def _tasks(pool: Any) -> set[int]:
 
 
 def _interrupt_pool(pool: Any, earlier: set[int]) -> None:
-    """The pool replaces workers that end so. Tasks that wait are dropped, unless some are of ``earlier`` ones."""
+    """Interrupt the workers of a multiprocessing pool, which replaces those that end by it.
+
+    Tasks that wait are dropped first, or a new worker would begin them; unless some of the tasks are ``earlier`` ones,
+    which cells that were not interrupted have given.
+    """
     workers = [getattr(worker, "pid", None) for worker in list(pool._pool)]  # noqa: SLF001
     if None in workers:
         return  # its workers are threads
@@ -341,7 +349,10 @@ def _interrupt_pool(pool: Any, earlier: set[int]) -> None:
 
 
 def _interrupt_executor(executor: Any, earlier: set[int]) -> None:
-    """Have tasks raise KeyboardInterrupt while each worker has one: an idle one would end, and the executor with it."""
+    """Interrupt the workers of an executor while each of them has a task, which then raises KeyboardInterrupt.
+
+    An idle worker would end by the signal, and the executor would count as broken.
+    """
     items, until = executor._pending_work_items, time.monotonic() + EXECUTOR_PATIENCE  # noqa: SLF001
     for number, item in list(items.items()):
         if number not in earlier:
