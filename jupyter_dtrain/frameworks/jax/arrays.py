@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """The content of an array."""
+    """The values of one array, copied to the host."""
 
     array: Any
     """The old array; while it is kept, its id stays its own."""
@@ -62,15 +62,15 @@ class Replica(NamedTuple):
 
 
 class Carried:
-    """Arrays on the host."""
+    """Arrays of JAX that are kept on the host while one backend ends and the next begins."""
 
     def __init__(self) -> None:
         self._trees: list[tuple[str, Any]] = []
-        """The user's names whose trees have something of a backend, with their values."""
+        """The user's names whose trees hold arrays or devices of a backend, with their values."""
         self._left: list[str] = []
-        """What else has something of a backend."""
+        """The user's other names that hold arrays or devices of a backend."""
         self._held: dict[int, _Held] = {}
-        """By the array's id."""
+        """The kept values, by the id of the old array."""
         self._devices: dict[_Place, Any] = {}
         self._new: dict[int, tuple[Any, Any]] = {}
         """By the id of what is replaced: itself, kept so that the id stays its own, and what takes its place."""

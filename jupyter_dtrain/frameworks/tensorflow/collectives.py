@@ -47,7 +47,7 @@ POLL: Final = 0.001
 KEYS_OF_STRATEGY: Final = 16
 """Group keys that one strategy may take; it needs one for each set of devices."""
 STRATEGIES: Final = 1024
-"""Number of strategies in one cell."""
+"""The largest number of strategies in one cell."""
 
 _CONTEXT = "tensorflow.python.eager.context"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
@@ -76,7 +76,7 @@ _OF_CONTEXT = (
     "abort_collective_ops(code, message)",
     "configure_coordination_service",
 )
-"""The same of TensorFlow's context."""
+"""What this module changes, reads and calls of TensorFlow's context."""
 
 COLLECTIVES = Patch(
     "tensorflow",
@@ -108,7 +108,7 @@ COLLECTIVES = Patch(
 
 
 class Collectives:
-    """The collectives of one rank."""
+    """TensorFlow's collectives in one rank."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -316,7 +316,7 @@ class Collectives:
         return self._installed
 
     def _count(self) -> int:
-        """How many collectives the strategies have begun."""
+        """Count the collectives that the strategies have begun."""
         return sum(
             number
             for keys in self._all_keys()

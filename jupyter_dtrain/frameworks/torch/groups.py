@@ -100,7 +100,7 @@ ABORTS = Patch(
 
 
 class _SetUp(NamedTuple):
-    """How the default group was made."""
+    """The arguments with which the default group was made."""
 
     backend: str | None
     init_method: str | None
@@ -140,9 +140,9 @@ class _Kept(NamedTuple):
     group: Any
     generation: int
     made_at: int
-    """When, in ``time.time_ns()``."""
+    """When the group was made, in ``time.time_ns()``."""
     loops: frozenset[int]
-    """Its epoll instances."""
+    """The epoll instances of the group."""
     connections: dict[int, int]
     """The descriptors that were registered there at first, each with its inode."""
     threads: frozenset[int]
@@ -177,9 +177,9 @@ class TorchGroups:
         self._healed = False
         """Whether ranks were replaced, or their number has changed, since the default group was made."""
         self._loops: set[int] = set()
-        """gloo's epoll instances."""
+        """The epoll instances that gloo has opened in this process."""
         self._kept: list[_Kept] = []
-        """gloo's groups, until :meth:`let_go`."""
+        """The groups of gloo that this object keeps alive until :meth:`let_go`."""
 
     @property
     def unusable(self) -> bool:
@@ -423,7 +423,7 @@ class TorchGroups:
         self._healed = True
 
     def rejoin(self) -> None:
-        """A new process has taken a dead rank's place, or the world has another number of ranks."""
+        """Note that a new process has taken a dead rank's place, or that the world has another number of ranks."""
         self._healed = True
 
     def recover(self, bound: frozenset[str] = frozenset()) -> list[str]:
@@ -455,7 +455,7 @@ class TorchGroups:
         return self._make_again(dist, bound)
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
-        """The plan of each rank, by rank."""
+        """Exchange the plans for the new default group; return each rank's plan, by rank."""
         client = reach("init_process_group", dist, self._address, timedelta(seconds=RECOVER_PATIENCE), lambda: False)
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
         store.set(f"{self._place.rank}", json.dumps(mine))
@@ -526,7 +526,7 @@ class TorchGroups:
 
 @raises_on_purpose
 def _first(source: Iterator[Any]) -> Any:
-    """What torch's generator gives first: what it raises is torch's."""
+    """Return what torch's generator gives first; its exceptions are torch's own."""
     return next(source)
 
 
@@ -554,7 +554,7 @@ def _lives(group: Any) -> bool:
 
 
 def _inode(fd: int) -> int:
-    """What a descriptor stands for; 0 where it is closed."""
+    """Return the inode of an open descriptor; 0 where it is closed."""
     with contextlib.suppress(OSError):
         return os.fstat(fd).st_ino
     return 0
@@ -568,7 +568,7 @@ def _threads() -> set[int]:
 
 
 def _idle(threads: frozenset[int]) -> set[int]:
-    """Those of ``threads`` that are no workers of gloo's, or rest.
+    """Return those of ``threads`` that are idle, or are no workers of gloo's.
 
     A thread that waits for the interpreter lock wakes up at every switch interval; one that has nothing to do, never.
     """

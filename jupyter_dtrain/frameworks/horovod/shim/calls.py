@@ -66,7 +66,7 @@ def _check(process_set: Any = None) -> None:
 
 
 def _place(variable: str, otherwise: Callable[[], int]) -> int:
-    """Where this process is: torchrun's ``variable`` tells it, else ``otherwise``."""
+    """Return this process's place as torchrun's ``variable`` has it, or ``otherwise`` where that is not set."""
     _check()
     return int(os.environ[variable]) if variable in os.environ else int(otherwise())
 
@@ -78,7 +78,7 @@ local_size = partial(_place, "LOCAL_WORLD_SIZE", size)
 cross_rank = partial(_place, "GROUP_RANK", lambda: rank() // local_size())
 cross_size = partial(_place, "GROUP_WORLD_SIZE", lambda: size() // local_size())
 global_process_set = SimpleNamespace(process_set_id=0, size=size, rank=rank, included=lambda: True)
-"""All ranks: the only process set of the stand-in."""
+"""The only process set that the stand-in has: all ranks."""
 globals().update(
     dict.fromkeys(("mpi_enabled", "mpi_built", "mpi_threads_supported", "ddl_built", "ccl_built"), lambda: False),
     __version__=install.SHIM_VERSION,
@@ -148,7 +148,7 @@ def barrier(process_set: Any = None) -> None:
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
-    """The ``obj`` of ``root_rank``. As in Horovod, cloudpickle carries it, so a cell's functions travel too."""
+    """Return the ``obj`` of ``root_rank``. As in Horovod, cloudpickle carries it, so functions of a cell travel too."""
     _check(process_set)
     found = [cloudpickle.dumps(obj) if rank() == root_rank else None]
     dist.broadcast_object_list(found, root_rank)
@@ -156,7 +156,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """The ``obj`` of each rank; cloudpickle carries them, as in Horovod."""
+    """Return the ``obj`` of each rank; cloudpickle carries them, as in Horovod."""
     found: list[Any] = [None] * size()
     dist.all_gather_object(found, cloudpickle.dumps(obj))
     return [cloudpickle.loads(one) for one in found]
