@@ -1,9 +1,9 @@
 """The ranks' meeting point for JAX, and JAX's coordinator, in a process of its own, so that they outlive every rank.
 
 By default JAX runs the coordinator in rank 0. When that rank dies, the lost connection ends every other process, in
-native code (JAX 0.10). Here the steward runs this module, with a socket that already listens (``--fd``), when the
-first rank comes. It needs neither torch, whose store a world without torch lacks, nor MPI, whose communicators are the
-user's.
+native code (JAX 0.10; JAX' pages say so: https://github.com/jax-ml/jax/pull/39095). Here the steward runs this module,
+with a socket that already listens (``--fd``), when the first rank comes. It needs neither torch, whose store a world
+without torch lacks, nor MPI, whose communicators are the user's.
 
 A rank connects and asks, in lines of JSON, which ranks are here. Once all are, the answer has the address of a
 coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier

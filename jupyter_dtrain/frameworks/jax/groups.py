@@ -201,6 +201,7 @@ class JaxGroups:
         carried = Carried()
         if distributed.xla_bridge.backends_are_initialized():
             carried.pack(user_names())
+        # Each part leaves JAX' state before it ends: an end that raises must not leave a JAX that counts as set up.
         state = distributed.global_state
         manager, state.preemption_sync_manager = state.preemption_sync_manager, None
         client, state.client = state.client, None

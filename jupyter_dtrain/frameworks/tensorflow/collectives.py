@@ -1,9 +1,10 @@
 """TensorFlow's collectives in one rank: strategies at any time, their release, and strategies that go on after it.
 
 TensorFlow wants the first strategy of several processes before anything else ("Collective ops must be configured at
-program startup"): tensors keep the name of their device, and a cluster gives devices other names. A notebook has no
-such startup. So the first use of TensorFlow starts this rank's server, as ``TF_CONFIG`` then says, and a later strategy
-finds it. That costs 0.03 s, 40 MB and sleeping threads; no rank waits for another.
+program startup", https://github.com/tensorflow/tensorflow/issues/34568): tensors keep the name of their device, and a
+cluster gives devices other names. A notebook has no such startup. So the first use of TensorFlow starts this rank's
+server, as ``TF_CONFIG`` then says, and a later strategy finds it. That costs 0.03 s, 40 MB and sleeping threads; no
+rank waits for another.
 
 * Each strategy gets group keys of its own. TensorFlow gives all of them the same keys, so an older strategy would meet
   the collectives of a newer one.

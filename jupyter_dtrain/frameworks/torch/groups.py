@@ -4,8 +4,8 @@ When user code imports ``torch.distributed``, this module replaces ``init_proces
 ``env://`` and ``tcp://``, and the function that makes each group:
 
 * The store is the steward's, with a prefix for each generation and set-up, so a second set-up on the same port never
-  meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed). The same
-  holds for a ``tcp://`` address of this host.
+  meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed:
+  https://github.com/pytorch/pytorch/issues/74666). The same holds for a ``tcp://`` address of this host.
 * Ranks wait for each other in Python, so an interrupt or a release ends a set-up that some rank never joins. A failed
   set-up asks for a new generation, because it leaves torch's group counters different across ranks.
 * A second ``init_process_group()`` in a live group does no harm; after a change of the world it joins the new group.
@@ -275,6 +275,7 @@ class TorchGroups:
         self.let_go()
         before, running = epolls(), _threads()
         made_at = time.time_ns()
+        # The numbers of closed descriptors are given out again: what is no epoll instance now is not gloo's later.
         self._loops &= before
         ranks = global_ranks_in_group or []
         meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(backend).lower()
@@ -289,6 +290,7 @@ class TorchGroups:
         finally:
             loops = epolls() - before
             self._loops |= loops
+        # Not in the ``finally``: a set-up that raised stays half made, so the next cell makes a new generation.
         self._half_made = unfinished
         group = next(iter(result), None) if isinstance(result, tuple) else None
         if loops and isinstance(group, dist.ProcessGroup):
@@ -302,7 +304,8 @@ class TorchGroups:
 
         Whoever waits for a collective goes on a moment before the worker of gloo that did it drops it, for which the
         worker needs the interpreter lock. The end of a group, which joins its workers, does not let go of that lock
-        (pytorch#56297): a group that a program destroys in that moment would hold its rank up for ever.
+        (https://github.com/pytorch/pytorch/issues/56297): a group that a program destroys in that moment would hold its
+        rank up for ever.
         """
         ended = [one for one in self._kept if not _lives(one.group)]
         if not ended:
@@ -370,8 +373,9 @@ class TorchGroups:
         """Make every present and later wait in a group raise, but for one that gloo loses. Call it on any thread."""
         self._released = True
         self._abort_devices()
-        # gloo cannot abort: abort() and shutdown() of its group do nothing (pytorch#130345), so a rank waits for a peer
-        # until the group's timeout. The end of its connections, one epoll instance a group, does free it.
+        # gloo cannot abort: abort() and shutdown() of its group do nothing, so a rank waits for a peer until the
+        # group's timeout (https://github.com/pytorch/pytorch/issues/130345). The end of its connections, one epoll
+        # instance a group, does free it.
         # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
         # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
         # in that queue (gloo, April 2026). Seen on a busy machine, where a stopped rank goes on.
@@ -384,7 +388,10 @@ class TorchGroups:
             end_connections(connected_to(self._port))
 
     def _abort_devices(self) -> None:
-        """Abort NCCL's groups together: aborted one by one they may wait for each other (pytorch#119797)."""
+        """Abort NCCL's groups together: aborted one by one they may wait for each other.
+
+        https://github.com/pytorch/pytorch/issues/119797
+        """
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         torch = sys.modules.get("torch")
         if c10d is None or torch is None or not torch.cuda.is_available() or not c10d.is_nccl_available():
@@ -463,6 +470,7 @@ class TorchGroups:
         missing = [rank for rank in range(self._place.size) if rank != self._place.rank]
         deadline = time.monotonic() + RECOVER_PATIENCE
         while missing := [rank for rank in missing if not store.check([f"{rank}"])]:
+            # Whatever the others had, this rank has nothing to make again: it waits for nobody.
             if mine == "none":
                 return {self._place.rank: "none"}
             if time.monotonic() > deadline:
@@ -481,6 +489,7 @@ class TorchGroups:
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, *_ = self._set_up
         kwargs = self._set_up.at(self._place)
+        # Before the set-up, which takes the old groups off torch's list.
         living = set(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 — torch has no public list of its groups
         dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
         notes = []

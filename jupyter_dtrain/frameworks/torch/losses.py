@@ -225,9 +225,11 @@ class Losses:
             # When the first value came, it was not yet clear that others would follow.
             training.divisors[name] = divisor
         elif divisor != training.divisors.get(name):
+            # Values that were divided unlike each other have no common scale: they are shown as backward() got them.
             training.divisors[name] = None
         waiting.append(value)
         if len(waiting) == WAITING:
+            # No accumulation is that long: nothing here steps, so the values of this name are points at once.
             training.by_hand.add(name)
             training.stepped = training.quick = False
             self.give_up(training, [name])
@@ -246,6 +248,7 @@ class Losses:
         if training.listed:
             self._merge_all(training, points)
         elif not points and not training.spoke:
+            # This thread steps and had no value: it steps for threads that call backward() and leave the step to it.
             for other in self._trainings:
                 if other.waiting and not other.stepped:
                     found, other.waiting = other.waiting, {}
@@ -264,6 +267,7 @@ class Losses:
         if name in self._parts:
             return values.merge(found, 1.0)
         count = len(found)
+        # Divided by the number of micro-batches: the user accumulates, and the loss is the one before the division.
         if divisor is not None and count > 1 and _close(divisor, count):
             self._divided[name] = divisor
             self._look_at_each()

@@ -157,6 +157,8 @@ class Steppers:
         self._clock += 1
         namesakes = [one for one in self._all if one.name == name]
         before = next((one for one in reversed(namesakes) if one.thread is thread), None)
+        # Made after its namesake's first step: the cell trains anew under that name, so the curve goes on. One that was
+        # made before is a second optimizer of the same training, and gets a curve of its own.
         if before is not None and self._births.get(optimizer, 0) > before.met:
             successor = Stepper(optimizer, thread, name, before.label, before.count, self._clock)
             successor.newest, successor.base, successor.sent = before.newest, before.base, before.sent

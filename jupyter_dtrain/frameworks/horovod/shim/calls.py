@@ -48,7 +48,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Undo ``init()``, but for torch's process group: torch 2.13 often cannot leave one and set up another."""
+    """Undo ``init()``, but for torch's process group."""
+    # torch 2.13 often cannot leave a group and set up another: https://github.com/pytorch/pytorch/issues/74666
     _state.ready = False
 
 
