@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TESTED = "2.6"
 """The version that the tests run with."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
-"""The same code is packaged under each of these names."""
+"""The names under which Lightning's code is packaged."""
 
 DEVICES = Patch(
     tuple(f"{package}.accelerators.cpu" for package in PACKAGES),

@@ -66,11 +66,11 @@ class Tuning:
     """The results of a sweep, so far or in all."""
 
     combinations: int
-    """How many the sweep will measure."""
+    """How many combinations the sweep will measure."""
     trials: list[Trial] = field(default_factory=list)
-    """The fastest first, then those that failed, in their order."""
+    """The measured combinations, the fastest first, then those that failed, in their order."""
     interrupted: bool = False
-    """Whether it was stopped before its end."""
+    """Whether the sweep was stopped before its end."""
     lost: str = ""
     """Why the world could not go on, in words; empty if it could."""
     notes: list[str] = field(default_factory=list)

@@ -30,12 +30,12 @@ _KERAS = "Keras' own models, seed and distribution"
 
 
 class _Place(NamedTuple):
-    """A device, described so that it can be found again."""
+    """The description of a device, by which the next backend's device is found."""
 
     platform: str
     process: int
     local: int
-    """Its number within its process, from 0."""
+    """The number of the device within its process, from 0."""
 
 
 class _Held(NamedTuple):
@@ -56,7 +56,7 @@ class Replica(NamedTuple):
     name: str
     """The user's name whose tree has it."""
     place: int
-    """Its number among the replicas of the tree."""
+    """The number of the array among the replicas of the tree."""
     shape: tuple[int, ...]
     dtype: str
 
@@ -73,7 +73,7 @@ class Carried:
         """The kept values, by the id of the old array."""
         self._devices: dict[_Place, Any] = {}
         self._new: dict[int, tuple[Any, Any]] = {}
-        """By the id of what is replaced: itself, kept so that the id stays its own, and what takes its place."""
+        """What is replaced, kept so that its id stays its own, and what takes its place; by that id."""
         self._gone: set[str] = set()
         self._replicas: dict[Replica, int] = {}
         """The ids of the arrays that all processes have."""
@@ -226,7 +226,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _inside(value: Any) -> list[Any]:
-    """What one look finds in a variable that is no tree: its attributes, or what its function has closed over."""
+    """Return what a variable that is no tree has: its attributes, or what its function has closed over."""
     try:
         if isinstance(value, dict):
             return list(value.values())  # it is no tree because its keys have no order

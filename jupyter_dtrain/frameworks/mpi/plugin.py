@@ -33,7 +33,7 @@ TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
 
 _LOG = "OSC UCX component priority set inside component query failed"
-"""In the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
+"""A part of the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
 
 POOL_PATIENCE = 2.0
 """Seconds in which the thread of a pool ends once its communicator is revoked; it takes a few milliseconds."""

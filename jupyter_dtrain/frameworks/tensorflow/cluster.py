@@ -113,7 +113,7 @@ class TensorFlowCluster(Framework):
 
 
 def on_loopback(address: str) -> str:
-    """The same port, reached from this host."""
+    """Return the address of the same port on this host's loopback."""
     return f"{LOOPBACK}:{address.rpartition(':')[2]}"
 
 

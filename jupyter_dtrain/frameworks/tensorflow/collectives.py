@@ -66,7 +66,7 @@ _PRIVATE = {
     ),
     _KEYS: ("CollectiveKeys", "INSTANCE_KEY_START_NUMBER"),
 }
-"""By module: what this module changes, reads and calls there. ``tensorflow`` has no attribute that leads to them."""
+"""What this module changes, reads and calls there. ``tensorflow`` has no attribute that leads to them."""
 _OF_CONTEXT = (
     "_collective_ops_server_def",
     "_server_def",

@@ -40,7 +40,7 @@ TESTED = "2.21"
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + RELEASED
-"""In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
+"""Parts of error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
 _LOG = re.compile(
@@ -54,7 +54,7 @@ _LOG = re.compile(
 )
 """Matches the beginning of TensorFlow's native log lines, in the forms before and after logging is set up."""
 _WITH_OPTIONS = re.compile(r"SessionOptions: |goo\.gle/debugstr")
-"""In log lines that a protocol buffer follows: a server writes so when a parameter server's chief connects."""
+"""Parts of log lines that a protocol buffer follows: a server writes so when a parameter server's chief connects."""
 _OPTION = re.compile(r"\s*(?:\w+: .*|\w+ \{|\}|)\s*")
 """A line of such a buffer; an empty one ends it."""
 

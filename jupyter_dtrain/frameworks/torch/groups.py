@@ -149,7 +149,7 @@ class _Kept(NamedTuple):
     """The system's numbers of the threads that began with it; its workers are among them."""
 
     def open(self) -> set[int]:
-        """Those of :attr:`connections` that are still open. It needs no file: a rank may have called ``os.chroot``."""
+        """Return the still open :attr:`connections`. This needs no file: a rank may have called ``os.chroot``."""
         return {fd for fd, inode in self.connections.items() if _inode(fd) == inode}
 
 
@@ -413,7 +413,7 @@ class TorchGroups:
     # Recovering.
 
     def bequeath(self) -> str:
-        """How this rank makes the default group, in words for :meth:`inherit`; empty where that cannot be said."""
+        """Return how this rank makes the default group, for :meth:`inherit`; empty where that cannot be said."""
         dist = sys.modules.get("torch.distributed")
         if self._set_up is None or dist is None or not dist.is_initialized() or not self._set_up.again:
             return ""
@@ -587,7 +587,7 @@ def _idle(threads: frozenset[int]) -> set[int]:
 
 
 def _rests(thread: int) -> str | None:
-    """How often a worker of gloo's has gone to sleep; empty for any other thread, None while it is awake or unknown."""
+    """Return how often a worker of gloo's has slept; empty for another thread, None while it is awake or unknown."""
     try:
         lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
         found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)

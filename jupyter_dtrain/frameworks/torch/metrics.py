@@ -455,17 +455,17 @@ def hearing(
 
 
 def adding() -> contextlib.AbstractContextManager[None]:
-    """In this context, each value given to backward is a part of the next step's loss, which is their sum."""
+    """Add up the values given to backward in this context: their sum is the loss of the next step."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
 
 
 def unheard() -> contextlib.AbstractContextManager[None]:
-    """In this context, ignore the values given to backward: a library reports its losses itself."""
+    """Ignore the values given to backward in this context: a library reports its losses itself."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
 
 
 def whole_step() -> contextlib.AbstractContextManager[None]:
-    """In this context a pipeline makes one whole step. If the step fails, forget the values given to its backward."""
+    """Treat this context as one whole step of a pipeline. If it fails, forget the values given to backward."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.whole_step()
 
 

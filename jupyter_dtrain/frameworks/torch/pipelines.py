@@ -47,7 +47,7 @@ SHORTEST: Final = 50e-6
 """Seconds that a wait for the end of a send must take to be recorded."""
 _LONGEST: Final = 1 << 16  # the largest power of two
 _COMPUTATIONS: Final = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
-"""By PyTorch's names for them; the values that stand behind the names differ between versions."""
+"""The kinds of computations, by PyTorch's names, whose values differ between versions."""
 _KNOWN: Final = ("ScheduleGPipe", "Schedule1F1B")
 _LABEL: Final = "_dtrain_pipeline"  # attribute that labels a send or receive
 
@@ -99,7 +99,7 @@ class _Step:
         self.left_out = 0
         self.losses: list[Any] = []
         self.works: dict[int, tuple[str, int, int]] = {}
-        """By the id of a list of sends and receives: what a wait for them is for."""
+        """What a wait for a list of sends and receives is for, by the id of the list."""
 
     def note(self, kind: str, stage: int, microbatch: int, began: float) -> None:
         if len(self.actions) < MOST_ACTIONS:
@@ -388,7 +388,7 @@ def _theory(schedule: Any, stages: int, microbatches: int) -> float | None:
 
 
 def _order(schedule: Any) -> dict[int, list[tuple[str, int, int]]]:
-    """By rank: kind, stage and micro-batch of each computation, in the schedule's order."""
+    """Return kind, stage and micro-batch of each computation, by rank and in the schedule's order."""
     order = getattr(schedule, "pipeline_order_with_comms", None) or schedule.pipeline_order
     found = {rank: list(_computations(actions)) for rank, actions in order.items()}
     return found if sum(map(len, found.values())) <= MOST_ORDERED else {}

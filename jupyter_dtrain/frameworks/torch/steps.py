@@ -109,7 +109,7 @@ class Steppers:
         self._clock = 0
         self._lock = threading.Lock()
         self.found: dict[int, Stepper] = {}
-        """By the optimizer's id, which a newer optimizer may have got since."""
+        """The optimizers of the run, by their ids; a newer optimizer may have got such an id since."""
         self._all: list[Stepper] = []
         self._shown = False
 

@@ -135,7 +135,7 @@ _VARIANTS = {
     "broadcast": ("_", "root_rank name process_set"),
     "alltoall": ("", "splits name process_set"),
 }
-"""By collective: variants beside NAME and NAME_async (``_`` in place, ``g`` grouped); arguments in Horovod's order."""
+"""Each collective's variants beside NAME and NAME_async (``_`` in place, ``g`` grouped), and its arguments in order."""
 for _name, (_kinds, _names) in _VARIANTS.items():
     for _g, _w, _i in product({False, "g" in _kinds}, (False, True), {False, "_" in _kinds}):
         _full = f"{'grouped_' * _g}{_name}{'_async' * (not _w)}{'_' * _i}"
@@ -211,7 +211,7 @@ class _Distributed(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In this context ``step()`` takes the gradients as they are: for use after :meth:`synchronize`."""
+        """Have ``step()`` take the gradients as they are in this context: for use after :meth:`synchronize`."""
         self._synchronizes = False
         try:
             yield

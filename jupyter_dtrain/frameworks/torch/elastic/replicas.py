@@ -80,7 +80,7 @@ class Replicas:
         self._desk = desk
         self._own = own
         self._known: dict[str, _Known] = {}
-        """By the name that its replica group has at the lighthouse, but for torchft's own addition."""
+        """The Managers, by the names of their replica groups at the lighthouse without torchft's own addition."""
         self._made: _Server | None = None
         """The last server that was made."""
         self._server: Any = None
