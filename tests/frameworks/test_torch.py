@@ -36,12 +36,11 @@ def cell(session, code, ranks=None, **options):
 
 
 @pytest.fixture
-def torch_world(world):
+def torch_world(torch_three):
     """The shared world of three ranks, with torch imported and no process group, before and after."""
-    cell(world, IMPORTS + DESTROY)
-    yield world
-    if not world.closed:
-        cell(world, IMPORTS + DESTROY)
+    cell(torch_three, IMPORTS + DESTROY)
+    yield torch_three
+    cell(torch_three, IMPORTS + DESTROY)
 
 
 def store_of(session):
