@@ -62,7 +62,7 @@ LOSSES = Patch(
 
 
 class Accelerate(Framework):
-    """Hugging Face's Accelerate in one rank."""
+    """The plug-in for Hugging Face's Accelerate in one rank."""
 
     name = "accelerate"
 
@@ -108,13 +108,13 @@ def has_accelerator() -> bool:
 
 
 def _backward(original: Any, accelerator: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take the loss as the user gives it."""
+    """Call ``Accelerator.backward`` and record the loss as the user gives it, before Accelerate divides it."""
     with hearing(loss, caller(), divides=getattr(accelerator, "gradient_accumulation_steps", 1) > 1):
         return original(accelerator, loss, *args, **kwargs)
 
 
 def _in_a_living_group(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> None:
-    """Drop a state that is outdated, before user code makes a new ``Accelerator``; keep any other."""
+    """Drop Accelerate's state if it is outdated, before user code makes a new ``Accelerator``."""
     state: Any = sys.modules["accelerate.state"]
     if _is_outdated(state):
         _forget(state, everything=True)
@@ -129,7 +129,7 @@ def _as_asked_for(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Drop a state that differs from the requested one."""
+    """Drop Accelerate's state if it differs from the one that the new ``Accelerator`` requests."""
     try:
         original(asked, mixed_precision, cpu, *args, **kwargs)
     except ValueError as error:
@@ -140,7 +140,7 @@ def _as_asked_for(
 
 
 def _is_outdated(state: Any) -> bool:
-    """Whether there is a state of several torch processes whose process group is gone, or has other numbers now."""
+    """Whether Accelerate's state is that of a process group that is gone, or that has other ranks by now."""
     dist: Any = sys.modules.get("torch.distributed")
     shared = state.PartialState._shared_state  # noqa: SLF001 — as its own reset does
     # TPU processes meet without torch's groups.

@@ -11,7 +11,7 @@ from jupyter_dtrain.core.sharding import Share
 
 
 def shard(data: Any, share: Share) -> Any:
-    """``data`` divided, if it is a dataset of this library, or several by the names of their splits; else None."""
+    """Divide ``data`` if it is a dataset of this library, or a dictionary of them by split; return None otherwise."""
     library = sys.modules.get("datasets")
     if library is None or not hasattr(library, "IterableDatasetDict"):
         return None

@@ -79,7 +79,7 @@ DISTRIBUTIONS = Patch(
 
 
 class Keras(Framework):
-    """Keras in one rank."""
+    """The plug-in for Keras in one rank."""
 
     name = "keras"
 
@@ -96,7 +96,7 @@ class Keras(Framework):
         DISTRIBUTIONS.when_imported(self._hook_distribution)
 
     def before_cell(self, watch: Watching) -> None:
-        """Whether this cell shows what is logged."""
+        """Note whether this cell shows the values that ``fit`` logs."""
         self._on = watch.metrics
         self._steps = 0
 
@@ -107,7 +107,7 @@ class Keras(Framework):
         return facts_of_package("Keras", "keras", TESTED, _details)
 
     def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:  # noqa: ARG002
-        """A model's weights, and what its optimizer keeps."""
+        """Return the weights of a model and the variables of its optimizer as parts to compare."""
         kinds = tuple(sys.modules[one].Model for one in ("keras", "tf_keras") if imported(one))
         if not issubclass(type(value), kinds):
             return None
@@ -140,18 +140,18 @@ class Keras(Framework):
             # Under parameter servers a batch's values are still on a worker: they come at the end of the epoch.
             state.heard = isinstance(logs or {}, Mapping)
             if state.heard:
-                self._tell(logs or {}, state.first + state.batch)
+                self._log(logs or {}, state.first + state.batch)
         return original(callbacks, batch, logs)
 
     def _epoch_ends(self, original: Any, callbacks: Any, epoch: int, logs: Any = None) -> Any:
         if self._on:
             state = _state_of(callbacks, self._steps)
             unheard_of = {name: value for name, value in (logs or {}).items() if _is_new(name, state)}
-            self._tell(unheard_of, state.first + state.batch)
+            self._log(unheard_of, state.first + state.batch)
             state.first += state.batch + 1
         return original(callbacks, epoch, logs)
 
-    def _tell(self, logs: Mapping[str, Any], step: int) -> None:
+    def _log(self, logs: Mapping[str, Any], step: int) -> None:
         for name, value in logs.items():
             if isinstance(value, (int, float)):
                 self._metrics.add(name, float(value), step)
@@ -198,7 +198,7 @@ class _State:
 
 
 def _is_new(name: str, state: _State) -> bool:
-    """Whether only the end of an epoch tells the value of ``name``."""
+    """Whether the value of ``name`` is known only at the end of an epoch."""
     return not state.heard or name.startswith("val_")
 
 

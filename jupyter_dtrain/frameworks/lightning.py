@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TESTED = "2.6"
 """The version that the tests run with."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
-"""The same code is packaged under each of these names."""
+"""The names under which Lightning's code is packaged."""
 
 DEVICES = Patch(
     tuple(f"{package}.accelerators.cpu" for package in PACKAGES),
@@ -70,7 +70,7 @@ LOGGED = Patch(
 
 
 class Lightning(Framework):
-    """Lightning and Fabric in one rank."""
+    """The plug-in for Lightning and Fabric in one rank."""
 
     name = "lightning"
 
@@ -83,7 +83,7 @@ class Lightning(Framework):
         LOGGED.when_imported(self._logged.hook)
 
     def before_cell(self, watch: Watching) -> None:
-        """Whether this cell shows what is logged."""
+        """Note whether this cell shows the values that modules log."""
         self._logged.on = watch.metrics
 
     def describe(self) -> FrameworkReport:
@@ -102,7 +102,7 @@ def _hook_devices(module: ModuleType) -> None:
 
 
 def _launched(original: Any, fabric: Any, *args: Any, **kwargs: Any) -> None:
-    """``Fabric.__init__``, which then sets up the ranks. ``LT_CLI_USED`` would do so too, but forbids ``launch()``."""
+    """Run ``Fabric.__init__``, then set up the ranks. ``LT_CLI_USED`` would do so too, but forbids ``launch()``."""
     original(fabric, *args, **kwargs)
     # Other launchers make processes, or have none to make.
     environment = getattr(fabric.strategy.launcher, "cluster_environment", None)
@@ -113,7 +113,7 @@ def _launched(original: Any, fabric: Any, *args: Any, **kwargs: Any) -> None:
 
 @raises_on_purpose
 def _set_up(strategy: Any) -> None:
-    """As ``launch()`` does: it waits for the other ranks, and its errors are those of Lightning."""
+    """Set the ranks up as ``launch()`` does: wait for the other ranks, and raise Lightning's own errors."""
     strategy.setup_environment()
 
 
@@ -126,7 +126,7 @@ def _local_size() -> int:
 
 
 class _Logged:
-    """Values given to ``self.log``, as points."""
+    """Records the values given to ``self.log`` as points."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
@@ -146,18 +146,18 @@ class _Logged:
         trainer = connector.trainer
         by_hand = not trainer.lightning_module.automatic_optimization
         if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — the connector itself asks this
-            self._tell(trainer, connector.metrics["log"])
+            self._log(trainer, connector.metrics["log"])
         original(connector)
 
     def _epoch(self, original: Any, connector: Any) -> None:
-        self._tell(connector.trainer, connector.metrics["log"])
+        self._log(connector.trainer, connector.metrics["log"])
         original(connector)
 
     def _evaluation(self, original: Any, connector: Any, metrics: Mapping[str, Any]) -> None:
-        self._tell(connector.trainer, metrics)
+        self._log(connector.trainer, metrics)
         original(connector, metrics)
 
-    def _tell(self, trainer: Any, logged: Mapping[str, Any]) -> None:
+    def _log(self, trainer: Any, logged: Mapping[str, Any]) -> None:
         if not self.on or trainer.sanity_checking:
             return
         step = max(0, int(trainer.global_step) - 1)

@@ -69,7 +69,7 @@ def _await(call: str, store: Any, ranks: Collection[int], timeout: timedelta, re
 def end_of_wait(
     call: str, missing: list[int], deadline: float, timeout: float, released: Callable[[], bool]
 ) -> Exception | None:
-    """The error that a wait for ``missing`` ranks must raise now, as in :func:`arrive`; None while the wait goes on.
+    """Return the error that a wait for ``missing`` ranks must raise now, see :func:`arrive`; None while it goes on.
 
     ``deadline`` is in ``time.monotonic``; ``timeout`` is its length in seconds.
     """

@@ -52,7 +52,7 @@ LOSSES = Patch(
 
 
 class Transformers(Framework):
-    """Hugging Face's Transformers in one rank."""
+    """The plug-in for Hugging Face's Transformers in one rank."""
 
     name = "transformers"
 
@@ -65,7 +65,7 @@ class Transformers(Framework):
         LOSSES.when_imported(lambda module: LOSSES.replace(module.Trainer, "training_step", _training_step))
 
     def before_cell(self, watch: Watching) -> None:
-        """Whether this cell shows what is logged."""
+        """Note whether this cell shows the values that a ``Trainer`` logs."""
         self._on = watch.metrics
 
     def describe(self) -> FrameworkReport:

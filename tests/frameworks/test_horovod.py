@@ -20,12 +20,11 @@ RANKS = 2
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
-    """A world of two ranks in which the stand-in is installed."""
-    session = launch(n=RANKS)
-    play(session, STAND_IN + BEGIN + "rank")
-    yield session
-    session.stop()
+def pair(torch_pair):
+    """Two ranks in which the stand-in is installed."""
+    play(torch_pair, STAND_IN + BEGIN + "rank")
+    yield torch_pair
+    play(torch_pair, "import torch.distributed as dist\ndist.is_initialized() and dist.destroy_process_group()\nrank")
 
 
 @pytest.mark.slow

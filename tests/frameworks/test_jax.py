@@ -45,8 +45,8 @@ def play(session, code, ranks=None, **options):
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
-    session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
+def pair(launch, soon):
+    session = launch(n=2, env={"JAX_PLATFORMS": "cpu"}, settings=soon)
     session.run(BEGIN, view=None, timeout=PATIENCE)
     yield session
     session.stop()

@@ -70,9 +70,9 @@ def references(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pair(launch):
+def pair(launch, soon):
     """A world of two ranks, without a compiler."""
-    session = launch(n=RANKS)
+    session = launch(n=RANKS, settings=soon)
     session.run(NO_COMPILER, view=None)
     yield session
     session.stop()

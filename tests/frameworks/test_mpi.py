@@ -16,34 +16,34 @@ def cell(session, code, ranks=None):
     return {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in sorted(run.results.items())}
 
 
-def test_a_rank_has_the_same_number_in_mpi(world):
+def test_a_rank_has_the_same_number_in_mpi(torch_three):
     """Size and neighbours are the same, too."""
     code = "import os\nfrom mpi4py import MPI\nMPI.COMM_WORLD.rank, int(os.environ['RANK']), MPI.COMM_WORLD.size"
 
-    assert cell(world, code) == {rank: (rank, rank, 3) for rank in range(3)}
+    assert cell(torch_three, code) == {rank: (rank, rank, 3) for rank in range(3)}
 
 
-def test_collectives_work(world):
+def test_collectives_work(torch_three):
     """Objects and buffers work."""
     code = "from array import array\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
     code += "buffer = array('d', [comm.rank])\nsummed = array('d', [0])\ncomm.Allreduce(buffer, summed)\n"
 
-    assert cell(world, code + "comm.allreduce(comm.rank + 1), comm.allgather(str(comm.rank)), list(summed)") == {
+    assert cell(torch_three, code + "comm.allreduce(comm.rank + 1), comm.allgather(str(comm.rank)), list(summed)") == {
         rank: (6, ["0", "1", "2"], [3.0]) for rank in range(3)
     }
 
 
-def test_messages_pass_between_cells(world):
+def test_messages_pass_between_cells(torch_three):
     """Sent in one, received in a later one."""
-    cell(world, "from mpi4py import MPI\nrequest = MPI.COMM_WORLD.isend({'from': 0}, dest=2, tag=7)\n0", "0")
+    cell(torch_three, "from mpi4py import MPI\nrequest = MPI.COMM_WORLD.isend({'from': 0}, dest=2, tag=7)\n0", "0")
 
-    assert cell(world, "from mpi4py import MPI\nMPI.COMM_WORLD.recv(source=0, tag=7)", "2") == {2: {"from": 0}}
+    assert cell(torch_three, "from mpi4py import MPI\nMPI.COMM_WORLD.recv(source=0, tag=7)", "2") == {2: {"from": 0}}
 
-    cell(world, "request.wait()\n0", "0")
+    cell(torch_three, "request.wait()\n0", "0")
 
 
 @pytest.mark.slow
-def test_mpi_and_torch_work_side_by_side(world):
+def test_mpi_and_torch_work_side_by_side(torch_three):
     """Both know the same ranks."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
@@ -57,12 +57,12 @@ answer = both.item(), MPI.COMM_WORLD.allreduce(dist.get_rank()), dist.get_rank()
 dist.destroy_process_group()
 answer
 """
-    assert cell(world, code) == dict.fromkeys(range(3), (3.0, 3, True))
+    assert cell(torch_three, code) == dict.fromkeys(range(3), (3.0, 3, True))
 
 
-def test_open_mpis_log_for_each_window_stays_out_of_the_cell(world, capsys):
+def test_open_mpis_log_for_each_window_stays_out_of_the_cell(torch_three, capsys):
     """A line of the user's own is shown."""
     code = "import os\nfrom mpi4py import MPI\nMPI.Win.Allocate(8, comm=MPI.COMM_WORLD).Free()\nos.write(2, b'mine')\n0"
 
-    assert {rank: result.data["text/plain"] for rank, result in world.run(code, timeout=PATIENCE).results.items()}
+    assert {rank: result.data["text/plain"] for rank, result in torch_three.run(code, timeout=PATIENCE).results.items()}
     assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == ["mine"]

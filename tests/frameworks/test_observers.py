@@ -87,12 +87,12 @@ def observed(torch_pair, snapshot_folder):
 def test_looking_between_cells_changes_nothing(observed, kind):
     """After each look all state is as before, random states included; the training ends with the same numbers."""
     wanted = values(run(observed, f"build({kind!r})\ntrain() + train()"))
-    before = values(run(observed, f"build({kind!r})\n[digest()]"))
+    before = values(run(observed, f"build({kind!r}); losses = []\n[digest()]"))
     for _ in range(2):
         for name, look in LOOKS.items():
             look(observed)
             assert values(run(observed, "[digest()]")) == before, name
-        losses = values(run(observed, "losses = [*globals().get('losses', ()), *train()]\nlosses"))
+        losses = values(run(observed, "losses = [*losses, *train()]\nlosses"))
         before = {rank: found[-1:] for rank, found in losses.items()}
     assert losses == wanted
     run(observed, "del losses")

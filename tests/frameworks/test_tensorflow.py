@@ -86,9 +86,9 @@ def alone(code):
 
 
 @pytest.fixture(scope="module")
-def ranks(launch, long_hold):
+def ranks(launch, long_hold, soon):
     """Two ranks in which TensorFlow was used before a strategy was made."""
-    session = launch(n=2)
+    session = launch(n=2, settings=soon)
     cell(session, IMPORTS + BEFORE)
     session.run(MULTI + TRAIN, view=None, timeout=PATIENCE)
     yield session

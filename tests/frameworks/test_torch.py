@@ -36,12 +36,11 @@ def cell(session, code, ranks=None, **options):
 
 
 @pytest.fixture
-def torch_world(world):
+def torch_world(torch_three):
     """The shared world of three ranks, with torch imported and no process group, before and after."""
-    cell(world, IMPORTS + DESTROY)
-    yield world
-    if not world.closed:
-        cell(world, IMPORTS + DESTROY)
+    cell(torch_three, IMPORTS + DESTROY)
+    yield torch_three
+    cell(torch_three, IMPORTS + DESTROY)
 
 
 def store_of(session):
@@ -165,9 +164,9 @@ def test_thirty_rounds_of_set_up_training_and_end_hold(torch_world):
     code = """
 from torch.nn.parallel import DistributedDataParallel
 kept = []
-for round in range(15):
+for number in range(15):
     dist.init_process_group()
-    torch.manual_seed(round)
+    torch.manual_seed(number)
     model = DistributedDataParallel(torch.nn.Linear(4, 2))
     model(torch.full((3, 4), float(rank))).sum().backward()
     kept.append(model)

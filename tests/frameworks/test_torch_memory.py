@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from tests.session.cells import fail, gigabytes, run, same, texts, values
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 RSS = "import psutil; psutil.Process().memory_info().rss"
 IN_TORCH = """
@@ -16,11 +20,11 @@ train()
 
 
 @pytest.fixture(scope="module")
-def filled(world):
+def filled(torch_three):
     """Ranks with a tensor of theirs."""
-    pytest.importorskip("torch")
-    run(world, "import torch\nkeep = torch.ones(25_000_000)")
-    return world
+    run(torch_three, "import torch\nkeep = torch.ones(25_000_000)")
+    yield torch_three
+    run(torch_three, "del keep")
 
 
 def test_values_in_the_frames_are_freed(filled):

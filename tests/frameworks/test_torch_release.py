@@ -118,7 +118,7 @@ def test_one_raises_while_others_are_in_a_collective(training):
     """Some ranks come there long after, and some do not give up at the first time."""
     code = """
 if rank == 1: raise ValueError('a bug')
-if rank == 0: time.sleep(3.5)
+if rank == 0: time.sleep(1.5)
 for _ in range(2):
     try:
         dist.all_reduce(torch.ones(3))
@@ -322,9 +322,9 @@ def test_a_collective_that_only_one_rank_has_begun_does_not_meet_the_next_cells(
 
 
 @pytest.mark.here("a signal reaches its process")
-def test_ranks_that_wait_for_one_that_dies_before_it_begins_are_released(launch):
+def test_ranks_that_wait_for_one_that_dies_before_it_begins_are_released(launch, soon):
     """The cell has been sent to it, so the others wait; its own record knows of no run that it has died in."""
-    session = launch(n=2)
+    session = launch(n=2, settings=soon)
     run(session, "import torch.distributed as dist")
     pid = session.world.ranks[1].pid
     os.kill(pid, signal.SIGSTOP)

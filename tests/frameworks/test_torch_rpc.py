@@ -205,15 +205,23 @@ def test_an_answer_that_does_not_come(pair):
     assert values(run(pair, INIT + CALL)) == CALLED
 
 
-def test_an_interrupt_ends_a_wait_for_an_answer(fresh):
+@pytest.mark.parametrize(
+    ("ranks", "waits"),
+    [
+        ("pair", "rpc.rpc_async('worker1', wait_here, timeout=0).wait()"),
+        pytest.param("fresh", "rpc.remote('worker1', wait_here).to_here(timeout=0)", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupt_ends_a_wait_for_an_answer(request, ranks, waits):
     """The end of rpc does not wait for it later either."""
-    waiting = begin(fresh, "if rank == 0: rpc.remote('worker1', wait_here).to_here(timeout=0)")
-    fresh.interrupt()
+    session = request.getfixturevalue(ranks)
+    waiting = begin(session, f"if rank == 0: {waits}")
+    session.interrupt()
     assert waiting.wait(20)
     assert waiting.outcome == "interrupted"
-    run(fresh, "answers.set()")
-    assert values(run(fresh, INIT + CALL + "\nrpc.shutdown()\n" + INIT + CALL)) == CALLED
-    run(fresh, "rpc.shutdown()")
+    run(session, "answers.set()")
+    assert values(run(session, INIT + CALL + "\nrpc.shutdown()\n" + INIT + CALL)) == CALLED
+    run(session, "rpc.shutdown()")
 
 
 def test_an_interrupt_of_an_end_is_an_end_for_all(pair):

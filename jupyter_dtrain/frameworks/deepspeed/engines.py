@@ -43,7 +43,7 @@ ZERO = Patch(
 
 
 def make_engine(original: Any, engine: Any, args: Any, model: Any, *rest: Any, mpu: Any = None, **kwargs: Any) -> None:
-    """``DeepSpeedEngine.__init__``, after what an earlier engine has left was cleared away."""
+    """Clear away what an earlier engine has left, then run ``DeepSpeedEngine.__init__``."""
     if hasattr(model, "zero_grad"):
         _put_together(model)
         model.zero_grad(set_to_none=True)
@@ -64,7 +64,7 @@ def number_parameters(
     enabled: Any = True,
     **kwargs: Any,
 ) -> None:
-    """``zero.Init.__init__``, which begins to number the parameters of a model."""
+    """Have all ranks begin with the same number, then run ``zero.Init.__init__``, which numbers parameters."""
     dist: Any = sys.modules["torch.distributed"]
     if not enabled:
         kwargs["enabled"] = enabled
@@ -91,7 +91,7 @@ def _forget_pipeline() -> None:
 
 
 def _put_together(model: Any) -> None:
-    """Make the parameters whole that ZeRO 3 holds in parts, in groups that are gone."""
+    """Reassemble the parameters that ZeRO 3 has sharded over process groups that are gone."""
     lost = [(name, param) for name, param in model.named_parameters() if _is_lost(param)]
     if not lost:
         return
@@ -113,7 +113,7 @@ def _is_lost(param: Any) -> bool:
 
 
 def _whole(name: str, param: Any) -> Any:
-    """The parameter's value, from the parts of all ranks."""
+    """Assemble the value of a parameter from the shards of all ranks."""
     torch: Any = sys.modules["torch"]
     dist: Any = sys.modules["torch.distributed"]
     part, size = param.ds_tensor, dist.get_world_size()

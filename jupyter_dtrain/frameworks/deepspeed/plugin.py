@@ -87,7 +87,7 @@ PIPELINES = Patch(
 
 
 class DeepSpeed(Framework):
-    """DeepSpeed in one rank."""
+    """The plug-in for DeepSpeed in one rank."""
 
     name = "deepspeed"
 
@@ -113,7 +113,7 @@ class DeepSpeed(Framework):
         return "DeepSpeed" if "deepspeed" in sys.modules else ""
 
     def forbids_fewer(self) -> str:
-        """ZeRO divides an engine's state among the ranks."""
+        """Forbid fewer ranks while a variable holds an engine, whose state ZeRO shards over the ranks."""
         engines = sys.modules.get("deepspeed.runtime.engine")
         kind = getattr(engines, "DeepSpeedEngine", None)
         names = [name for name, value in user_names() if kind is not None and isinstance(value, kind)]
@@ -182,19 +182,19 @@ def _build_shm_op(original: Any) -> Any:
 
 
 def _backward(original: Any, engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take the loss as the user gives it."""
+    """Call ``DeepSpeedEngine.backward`` and record the loss as the user gives it, before DeepSpeed divides it."""
     with hearing(loss, caller(), divides=engine.gradient_accumulation_steps() > 1):
         return original(engine, loss, *args, **kwargs)
 
 
 def _whole(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
-    """A pipeline's step: it passes the loss of each micro-batch to ``backward``, and together they make a point."""
+    """Run one step of a pipeline engine, and record the losses of its micro-batches together as one point."""
     with whole_step():
         return original(engine, *args, **kwargs)
 
 
 def _as_one(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
-    """Count one step: ZeRO steps once for each group of parameters, and not at all after an overflow."""
+    """Count one step of the engine: ZeRO steps once for each group of parameters, not at all after an overflow."""
     averages(engine.optimizer, getattr(engine, "data_parallel_group", None))
     with one_step(engine.optimizer):
         return original(engine, *args, **kwargs)

@@ -42,10 +42,10 @@ Outcome = Literal["ok", "out of memory", "error", "skipped"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One combination."""
+    """The result of one combination of a sweep."""
 
     stage: int
-    """ZeRO's stage."""
+    """The stage of ZeRO."""
     micro_batch: int
     """Samples in one forward of one rank."""
     outcome: Outcome
@@ -66,11 +66,11 @@ class Tuning:
     """The results of a sweep, so far or in all."""
 
     combinations: int
-    """How many the sweep will measure."""
+    """How many combinations the sweep will measure."""
     trials: list[Trial] = field(default_factory=list)
-    """The fastest first, then those that failed, in their order."""
+    """The measured combinations, the fastest first, then those that failed, in their order."""
     interrupted: bool = False
-    """Whether it was stopped before its end."""
+    """Whether the sweep was stopped before its end."""
     lost: str = ""
     """Why the world could not go on, in words; empty if it could."""
     notes: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Tuning:
         return self.trials[0] if self.trials and self.trials[0].samples_per_second is not None else None
 
     def add(self, trial: Trial) -> None:
-        """One more."""
+        """Add the result of one more combination, at its place in the order."""
         self.trials.append(trial)
         self.trials.sort(key=lambda one: -(one.samples_per_second or 0.0))
 
@@ -98,7 +98,7 @@ class Tuning:
         return self._repr_mimebundle_()["text/plain"]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """As a table, for text and HTML."""
+        """Show the results as a table, in text and HTML."""
         from jupyter_dtrain.view.labels import human
         from jupyter_dtrain.view.tables import table
 
@@ -165,7 +165,7 @@ def _options(
     steps: int,
     warmup: int,
 ) -> dict[str, Any]:
-    """The options of a call in the ranks. Raises :class:`BadRequest`."""
+    """Check the arguments of :func:`tune` and return the options for the ranks. Raises :class:`BadRequest`."""
     for name in (model, batch, *([config] if isinstance(config, str) else [])):
         check_variable(name)
     if not stages or set(stages) - set(STAGES):
@@ -193,15 +193,15 @@ def _check(session: Session, options: dict[str, Any]) -> None:
 
 
 class _Sweep:
-    """Goes through the combinations."""
+    """Measures the combinations of a sweep, one run after the other."""
 
     def __init__(
-        self, session: Session, options: dict[str, Any], tuning: Tuning, tell: Callable[[Tuning], None]
+        self, session: Session, options: dict[str, Any], tuning: Tuning, report: Callable[[Tuning], None]
     ) -> None:
         self._session = session
         self._options = options
         self._tuning = tuning
-        self._tell = tell
+        self._report = report
 
     def through(self, stages: list[int], sizes: list[int]) -> Tuning:
         """Measure all combinations, until an interrupt or the loss of a rank."""
@@ -218,7 +218,7 @@ class _Sweep:
                 # A rank died, or is left behind: the results so far are kept.
                 tuning.lost = str(error)
         tuning.now = ""
-        self._tell(tuning)
+        self._report(tuning)
         return tuning
 
     def _stage(self, stage: int, sizes: list[int], stop_button: StopButton) -> None:
@@ -258,7 +258,7 @@ class _Sweep:
 
     def _say(self, words: str) -> None:
         self._tuning.now = words
-        self._tell(self._tuning)
+        self._report(self._tuning)
 
     def _interrupt(self) -> None:
         with contextlib.suppress(DtrainError):
@@ -292,7 +292,7 @@ class _Listener:
         self._notes = notes
 
     def feed(self, batch: Batch, now: float) -> None:  # noqa: ARG002 — the protocol's shape
-        """Show bars, and keep our own lines."""
+        """Show the progress bars of the run, and keep the lines of this package."""
         for event in batch.events:
             match event.body:
                 case Progress(ended=False, text=text):
@@ -304,14 +304,14 @@ class _Listener:
                             self._keep(line.removeprefix(_OURS))
 
     def idle(self, rank: int, now: float) -> None:
-        """Ignore it."""
+        """Ignore that a rank is idle."""
 
     def note(self, words: str, now: float) -> None:  # noqa: ARG002 — the protocol's shape
-        """Keep a note."""
+        """Keep a note for the table."""
         self._keep(words)
 
     def stand(self, topic: str, words: str, now: float, over: str = "") -> None:  # noqa: ARG002
-        """Keep it, such as where ranks hang: they may hang again."""
+        """Keep a standing note, such as where ranks hang: they may hang in another combination as well."""
         if words:
             self._keep(words)
 

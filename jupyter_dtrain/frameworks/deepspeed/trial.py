@@ -86,7 +86,7 @@ def measure(
 
 
 def combined(config: Mapping[str, Any], stage: int, micro_batch: int) -> dict[str, Any]:
-    """``config`` with this stage and micro-batch, and without the settings that contradict them."""
+    """Return ``config`` with this stage and micro-batch, and without the settings that contradict them."""
     made = copy.deepcopy(dict(config))
     made.pop("train_batch_size", None)  # it would have to be the product of these and the number of ranks
     made["train_micro_batch_size_per_gpu"] = micro_batch
@@ -189,14 +189,14 @@ def _resident(kind: str) -> int:
 
 
 def _alive() -> list[Any]:
-    """DeepSpeed's engines in this process, whole or half made, and their optimizers. Looks at every object."""
+    """Find the DeepSpeed engines of this process, also unfinished ones, and their optimizers, among all objects."""
     places = {"deepspeed.runtime.engine": "DeepSpeedEngine", "deepspeed.runtime.base_optimizer": "DeepSpeedOptimizer"}
     kinds = tuple(getattr(sys.modules[module], kind) for module, kind in places.items() if module in sys.modules)
     return [one for one in gc.get_objects() if kinds and issubclass(type(one), kinds)]
 
 
 def _let_go(before: list[Any]) -> None:
-    """Let go of all engines but those of ``before``.
+    """Empty all engines that are not in ``before``, so that Python can free them.
 
     They form cycles through hooks of autograd, which Python cannot see: Python never frees an engine that is only
     forgotten, nor one of ZeRO 3 that was destroyed. So this function empties them.

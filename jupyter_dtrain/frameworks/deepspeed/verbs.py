@@ -20,7 +20,7 @@ from .sweep import MICRO_BATCHES, STAGES, Tuning
 
 
 def tune_arguments(parser: MagicParser) -> None:
-    """Arguments of ``tune``."""
+    """Declare the arguments of ``%distributed tune``."""
     named: dict[str, Any] = {"type": variable, "metavar": "NAME", "completer": rank_names}
     parser.add_argument(
         "--model",
@@ -65,7 +65,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def tune(args: Parsed) -> None:
-    """``%distributed tune``: a table that grows, and in the end the best configuration."""
+    """Run ``%distributed tune``: show a table that grows, and in the end the best configuration."""
     session, line, shell = current(), ProgressLine(), get_ipython()
     try:
         tuning = sweep.tune(

@@ -38,7 +38,7 @@ def _create_distributed_optimizer(original: Any, keras: Any, optimizer: Any, *ar
 
 
 def is_of_keras_3(optimizer: Any) -> bool:
-    """Whether it is an optimizer of the package ``keras`` in version 3 or newer."""
+    """Whether ``optimizer`` comes from the package ``keras`` in version 3 or newer."""
     keras = sys.modules.get("keras")
     major = str(getattr(keras, "__version__", "0")).partition(".")[0]
     of_keras = any(kind.__module__.partition(".")[0] == "keras" for kind in type(optimizer).__mro__)

@@ -33,7 +33,7 @@ _FLAGS = ("mpi", "gloo", "nccl", "ccl", "ddl", "cuda", "rocm")
 
 
 class Library:
-    """One of them. Its methods are for the main thread, except :meth:`begin_shutdown` and :meth:`words`."""
+    """One native library of Horovod. Only :meth:`begin_shutdown` and :meth:`words` may be called on any thread."""
 
     def __init__(self, basics: Any, shutdown: Callable[[Any], None]) -> None:
         """``basics``: Horovod's own object for the library; ``shutdown``: the method that shuts it down."""
@@ -45,28 +45,28 @@ class Library:
         self.name = Path(str(getattr(basics.MPI_LIB_CTYPES, "_name", ""))).parent.name
         """``torch`` or ``tensorflow``: the library's folder."""
         self.plain = True
-        """Whether user code set it up for all ranks."""
+        """Whether user code has set the library up for all ranks."""
         self.was_ready = False
-        """Whether user code has set it up, and not shut it down since."""
+        """Whether user code has set the library up, and has not shut it down since."""
 
     @property
     def ready(self) -> bool:
-        """Whether it is set up."""
+        """Whether the library is set up."""
         return bool(self._basics.is_initialized())
 
     def is_set_up(self, process_sets: Any, *, plain: bool) -> None:
-        """Note that user code has set it up, with these arguments."""
+        """Note that user code has set the library up with these arguments."""
         self._process_sets, self.plain = process_sets, plain
         self.was_ready = True
 
     @raises_on_purpose
     def shut_down(self) -> None:
-        """Shut it down for user code."""
+        """Shut the library down because user code says so."""
         self.was_ready = False
         self._shut_down()
 
     def begin_shutdown(self) -> None:
-        """Make every wait in it raise. Any thread may call it."""
+        """Begin to shut the library down, so that every wait in it raises. Any thread may call this method."""
         if self._ending is None or not self._ending.is_alive():
             self._ending = threading.Thread(target=self._shut_down, name="dtrain-horovod", daemon=True)
             self._ending.start()
@@ -76,7 +76,7 @@ class Library:
             self._shutdown(self._basics)
 
     def end(self) -> None:
-        """Shut it down and wait. Raises :class:`TimeoutError` when another rank prevents that."""
+        """Shut the library down and wait for that. Raises :class:`TimeoutError` when another rank prevents it."""
         self.was_ready = False
         self.begin_shutdown()
         self.settle()
@@ -96,12 +96,12 @@ class Library:
                 )
 
     def set_up_again(self) -> None:
-        """Set it up as user code had it, with all ranks."""
+        """Set the library up with all ranks, as user code had set it up."""
         operations: Any = sys.modules[f"horovod.{self.name}.mpi_ops"]
         operations.init(process_sets=self._process_sets)
 
     def words(self) -> str:
-        """Its build, and this rank's place in it."""
+        """Describe how the library was built, and this rank's place in it."""
         asked = {name: getattr(self._basics, f"{name}_built", None) for name in _FLAGS}
         built = [name for name, ask in asked.items() if ask is not None and ask()]
         place = f"rank {self._basics.rank()} of {self._basics.size()}" if self.ready else "not set up"

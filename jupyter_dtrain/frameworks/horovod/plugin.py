@@ -56,7 +56,7 @@ _LOST = "Horovod is no longer set up (only some ranks had called hvd.init(), or 
 
 
 class Horovod(Framework):
-    """Horovod in one rank."""
+    """The plug-in for Horovod in one rank."""
 
     name = "horovod"
     recovers_last = True
@@ -93,7 +93,7 @@ class Horovod(Framework):
         return self._released
 
     def is_apart(self) -> bool:
-        """A failed cell may have begun operations, which the same cell would begin a second time."""
+        """Whether Horovod is set up: a failed cell may have begun operations, and would begin them a second time."""
         return any(library.ready for library in self._libraries.values())
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
@@ -192,7 +192,7 @@ def _arrive(mpi: Any) -> None:
 
 
 def _folder_of(package: str) -> str:
-    """The folder of a package's files; empty where it is not imported."""
+    """Return the folder of a package's files; an empty text where the package is not imported."""
     module: ModuleType | None = sys.modules.get(package)
     file = getattr(module, "__file__", None)
     return f"{Path(file).parent}{os.sep}" if file else ""

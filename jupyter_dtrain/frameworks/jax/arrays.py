@@ -30,16 +30,16 @@ _KERAS = "Keras' own models, seed and distribution"
 
 
 class _Place(NamedTuple):
-    """A device, described so that it can be found again."""
+    """The description of a device, by which the next backend's device is found."""
 
     platform: str
     process: int
     local: int
-    """Its number within its process, from 0."""
+    """The number of the device within its process, from 0."""
 
 
 class _Held(NamedTuple):
-    """The content of an array."""
+    """The values of one array, copied to the host."""
 
     array: Any
     """The old array; while it is kept, its id stays its own."""
@@ -56,24 +56,24 @@ class Replica(NamedTuple):
     name: str
     """The user's name whose tree has it."""
     place: int
-    """Its number among the replicas of the tree."""
+    """The number of the array among the replicas of the tree."""
     shape: tuple[int, ...]
     dtype: str
 
 
 class Carried:
-    """Arrays on the host."""
+    """Arrays of JAX that are kept on the host while one backend ends and the next begins."""
 
     def __init__(self) -> None:
         self._trees: list[tuple[str, Any]] = []
-        """The user's names whose trees have something of a backend, with their values."""
+        """The user's names whose trees hold arrays or devices of a backend, with their values."""
         self._left: list[str] = []
-        """What else has something of a backend."""
+        """The user's other names that hold arrays or devices of a backend."""
         self._held: dict[int, _Held] = {}
-        """By the array's id."""
+        """The kept values, by the id of the old array."""
         self._devices: dict[_Place, Any] = {}
         self._new: dict[int, tuple[Any, Any]] = {}
-        """By the id of what is replaced: itself, kept so that the id stays its own, and what takes its place."""
+        """What is replaced, kept so that its id stays its own, and what takes its place; by that id."""
         self._gone: set[str] = set()
         self._replicas: dict[Replica, int] = {}
         """The ids of the arrays that all processes have."""
@@ -226,7 +226,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _inside(value: Any) -> list[Any]:
-    """What one look finds in a variable that is no tree: its attributes, or what its function has closed over."""
+    """Return what a variable that is no tree has: its attributes, or what its function has closed over."""
     try:
         if isinstance(value, dict):
             return list(value.values())  # it is no tree because its keys have no order

@@ -17,7 +17,7 @@ from jupyter_dtrain.rank.contents import ArrayPart, asarray
 
 
 def parts(name: str, value: Any) -> list[Part] | None:
-    """The parts of an array, or of an object whose tree of leaves JAX knows; None for anything else."""
+    """Return the parts of an array, or of an object that JAX knows as a tree; None for anything else."""
     jax = sys.modules["jax"]
     if isinstance(value, jax.Array):
         return _of_array(jax, name, value)

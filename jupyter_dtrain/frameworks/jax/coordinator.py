@@ -1,9 +1,9 @@
 """The ranks' meeting point for JAX, and JAX's coordinator, in a process of its own, so that they outlive every rank.
 
 By default JAX runs the coordinator in rank 0. When that rank dies, the lost connection ends every other process, in
-native code (JAX 0.10). Here the steward runs this module, with a socket that already listens (``--fd``), when the
-first rank comes. It needs neither torch, whose store a world without torch lacks, nor MPI, whose communicators are the
-user's.
+native code (JAX 0.10; JAX' pages say so: https://github.com/jax-ml/jax/pull/39095). Here the steward runs this module,
+with a socket that already listens (``--fd``), when the first rank comes. It needs neither torch, whose store a world
+without torch lacks, nor MPI, whose communicators are the user's.
 
 A rank connects and asks, in lines of JSON, which ranks are here. Once all are, the answer has the address of a
 coordinator started for them alone, so its keys belong to one set-up and no key is used twice. Coordinators of earlier
@@ -67,7 +67,7 @@ class JaxMeeting:
 
 
 class Meetings:
-    """All meetings. Thread-safe."""
+    """All meetings of the world's ranks. Any thread may call its methods."""
 
     def __init__(self, host: str, begin: Callable[[int], str] | None = None) -> None:
         """``begin`` begins a coordinator for so many ranks, by default JAX's; it returns the address, or raises."""
@@ -122,12 +122,12 @@ class Meetings:
 
 
 class CoordinatorHandler(socketserver.BaseRequestHandler):
-    """One rank's connection."""
+    """The connection of one rank."""
 
     server: CoordinatorServer
 
     def handle(self) -> None:
-        """Answer the rank until it disconnects."""
+        """Answer the rank's lines until it disconnects."""
         at: tuple[str, int] | None = None
         try:
             deadline: float | None = time.monotonic() + SILENCE
@@ -143,7 +143,7 @@ class CoordinatorHandler(socketserver.BaseRequestHandler):
                 self.server.meetings.leave(*at)
 
     def _hear(self, deadline: float | None) -> Arrival | None:
-        """The rank's next line; None at the connection's end, and for a line that is no rank's."""
+        """Read the rank's next line; return None at the connection's end, and for a line that no rank sends."""
         line = b""
         while not line.endswith(b"\n"):
             self.request.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
@@ -156,19 +156,19 @@ class CoordinatorHandler(socketserver.BaseRequestHandler):
 
 
 class CoordinatorServer(DeskServer):
-    """Serves the meetings."""
+    """Accepts the ranks' connections, each on a thread of its own."""
 
     def __init__(self, listening: socket.socket, meetings: Meetings, spec: ServerSpec) -> None:
         self.meetings = meetings
         super().__init__(listening, CoordinatorHandler, spec)
 
     def knows(self, arrival: Arrival) -> bool:
-        """Whether a rank of this world sent it."""
+        """Whether a rank of this world has sent ``arrival``."""
         return self.is_from_rank(arrival.secret) and 0 <= arrival.rank < arrival.size <= MAX_RANKS
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve the ranks until the process is killed."""
     given = begin(__doc__)
     CoordinatorServer(given.socket, Meetings(given.host), read_spec()).serve_forever()
 

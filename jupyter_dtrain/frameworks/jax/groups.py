@@ -97,10 +97,10 @@ class JaxGroups:
         self._half_made = False
         self._released = False
         self._loops: set[int] = set()
-        """gloo's epoll instances."""
+        """The epoll instances that gloo has opened in this process."""
         self._distributed: Any = None
         self._signature = inspect.Signature()
-        """That of JAX's own initialize()."""
+        """The signature of JAX's own ``initialize()``."""
         self._ending = threading.Lock()
         self._ended: list[Any] = []
         """The newest parts of JAX that were shut down; kept, so that no other has their identity."""
@@ -201,6 +201,7 @@ class JaxGroups:
         carried = Carried()
         if distributed.xla_bridge.backends_are_initialized():
             carried.pack(user_names())
+        # Each part leaves JAX' state before it ends: an end that raises must not leave a JAX that counts as set up.
         state = distributed.global_state
         manager, state.preemption_sync_manager = state.preemption_sync_manager, None
         client, state.client = state.client, None

@@ -66,7 +66,7 @@ BACKENDS = Patch(
 
 
 class Jax(Framework):
-    """JAX in one rank."""
+    """The plug-in for JAX in one rank."""
 
     name = "jax"
     server = "jupyter_dtrain.frameworks.jax.coordinator" if importlib.util.find_spec("jax") is not None else None
@@ -79,7 +79,7 @@ class Jax(Framework):
         GPUS.when_imported(partial(_see_own_gpu, place))
 
     def parts(self, name: str, value: Any) -> list[Part] | None:
-        """An array, or a tree of arrays that Python's own containers do not make up."""
+        """Return the parts of an array, or of a tree of arrays that Python's own containers do not make up."""
         return None if not imported("jax") else contents.parts(name, value)
 
     def before_cell(self, generation: int) -> None:
@@ -105,7 +105,7 @@ class Jax(Framework):
         return facts_of_package("JAX", "jax", TESTED, _details)
 
     def is_log(self, line: str) -> bool:
-        """Gloo prints such a line when ranks have connected."""
+        """Whether ``line`` is the one that gloo prints when ranks have connected."""
         return line.startswith("[Gloo] Rank ")
 
     def in_use(self) -> str:
@@ -128,13 +128,13 @@ class Jax(Framework):
         return snapshots.save_values(values, size, f"{self._temporary}{self._place.rank}-")
 
     def misfit(self, values: Mapping[str, Any], folder: Path) -> str:
-        """Name the leaves that do not fit."""
+        """Name the leaves of the saved trees that do not fit the variables."""
         from . import snapshots
 
         return snapshots.misfit(values, folder)
 
     def load_values(self, values: Mapping[str, Any], namespace: MutableMapping[str, Any], folder: Path) -> None:
-        """Load the arrays."""
+        """Load saved arrays and trees into the variables of this rank."""
         from . import snapshots
 
         snapshots.load_values(values, namespace, folder)
@@ -152,7 +152,7 @@ class Jax(Framework):
         return value, _read
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """XLA raises one class for all its errors, on a GPU and on the host."""
+        """Whether XLA lacked memory, by the error's text: XLA raises one class for all its errors, on GPU and host."""
         return type(exception).__name__ in {"JaxRuntimeError", "XlaRuntimeError"} and NO_MEMORY in str(exception)
 
     def needs_regroup(self) -> bool:
@@ -160,7 +160,7 @@ class Jax(Framework):
         return self._groups.unusable
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
-        """The wait is in a jitted function, for an array's value, or in a set-up that some rank has not reached."""
+        """Name the call in which the rank waits: a jitted function, the read of an array, or a set-up of JAX."""
         if found := meeting_in(frame):
             return found
         looks = frame.f_code is settle.__code__  # it polls, so it uses some processor time
@@ -171,13 +171,13 @@ class Jax(Framework):
         self._groups.release()
 
     def cannot_heal(self) -> str:
-        """A new process has no part in the others' set-up."""
+        """Say why no new rank can join: a new process has no part in the other ranks' set-up of JAX."""
         if not self._groups.is_up:
             return ""
         return "JAX's set-up does not reach a new process: call jax.distributed.initialize() again on all ranks"
 
     def forbids_fewer(self) -> str:
-        """An array that is spread over processes would lose the parts of the ranks that end."""
+        """Forbid fewer ranks while an array is sharded over them: it would lose the shards of those that end."""
         jax: Any = sys.modules.get("jax")
         if jax is None or not self._groups.is_up:
             return ""

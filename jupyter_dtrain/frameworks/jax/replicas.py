@@ -79,7 +79,7 @@ class _Exchange:
         self._patience = patience
 
     def exchange(self, what: str, own: list[Replica]) -> list[list[Replica]]:
-        """The lists of all ranks, by rank. Raises what JAX raises when one does not come."""
+        """Return the lists of all ranks, by rank. Raises what JAX raises when a rank does not come."""
         from .arrays import Replica
 
         place = f"dtrain/{self._meeting}/{what}"

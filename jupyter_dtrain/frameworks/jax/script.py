@@ -1,4 +1,8 @@
-"""JAX' part of an exported script: where its processes meet. Its source goes into the script."""
+"""JAX' part of an exported script: where its processes meet. Its source goes into the script.
+
+A script runs without this package. So no guard stands around the function that it replaces, and no row of the table of
+patches names it: a row promises that the original goes on where ours fails. The head of that page names these lines.
+"""
 
 from __future__ import annotations
 

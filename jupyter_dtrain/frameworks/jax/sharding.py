@@ -6,7 +6,7 @@ import sys
 
 
 def place() -> tuple[int, int] | None:
-    """Index and number of processes once ``jax.distributed`` is set up, else None."""
+    """Return index and number of JAX's processes once ``jax.distributed`` is set up, None before."""
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "distributed") or not jax.distributed.is_initialized():
         return None

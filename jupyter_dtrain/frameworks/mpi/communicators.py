@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 ENDLESS = frozenset(f"Win.{name}" for name in ("Lock", "Lock_all", "Start", "Complete", "Wait"))
-"""They wait for a word that another rank writes into this rank's memory, and look at no communicator (Open MPI 5)."""
+"""Calls that wait until another rank writes into this rank's memory, whatever is revoked (Open MPI 5)."""
 
 NUMBERS = 1024
 """How many of Fortran's numbers are tried; MPI gives out the lowest free one."""

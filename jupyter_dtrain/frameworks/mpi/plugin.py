@@ -33,7 +33,7 @@ TESTED = "4.1"
 """The version of mpi4py that the tests run with."""
 
 _LOG = "OSC UCX component priority set inside component query failed"
-"""In the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
+"""A part of the line that Open MPI writes for each window where there is no UCX, before it takes another way."""
 
 POOL_PATIENCE = 2.0
 """Seconds in which the thread of a pool ends once its communicator is revoked; it takes a few milliseconds."""
@@ -54,7 +54,7 @@ rank has revoked first; otherwise it ends as if it had arrived."""
 
 
 class Mpi(Framework):
-    """MPI in one rank."""
+    """The plug-in for MPI in one rank."""
 
     name = "mpi"
 
@@ -62,9 +62,9 @@ class Mpi(Framework):
         self._revoked: list[Any] = []
         """This rank's revoked communicators, kept alive until :meth:`recover` has reported them."""
         self._left: list[Any] = []
-        """Those of worlds before the last heal."""
+        """Revoked communicators of the worlds before the last heal."""
         self._in_log = False
-        """Whether the last line was a log's."""
+        """Whether the last line belonged to a log message."""
         self._known: Any = None
         """The world that the user's names may hold: that of the last :meth:`recover`."""
         self._broken: list[Any] = []
@@ -81,12 +81,12 @@ class Mpi(Framework):
         self._known = getattr(_module(), "COMM_WORLD", None)
 
     def before_cell(self, run: int) -> None:
-        """The cell's own calls make MPI work."""
+        """Stop driving MPI from a thread: while a cell runs, its own calls do that."""
         self._run = run
         self._progress.begin_cell()
 
     def after_cell(self) -> None:
-        """From now on MPI may have to be driven."""
+        """Note that the cell has ended, so that a release may have to drive MPI from a thread."""
         self._progress.end_cell()
 
     def describe(self) -> FrameworkReport:

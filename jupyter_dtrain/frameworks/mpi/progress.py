@@ -33,7 +33,7 @@ class MpiProgress:
         self._thread: threading.Thread | None = None
 
     def begin_cell(self) -> None:
-        """Stand still while a cell runs: returns once the thread has ended."""
+        """Stop while a cell runs: this method returns once the thread has ended."""
         with self._lock:
             self._in_cell, self._until = True, 0.0
             thread = self._thread
@@ -41,7 +41,7 @@ class MpiProgress:
             thread.join(ENDING)
 
     def end_cell(self) -> None:
-        """The cell has ended."""
+        """Note that the cell has ended, so that :meth:`drive` may begin."""
         with self._lock:
             self._in_cell = False
 

@@ -35,7 +35,7 @@ WORKER: Final = "worker"
 
 
 class TensorFlowCluster(Framework):
-    """TensorFlow's view of the world, in one rank."""
+    """The plug-in for TensorFlow's cluster in one rank: ``TF_CONFIG`` and the server behind it."""
 
     name = "tensorflow_cluster"
 
@@ -96,7 +96,7 @@ class TensorFlowCluster(Framework):
             given.put(self.environment(*self._made_for), self.name)
 
     def worked(self) -> int:
-        """The steps of a chief's loop: its main thread waits while workers make them."""
+        """Return how many steps workers have made for a chief's loop: the chief's main thread only waits for them."""
         return 0 if self._servers is None else self._servers.steps
 
     def describe(self) -> FrameworkReport:
@@ -113,7 +113,7 @@ class TensorFlowCluster(Framework):
 
 
 def on_loopback(address: str) -> str:
-    """The same port, reached from this host."""
+    """Return the address of the same port on this host's loopback."""
     return f"{LOOPBACK}:{address.rpartition(':')[2]}"
 
 

@@ -1,9 +1,10 @@
 """TensorFlow's collectives in one rank: strategies at any time, their release, and strategies that go on after it.
 
 TensorFlow wants the first strategy of several processes before anything else ("Collective ops must be configured at
-program startup"): tensors keep the name of their device, and a cluster gives devices other names. A notebook has no
-such startup. So the first use of TensorFlow starts this rank's server, as ``TF_CONFIG`` then says, and a later strategy
-finds it. That costs 0.03 s, 40 MB and sleeping threads; no rank waits for another.
+program startup", https://github.com/tensorflow/tensorflow/issues/34568): tensors keep the name of their device, and a
+cluster gives devices other names. A notebook has no such startup. So the first use of TensorFlow starts this rank's
+server, as ``TF_CONFIG`` then says, and a later strategy finds it. That costs 0.03 s, 40 MB and sleeping threads; no
+rank waits for another.
 
 * Each strategy gets group keys of its own. TensorFlow gives all of them the same keys, so an older strategy would meet
   the collectives of a newer one.
@@ -47,7 +48,7 @@ POLL: Final = 0.001
 KEYS_OF_STRATEGY: Final = 16
 """Group keys that one strategy may take; it needs one for each set of devices."""
 STRATEGIES: Final = 1024
-"""Number of strategies in one cell."""
+"""The largest number of strategies in one cell."""
 
 _CONTEXT = "tensorflow.python.eager.context"
 _STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
@@ -65,7 +66,7 @@ _PRIVATE = {
     ),
     _KEYS: ("CollectiveKeys", "INSTANCE_KEY_START_NUMBER"),
 }
-"""By module: what this module changes, reads and calls there. ``tensorflow`` has no attribute that leads to them."""
+"""What this module changes, reads and calls there. ``tensorflow`` has no attribute that leads to them."""
 _OF_CONTEXT = (
     "_collective_ops_server_def",
     "_server_def",
@@ -76,7 +77,7 @@ _OF_CONTEXT = (
     "abort_collective_ops(code, message)",
     "configure_coordination_service",
 )
-"""The same of TensorFlow's context."""
+"""What this module changes, reads and calls of TensorFlow's context."""
 
 COLLECTIVES = Patch(
     "tensorflow",
@@ -108,7 +109,7 @@ COLLECTIVES = Patch(
 
 
 class Collectives:
-    """The collectives of one rank."""
+    """TensorFlow's collectives in one rank."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -316,7 +317,7 @@ class Collectives:
         return self._installed
 
     def _count(self) -> int:
-        """How many collectives the strategies have begun."""
+        """Count the collectives that the strategies have begun."""
         return sum(
             number
             for keys in self._all_keys()

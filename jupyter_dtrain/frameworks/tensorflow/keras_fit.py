@@ -39,7 +39,7 @@ class KerasTrainer:
 
     def __init__(self) -> None:
         self.state = ""
-        """A description; empty while Keras 3 is not imported for TensorFlow."""
+        """What ``%distributed env`` says of Keras 3; empty while Keras 3 is not imported for TensorFlow."""
 
     def hook(self, module: Any) -> None:
         """Patch ``keras.src.backend.tensorflow.trainer``, which was just imported."""

@@ -34,7 +34,7 @@ RINGS: Final = 256
 RING: Final = 1 << 14
 """The largest number of steps whose losses wait for a flush; then the oldest are dropped."""
 LOSS: Final = "loss"
-"""The series of a value without a name."""
+"""The name of the series for values without a name."""
 ELSEWHERE: Final = (
     "Metrics: the losses of a chief's steps are on its workers. Log what you fetch: "
     "jupyter_dtrain.log(loss=coordinator.fetch(value))."
@@ -113,7 +113,7 @@ class _Ring:
 
 
 class TensorFlowMetrics:
-    """The losses of one rank."""
+    """Records the losses of gradient tapes in one rank."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
@@ -124,7 +124,7 @@ class TensorFlowMetrics:
         metrics.before_flush(self._collect)
 
     def begin(self, *, on: bool) -> None:
-        """Start a cell; ``on``: whether it wants its losses."""
+        """Start a cell; ``on``: whether the cell shows its losses."""
         self._on = False
         self._news()
         self._on = on

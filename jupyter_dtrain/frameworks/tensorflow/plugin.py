@@ -40,7 +40,7 @@ TESTED = "2.21"
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _HARMLESS = r"failed call to cuInit|Unable to register cu|Aborting \w+ with CANCELLED|" + RELEASED
-"""In error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
+"""Parts of error lines that report no error: no GPU; a library loaded twice; the effect of a release on every rank."""
 _LOGGING = {"tensorflow", "jaxlib"}
 """Modules whose native code logs in that way."""
 _LOG = re.compile(
@@ -54,7 +54,7 @@ _LOG = re.compile(
 )
 """Matches the beginning of TensorFlow's native log lines, in the forms before and after logging is set up."""
 _WITH_OPTIONS = re.compile(r"SessionOptions: |goo\.gle/debugstr")
-"""In log lines that a protocol buffer follows: a server writes so when a parameter server's chief connects."""
+"""Parts of log lines that a protocol buffer follows: a server writes so when a parameter server's chief connects."""
 _OPTION = re.compile(r"\s*(?:\w+: .*|\w+ \{|\}|)\s*")
 """A line of such a buffer; an empty one ends it."""
 
@@ -67,7 +67,7 @@ DEVICES = Patch(
 
 
 class TensorFlow(Framework):
-    """TensorFlow in one rank."""
+    """The plug-in for TensorFlow in one rank."""
 
     name = "tensorflow"
 
@@ -79,7 +79,7 @@ class TensorFlow(Framework):
         """Whether the last line of the log is of a protocol buffer, or announces one."""
 
     def environment(self) -> dict[str, Variable]:
-        """TensorFlow takes GPU memory as it needs it, because it shares GPUs with other frameworks and other ranks."""
+        """Have TensorFlow take GPU memory as it needs it, because other frameworks and ranks use the same GPUs."""
         return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all GPU memory at once")}
 
     def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
@@ -112,7 +112,7 @@ class TensorFlow(Framework):
         return None if imported("tensorflow") is None else number(value)
 
     def parts(self, name: str, value: Any) -> list[Part] | None:
-        """A tensor or variable, as numpy's array; other kinds of tensors have no values in this rank."""
+        """Return a tensor or variable as numpy's array; other kinds of tensors have no values in this rank."""
         tensorflow = sys.modules.get("tensorflow")
         if not imported("tensorflow") or tensorflow is None:
             return None
@@ -132,7 +132,7 @@ class TensorFlow(Framework):
         return int(context.get_memory_info("GPU:0")["current"])
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """TensorFlow raises the same error on a GPU and on the host."""
+        """Whether TensorFlow lacked memory: it raises the same error on a GPU and on the host."""
         errors: Any = imported("tensorflow.python.framework.errors_impl")
         return errors is not None and isinstance(exception, errors.ResourceExhaustedError)
 
@@ -163,7 +163,7 @@ class TensorFlow(Framework):
         return self._collectives.has_begun()
 
     def waits(self, frame: FrameType, *, idle: bool) -> str:
-        """The wait is in a traced function, an operation, or the making of a strategy."""
+        """Name the call in which the rank waits: a traced function, an operation, or the making of a strategy."""
         return call_that_waits(frame) if idle and self._collectives.ready else ""
 
     def release(self) -> None:
@@ -171,7 +171,7 @@ class TensorFlow(Framework):
         self._collectives.release()
 
     def forbids_heal(self) -> str:
-        """A cluster's processes know each other by address, and take no other one in."""
+        """Forbid new ranks while this rank's server runs: the processes of a cluster know each other by address."""
         if self._collectives.task() is None:
             return ""
         return "TensorFlow's servers know each other by address, and a new process has another one"

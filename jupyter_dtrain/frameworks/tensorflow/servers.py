@@ -31,7 +31,7 @@ from .ports import guard_server
 TF_CONFIG: Final = "TF_CONFIG"
 PATIENCE = 60.0
 """Seconds for which a chief waits until all servers listen: the other ranks may be importing TensorFlow."""
-TELL_AFTER = 5.0
+NOTIFY_AFTER = 5.0
 """Seconds after which a waiting chief names the missing servers."""
 POLL = 0.1
 ANSWER = 2.0
@@ -145,7 +145,7 @@ class TensorFlowServers:
                 config=_enough_threads(tensorflow, len(cluster["worker"])),
             )
         except Exception as error:  # noqa: BLE001 — it must not break the import; a chief will report the missing server
-            _tell(f"TensorFlow's server of this rank could not start: {error}")
+            _notify(f"TensorFlow's server of this rank could not start: {error}")
 
     def _hook_servers(self, module: Any) -> None:
         kind, define = module.Server, module._make_server_def  # noqa: SLF001 — TensorFlow has no public way
@@ -220,7 +220,7 @@ class TensorFlowServers:
         """Wait until all workers and parameter servers listen. Raises :class:`RuntimeError` that names missing ones."""
         cluster = resolver.cluster_spec().as_dict()
         wanted = {address: f"{role} {index}" for role in SERVING for index, address in _tasks(cluster.get(role, []))}
-        begun, told = time.monotonic(), False
+        begun, notified = time.monotonic(), False
         while wanted := {address: task for address, task in wanted.items() if not _listens(address)}:
             waited = time.monotonic() - begun
             missing = ", ".join(self._named(address, task) for address, task in wanted.items())
@@ -232,9 +232,9 @@ class TensorFlowServers:
                         "%distributed restart replaces it."
                     )
                 )
-            if waited > TELL_AFTER and not told:
-                told = True
-                _tell(f"Waiting for {missing}: its server starts when that rank imports TensorFlow.")
+            if waited > NOTIFY_AFTER and not notified:
+                notified = True
+                _notify(f"Waiting for {missing}: its server starts when that rank imports TensorFlow.")
             time.sleep(POLL)
 
     def _named(self, address: str, task: str) -> str:
@@ -276,7 +276,7 @@ def _end_cell(_original: Any, _server: Any) -> None:
     """End the rank's cell: the server goes on beside the cells. On another thread it returns at once."""
     if threading.current_thread() is not threading.main_thread():
         return
-    _tell("server.join() ends this cell; TensorFlow's server of this rank keeps running beside the cells.")
+    _notify("server.join() ends this cell; TensorFlow's server of this rank keeps running beside the cells.")
     raise CellEnds("server.join()")
 
 
@@ -335,5 +335,5 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _tell(words: str) -> None:
+def _notify(words: str) -> None:
     sys.stderr.write(f"[jupyter-dtrain] {words}\n")

@@ -13,7 +13,7 @@ BUFFER = 10_000
 
 
 def shard(data: Any, share: Share) -> Any:
-    """``data`` divided, if it is TensorFlow's; else None."""
+    """Divide ``data`` if it is TensorFlow's; return None otherwise."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not hasattr(tf, "data"):
         return None
@@ -27,7 +27,7 @@ def shard(data: Any, share: Share) -> Any:
 
 
 def _dataset(tf: Any, dataset: Any, share: Share) -> Any:
-    """Divided first and shuffled then: an order of TensorFlow's may differ between ranks, shares never do."""
+    """Divide a dataset, then shuffle it: an order of TensorFlow's may differ between ranks, shares never do."""
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         divided = dataset.shard(share.size, share.rank)

@@ -31,7 +31,7 @@ _COMES_WITH = {
 
 
 def built_in(dist: Any) -> list[str]:
-    """The backends that this torch has."""
+    """Return the backends that this build of torch has."""
     return [name for name in BACKENDS if getattr(dist, f"is_{name}_available", lambda: False)()]
 
 
@@ -51,7 +51,7 @@ class Backends:
         self._visible = _visible()
 
     def choose(self, *, at_set_up: bool = False) -> tuple[str, str]:
-        """The backend that ``init_process_group()`` takes, and the reason."""
+        """Return the backend that ``init_process_group()`` takes, and the reason."""
         if self._wanted != "auto":
             return self._wanted, f"set by --torch-backend {self._wanted}"
         gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size

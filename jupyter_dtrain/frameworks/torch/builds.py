@@ -2,8 +2,8 @@
 
 For half a minute or more no rank may reach another line: one compiles, the others wait for it at a lock or in a
 collective. Each building rank reports once a second, from a thread of its own, and the hang detector sees progress.
-After :data:`TELL` seconds the cell's text says so, too. Loading an extension that is already compiled takes less than a
-second and shows nothing.
+After :data:`NOTIFY_AFTER` seconds the cell's text says so, too. Loading an extension that is already compiled takes
+less than a second and shows nothing.
 
 Under failure: the bar ends when the build ends, whether it succeeds or not.
 """
@@ -22,7 +22,7 @@ from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
 
 PERIOD = 1.0
 """Seconds between two reports of a build."""
-TELL = 3
+NOTIFY_AFTER = 3
 """Seconds after which a build is no load of what was compiled before."""
 
 BUILDS = Patch(
@@ -67,11 +67,11 @@ def building(what: str) -> Iterator[None]:
 
 
 def _count(bar: ProgressBar, what: str, done: threading.Event, began: float) -> None:
-    home, told = rank_home(), False
+    home, notified = rank_home(), False
     while not done.wait(PERIOD):
         seconds = round(time.monotonic() - began)
-        if home is not None and seconds >= TELL and not told:
-            told = True
+        if home is not None and seconds >= NOTIFY_AFTER and not notified:
+            notified = True
             home.metrics.complain(f"{what} is being compiled: this takes up to some minutes, once on this machine.")
         bar.report(seconds, None, None, f"Building {what} … {seconds} s", f"Building {what} (seconds)")
 

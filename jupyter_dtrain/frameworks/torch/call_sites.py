@@ -34,20 +34,20 @@ _SCALING = ("scale", "scale_loss")
 
 
 class Call(Enum):
-    """How the inspected frame reached us."""
+    """How a frame of the user's passes a value to the code that asks for its name."""
 
     METHOD = 1
-    """It calls a method of the value: ``loss.backward()``."""
+    """The frame calls a method of the value: ``loss.backward()``."""
     FUNCTION = 2
-    """It passes the value or values to a function: ``torch.autograd.backward([a, b])``."""
+    """The frame passes the value or values to a function: ``torch.autograd.backward([a, b])``."""
     THROUGH = 3
-    """It called a library that called us: ``accelerator.backward(loss)``."""
+    """The frame calls a library, which calls this package: ``accelerator.backward(loss)``."""
     ROOTS = 4
-    """It passes the values to distributed autograd: ``dist_autograd.backward(context, [loss])``."""
+    """The frame passes the values to distributed autograd: ``dist_autograd.backward(context, [loss])``."""
     STEP = 5
-    """It calls ``step`` of the value, perhaps through others: ``optimizer.step()``."""
+    """The frame calls ``step`` of the value, perhaps through others: ``optimizer.step()``."""
     STEP_OF = 6
-    """It calls ``step`` with the value: ``scaler.step(optimizer)``."""
+    """The frame calls ``step`` with the value: ``scaler.step(optimizer)``."""
 
 
 class Label(NamedTuple):
@@ -99,7 +99,7 @@ class CallSites:
         self.known: dict[tuple[int, int], str] = {}
         """A shortcut: names of values whose method is called, by the code's id and the instruction."""
         self._codes: dict[int, tuple[weakref.ref[CodeType], list[tuple[int, int, Call]]]] = {}
-        """By the code's id: the keys of its instructions. They go when the code does: another one may get its id."""
+        """The keys of each code object's instructions, by its id. They go with it: another one may get that id."""
 
     def names(self, frame: FrameType | None, call: Call, count: int = 1) -> tuple[str | None, ...] | None:
         """The user's names for the ``count`` values of the call that ``frame``, or its nearest user code, makes.

@@ -45,7 +45,7 @@ _SCALE: Final = 1 << 24
 
 
 class TensorPart(Part):
-    """One tensor."""
+    """One tensor as a part to compare over ranks."""
 
     steady = False  # FSDP frees the memory of parameters and allocates it anew, at any moment of a step
 
@@ -54,7 +54,7 @@ class TensorPart(Part):
 
     @undisturbed()
     def facts(self) -> PartSummary:
-        """Shape, type, device and, for a DTensor, its placements and this rank's piece."""
+        """Return shape, type, device and, for a DTensor, its placements and this rank's shard."""
         tensor = self._tensor
         placement = piece = ""
         local = local_part(tensor)
@@ -74,12 +74,12 @@ class TensorPart(Part):
         )
 
     def digest(self) -> str:
-        """Digest this rank's piece."""
+        """Return the digest of this rank's shard."""
         return digest(sys.modules["torch"], local_part(self._tensor))
 
     @undisturbed()
     def norm(self) -> float | None:
-        """Measure this rank's piece."""
+        """Return the norm of this rank's shard."""
         torch = sys.modules["torch"]
         local = local_part(self._tensor)
         if not is_readable(torch, local):
@@ -94,7 +94,7 @@ class TensorPart(Part):
 
     @undisturbed()
     def words(self) -> str:
-        """The value of a single element on the host."""
+        """Return the value of a tensor with a single element on the host, in words."""
         local = local_part(self._tensor)
         one = local.numel() == 1 and local.is_cpu and is_readable(sys.modules["torch"], local)
         return f"{local.item():.6g}" if one and not local.is_complex() else ""
@@ -108,7 +108,7 @@ class TensorPart(Part):
 
     @undisturbed()
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
-        """Computed on the tensor's device."""
+        """Return how far this tensor is from another one, computed on the tensor's device."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             mine = self._bytes(torch)[start : start + len(data)]
@@ -143,7 +143,7 @@ def parts(name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | N
 
 @undisturbed()
 def states(namespace: Mapping[str, Any]) -> list[Part]:
-    """Random states, and the step counters of optimizers, samplers and loaders among the user's names."""
+    """Return random states, and the step counters of optimizers, samplers and loaders among the user's names."""
     torch = sys.modules["torch"]
     found: list[Part] = [TensorPart("torch's random state", "random state", torch.get_rng_state())]
     if torch.cuda.is_initialized():

@@ -59,11 +59,11 @@ class _Loader:
         self.per_step: Counter[int] = Counter()
         """How often a step used so many samples."""
         self.replicas: list[int] | None = None
-        self.told: Reading | None = None
+        self.reported: Reading | None = None
 
 
 class LoaderReadings:
-    """The loaders of a run. The training loop calls :meth:`gives`, the thread that flushes metrics the rest."""
+    """Follows the loaders of a run. The training loop calls :meth:`gives`, the thread that flushes metrics the rest."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
@@ -73,14 +73,14 @@ class LoaderReadings:
         """Start a run."""
         self._loaders: dict[int, _Loader] = {}
         self._turns: list[tuple[int, _Loader]] = []
-        """From how many samples on which loader gave them."""
+        """From which number of samples on which loader gave the samples."""
         self._last: _Loader | None = None
         self._before: dict[int, int] = {}
         """The samples at the last step of each optimizer."""
         self._numbers = 0
 
     def end(self) -> None:
-        """End the run: let go of the user's objects; the notes stay, to be told."""
+        """End the run: let go of the user's objects, and keep the notes until :meth:`report` has sent them."""
         for loader in self._loaders.values():
             loader.sampler = None
 
@@ -134,7 +134,7 @@ class LoaderReadings:
         if place > MOST_TURNS:
             del turns[: place - MOST_TURNS // 2]
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report what is new."""
         for loader in list(self._loaders.values()):
             if loader.number is None or not loader.batch:
@@ -149,8 +149,8 @@ class LoaderReadings:
                 digests=loader.digests[:],
                 repeats=loader.repeats,
             )
-            if reading != loader.told:
-                loader.told = reading
+            if reading != loader.reported:
+                loader.reported = reading
                 self._metrics.send(reading)
 
 

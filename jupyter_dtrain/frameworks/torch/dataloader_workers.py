@@ -39,7 +39,7 @@ PATIENCE = 1.0
 _EPOCH = "_dtrain_stops"
 """The attribute of an iterator with the number of stops before its epoch began."""
 _stops: list[None] = []
-"""One for each cell of this rank that was interrupted."""
+"""One item for each interrupted cell of this rank."""
 
 
 LOADERS = Patch(
@@ -128,7 +128,7 @@ def _end_workers(iterator: Any) -> None:
 
 
 def note_stop() -> None:
-    """A cell was interrupted: its loaders do not wait for long for what their workers do."""
+    """Note that a cell was interrupted: its loaders wait only shortly for their workers from now on."""
     _stops.append(None)
 
 

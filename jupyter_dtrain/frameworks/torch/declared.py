@@ -80,7 +80,8 @@ DECLARATION = Declaration(
     scripts=ScriptSupport(
         modules=("torch", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"),
         family="pytorch",
-        # A group that lives when Python ends may abort the process: a thread of gloo's still wants the interpreter.
+        # A group that lives when Python ends may abort the process: a thread of gloo's still wants the interpreter
+        # (https://github.com/pytorch/pytorch/pull/179291, which was given up).
         end="from torch import distributed\n\n"
         "if distributed.is_available() and distributed.is_initialized():\n"
         "    distributed.destroy_process_group()",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def torch_details(groups: TorchGroups, torch: Any) -> dict[str, str]:
-    """The facts about torch (imported already) in this rank."""
+    """Describe torch, which is imported already, in this rank."""
     found = {"built for": _built_for(torch)}
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available():

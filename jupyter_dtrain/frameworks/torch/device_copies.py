@@ -39,7 +39,7 @@ def copied(tensors: list[Any], stream: Any) -> list[float]:
 
 
 def _copied(tensors: list[Any]) -> list[float]:
-    """On the current stream."""
+    """Copy the numbers in ``tensors`` to the host on the current stream."""
     torch = sys.modules["torch"]
     together = torch.stack(tensors)
     # Only a copy to pinned memory leaves the wait to us.

@@ -19,9 +19,9 @@ from .values import NO_DATA, undisturbed
 CHUNK: Final = 1 << 15
 """Words of 8 bytes. torch uses one thread for so many."""
 TOGETHER: Final = 256
-"""Chunks that a device takes at once."""
+"""Number of chunks that a device digests at once."""
 _SPREAD: Final = 64
-"""Chunks from which on a host uses all its threads."""
+"""Number of chunks from which on a host uses all its threads."""
 _MASK: Final = (1 << 64) - 1
 _STEP: Final = 0x9E3779B97F4A7C15
 

@@ -105,7 +105,7 @@ def is_pending_on_device(since: int) -> bool:
 
 
 def _entries(**options: bool) -> list[dict[str, Any]]:
-    """The entries of all recorders, by the time at which they were made."""
+    """Return the entries of all recorders, in the order of their times."""
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
     found: dict[str, dict[str, Any]] = {}
     for name in DUMPS:
@@ -121,7 +121,7 @@ def _entries(**options: bool) -> list[dict[str, Any]]:
 
 
 def _members() -> dict[str, list[int]]:
-    """The existing groups, by name, with their ranks."""
+    """Return the ranks of each existing group, by its name."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return {}
@@ -135,7 +135,7 @@ def _call(entry: dict[str, Any]) -> str:
 
 
 def _alike(entry: dict[str, Any]) -> str:
-    """What must be equal on all ranks."""
+    """Return what must be equal on all ranks for a collective to finish."""
     name = _name(entry)
     if name not in SAME_SIZE:
         return name
@@ -147,6 +147,6 @@ def _name(entry: dict[str, Any]) -> str:
 
 
 def _given(entry: dict[str, Any]) -> list[tuple[str, list[int]]]:
-    """The type and the sizes of each tensor that the rank has given."""
+    """Return the type and the sizes of each tensor that the rank has given to a collective."""
     dtypes = (str(dtype).lower() for dtype in entry["input_dtypes"])
     return list(zip(dtypes, entry["input_sizes"], strict=True))

@@ -4,8 +4,8 @@ When user code imports ``torch.distributed``, this module replaces ``init_proces
 ``env://`` and ``tcp://``, and the function that makes each group:
 
 * The store is the steward's, with a prefix for each generation and set-up, so a second set-up on the same port never
-  meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed). The same
-  holds for a ``tcp://`` address of this host.
+  meets the first one's keys (in torch 2.13 ``destroy`` + ``init`` on one port hangs once a DDP existed:
+  https://github.com/pytorch/pytorch/issues/74666). The same holds for a ``tcp://`` address of this host.
 * Ranks wait for each other in Python, so an interrupt or a release ends a set-up that some rank never joins. A failed
   set-up asks for a new generation, because it leaves torch's group counters different across ranks.
 * A second ``init_process_group()`` in a live group does no harm; after a change of the world it joins the new group.
@@ -100,7 +100,7 @@ ABORTS = Patch(
 
 
 class _SetUp(NamedTuple):
-    """How the default group was made."""
+    """The arguments with which the default group was made."""
 
     backend: str | None
     init_method: str | None
@@ -140,16 +140,16 @@ class _Kept(NamedTuple):
     group: Any
     generation: int
     made_at: int
-    """When, in ``time.time_ns()``."""
+    """When the group was made, in ``time.time_ns()``."""
     loops: frozenset[int]
-    """Its epoll instances."""
+    """The epoll instances of the group."""
     connections: dict[int, int]
     """The descriptors that were registered there at first, each with its inode."""
     threads: frozenset[int]
     """The system's numbers of the threads that began with it; its workers are among them."""
 
     def open(self) -> set[int]:
-        """Those of :attr:`connections` that are still open. It needs no file: a rank may have called ``os.chroot``."""
+        """Return the still open :attr:`connections`. This needs no file: a rank may have called ``os.chroot``."""
         return {fd for fd, inode in self.connections.items() if _inode(fd) == inode}
 
 
@@ -177,9 +177,9 @@ class TorchGroups:
         self._healed = False
         """Whether ranks were replaced, or their number has changed, since the default group was made."""
         self._loops: set[int] = set()
-        """gloo's epoll instances."""
+        """The epoll instances that gloo has opened in this process."""
         self._kept: list[_Kept] = []
-        """gloo's groups, until :meth:`let_go`."""
+        """The groups of gloo that this object keeps alive until :meth:`let_go`."""
 
     @property
     def unusable(self) -> bool:
@@ -275,6 +275,7 @@ class TorchGroups:
         self.let_go()
         before, running = epolls(), _threads()
         made_at = time.time_ns()
+        # The numbers of closed descriptors are given out again: what is no epoll instance now is not gloo's later.
         self._loops &= before
         ranks = global_ranks_in_group or []
         meets = bool(ranks) and dist.get_rank() in ranks and "gloo" in str(backend).lower()
@@ -289,6 +290,7 @@ class TorchGroups:
         finally:
             loops = epolls() - before
             self._loops |= loops
+        # Not in the ``finally``: a set-up that raised stays half made, so the next cell makes a new generation.
         self._half_made = unfinished
         group = next(iter(result), None) if isinstance(result, tuple) else None
         if loops and isinstance(group, dist.ProcessGroup):
@@ -302,7 +304,8 @@ class TorchGroups:
 
         Whoever waits for a collective goes on a moment before the worker of gloo that did it drops it, for which the
         worker needs the interpreter lock. The end of a group, which joins its workers, does not let go of that lock
-        (pytorch#56297): a group that a program destroys in that moment would hold its rank up for ever.
+        (https://github.com/pytorch/pytorch/issues/56297): a group that a program destroys in that moment would hold its
+        rank up for ever.
         """
         ended = [one for one in self._kept if not _lives(one.group)]
         if not ended:
@@ -370,8 +373,9 @@ class TorchGroups:
         """Make every present and later wait in a group raise, but for one that gloo loses. Call it on any thread."""
         self._released = True
         self._abort_devices()
-        # gloo cannot abort: abort() and shutdown() of its group do nothing (pytorch#130345), so a rank waits for a peer
-        # until the group's timeout. The end of its connections, one epoll instance a group, does free it.
+        # gloo cannot abort: abort() and shutdown() of its group do nothing, so a rank waits for a peer until the
+        # group's timeout (https://github.com/pytorch/pytorch/issues/130345). The end of its connections, one epoll
+        # instance a group, does free it.
         # It does not free a rank that begins to send after a connection has ended, but before gloo's own thread has
         # noticed: Pair::write queues the send without an error, and Pair::signalException passes over unbound buffers
         # in that queue (gloo, April 2026). Seen on a busy machine, where a stopped rank goes on.
@@ -384,7 +388,10 @@ class TorchGroups:
             end_connections(connected_to(self._port))
 
     def _abort_devices(self) -> None:
-        """Abort NCCL's groups together: aborted one by one they may wait for each other (pytorch#119797)."""
+        """Abort NCCL's groups together: aborted one by one they may wait for each other.
+
+        https://github.com/pytorch/pytorch/issues/119797
+        """
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         torch = sys.modules.get("torch")
         if c10d is None or torch is None or not torch.cuda.is_available() or not c10d.is_nccl_available():
@@ -406,7 +413,7 @@ class TorchGroups:
     # Recovering.
 
     def bequeath(self) -> str:
-        """How this rank makes the default group, in words for :meth:`inherit`; empty where that cannot be said."""
+        """Return how this rank makes the default group, for :meth:`inherit`; empty where that cannot be said."""
         dist = sys.modules.get("torch.distributed")
         if self._set_up is None or dist is None or not dist.is_initialized() or not self._set_up.again:
             return ""
@@ -423,7 +430,7 @@ class TorchGroups:
         self._healed = True
 
     def rejoin(self) -> None:
-        """A new process has taken a dead rank's place, or the world has another number of ranks."""
+        """Note that a new process has taken a dead rank's place, or that the world has another number of ranks."""
         self._healed = True
 
     def recover(self, bound: frozenset[str] = frozenset()) -> list[str]:
@@ -455,7 +462,7 @@ class TorchGroups:
         return self._make_again(dist, bound)
 
     def _agree(self, dist: Any, mine: str) -> dict[int, str]:
-        """The plan of each rank, by rank."""
+        """Exchange the plans for the new default group; return each rank's plan, by rank."""
         client = reach("init_process_group", dist, self._address, timedelta(seconds=RECOVER_PATIENCE), lambda: False)
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
         store.set(f"{self._place.rank}", json.dumps(mine))
@@ -463,6 +470,7 @@ class TorchGroups:
         missing = [rank for rank in range(self._place.size) if rank != self._place.rank]
         deadline = time.monotonic() + RECOVER_PATIENCE
         while missing := [rank for rank in missing if not store.check([f"{rank}"])]:
+            # Whatever the others had, this rank has nothing to make again: it waits for nobody.
             if mine == "none":
                 return {self._place.rank: "none"}
             if time.monotonic() > deadline:
@@ -481,6 +489,7 @@ class TorchGroups:
         sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, *_ = self._set_up
         kwargs = self._set_up.at(self._place)
+        # Before the set-up, which takes the old groups off torch's list.
         living = set(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 — torch has no public list of its groups
         dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
         notes = []
@@ -526,7 +535,7 @@ class TorchGroups:
 
 @raises_on_purpose
 def _first(source: Iterator[Any]) -> Any:
-    """What torch's generator gives first: what it raises is torch's."""
+    """Return what torch's generator gives first; its exceptions are torch's own."""
     return next(source)
 
 
@@ -554,7 +563,7 @@ def _lives(group: Any) -> bool:
 
 
 def _inode(fd: int) -> int:
-    """What a descriptor stands for; 0 where it is closed."""
+    """Return the inode of an open descriptor; 0 where it is closed."""
     with contextlib.suppress(OSError):
         return os.fstat(fd).st_ino
     return 0
@@ -568,7 +577,7 @@ def _threads() -> set[int]:
 
 
 def _idle(threads: frozenset[int]) -> set[int]:
-    """Those of ``threads`` that are no workers of gloo's, or rest.
+    """Return those of ``threads`` that are idle, or are no workers of gloo's.
 
     A thread that waits for the interpreter lock wakes up at every switch interval; one that has nothing to do, never.
     """
@@ -578,7 +587,7 @@ def _idle(threads: frozenset[int]) -> set[int]:
 
 
 def _rests(thread: int) -> str | None:
-    """How often a worker of gloo's has gone to sleep; empty for any other thread, None while it is awake or unknown."""
+    """Return how often a worker of gloo's has slept; empty for another thread, None while it is awake or unknown."""
     try:
         lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
         found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)

@@ -57,11 +57,11 @@ class Training:
         """Whether the run goes on."""
         self.thread = threading.current_thread()
         self.waiting: dict[str, Any] = {}
-        """By name: a number, or a list of values."""
+        """The values that wait for a step, by name: a number, or a list of numbers."""
         self.listed = False
-        """Whether any of those is a list."""
+        """Whether any value of :attr:`waiting` is a list."""
         self.divisors: dict[str, float | None] = {}
-        """By name: the divisor of its waiting values, where all have the same one."""
+        """The divisor of the waiting values, by name, where all have the same one."""
         self.by_hand: set[str] = set()
         """Names whose values do not wait."""
         self.quick = False
@@ -69,16 +69,16 @@ class Training:
         self.spoke = False
         """Whether this thread ever had a value."""
         self.stepped = False
-        """Whether its values are for its own steps."""
+        """Whether the thread's values belong to steps that it makes itself."""
         self.steps = 0
-        """Number of steps that it has made."""
+        """Number of steps that the thread has made."""
         self.depth = 0
         """Number of nested ``backward`` calls that it is in."""
         self.stepping = False
         self.in_step: set[str] = set()
         """Names that already had their value in the current step."""
         self.parts = False
-        """Whether its values are parts of one loss."""
+        """Whether the thread's values are parts of one loss."""
         self.nested = 0
         """Number of steps inside the current step."""
         self.one_step = False
@@ -92,7 +92,7 @@ class _Local(threading.local):
 
 
 class Losses:
-    """The waiting values of a run."""
+    """The values of a run that wait for an optimizer step."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Losses:
         sites: CallSites,
         *,
         optimizers_exist: Callable[[], bool],
-        tell_steps: Callable[[], None],
+        report_steps: Callable[[], None],
     ) -> None:
-        """``tell_steps`` adds the points of all steps so far, so that points added after it come later."""
+        """``report_steps`` adds the points of all steps so far, so that points added after it come later."""
         self._metrics = metrics
         self._sites = sites
         self._optimizers_exist = optimizers_exist
-        self._tell_steps = tell_steps
+        self._report_steps = report_steps
         self._lock = threading.Lock()
         self.local = _Local()
         """``local.training`` is the thread's own :class:`Training`, one of an earlier run where it is not ``on``."""
@@ -114,7 +114,7 @@ class Losses:
         self.begin()
 
     def begin(self) -> None:
-        """Start a run: nothing waits."""
+        """Start a run without waiting values."""
         self.forget()
         self.piped = False
         """Whether a pipeline has begun a step."""
@@ -132,7 +132,7 @@ class Losses:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all threads."""
+        """Forget the training of all threads."""
         for training in self._trainings:
             training.on = False
         self._trainings = []
@@ -225,15 +225,17 @@ class Losses:
             # When the first value came, it was not yet clear that others would follow.
             training.divisors[name] = divisor
         elif divisor != training.divisors.get(name):
+            # Values that were divided unlike each other have no common scale: they are shown as backward() got them.
             training.divisors[name] = None
         waiting.append(value)
         if len(waiting) == WAITING:
+            # No accumulation is that long: nothing here steps, so the values of this name are points at once.
             training.by_hand.add(name)
             training.stepped = training.quick = False
             self.give_up(training, [name])
 
     def add(self, name: str, value: Value, step: int | None = None, at: float | None = None) -> None:
-        """Add a point."""
+        """Add a point to the series ``name``."""
         self._metrics.add(name, value, step, read=None if type(value) is float else values.read, at=at)
 
     def step(self, training: Training) -> dict[str, Value]:
@@ -246,6 +248,7 @@ class Losses:
         if training.listed:
             self._merge_all(training, points)
         elif not points and not training.spoke:
+            # This thread steps and had no value: it steps for threads that call backward() and leave the step to it.
             for other in self._trainings:
                 if other.waiting and not other.stepped:
                     found, other.waiting = other.waiting, {}
@@ -264,6 +267,7 @@ class Losses:
         if name in self._parts:
             return values.merge(found, 1.0)
         count = len(found)
+        # Divided by the number of micro-batches: the user accumulates, and the loss is the one before the division.
         if divisor is not None and count > 1 and _close(divisor, count):
             self._divided[name] = divisor
             self._look_at_each()
@@ -274,7 +278,7 @@ class Losses:
     def give_up(self, training: Training, names: Sequence[str] | None = None) -> None:
         """Stop waiting for a step, for all values of a thread or for ``names`` only."""
         if training.waiting:
-            self._tell_steps()
+            self._report_steps()
         for name in list(training.waiting) if names is None else names:
             found, divisor = training.waiting.pop(name, []), training.divisors.pop(name, None)
             if name in self._parts and training.stepped:

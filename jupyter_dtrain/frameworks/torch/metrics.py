@@ -100,11 +100,13 @@ class TorchMetrics:
         self._sites = CallSites()
         self._steppers = Steppers(metrics)
         self._reading = LoaderReadings(metrics)
-        self._losses = Losses(metrics, self._sites, optimizers_exist=self._steppers.exist, tell_steps=self._tell_steps)
+        self._losses = Losses(
+            metrics, self._sites, optimizers_exist=self._steppers.exist, report_steps=self._report_steps
+        )
         self.whole_step = self._losses.whole_step
         # Their points are made when the metrics are flushed, outside the training loop.
         self._made: deque[_Made] = deque()
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
         self._samples = 0
 
     def install(self) -> None:
@@ -117,11 +119,11 @@ class TorchMetrics:
         BATCHES.when_imported(self._hook_loaders)
         HIDING.when_imported(_hide)
         SHARDED_SCALER.when_imported(self._hook_sharded_scaler)
-        self._metrics.before_flush(self._tell)
+        self._metrics.before_flush(self._report)
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, watch: Watching) -> None:
-        """Start a cell."""
+        """Start a cell: its runs count steps from 0."""
         self._steppers.begin()
         self._reading.begin()
         self._losses.begin()
@@ -208,14 +210,14 @@ class TorchMetrics:
         self._on = False
         self._losses.forget()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Make points of all steps so far, because the metrics are about to be flushed."""
-        self._tell_steps()
-        self._reading.tell()
-        self._steppers.tell()
+        self._report_steps()
+        self._reading.report()
+        self._steppers.report()
 
-    def _tell_steps(self) -> None:
-        with self._telling:
+    def _report_steps(self) -> None:
+        with self._reporting:
             for _ in range(len(self._made)):
                 stepper, newest, points = self._made.popleft()
                 stepper.stepped(newest)
@@ -325,7 +327,7 @@ class TorchMetrics:
                 training.stepping = True
                 training.in_step.clear()
                 if self._grad_norm:
-                    self._tell_norm(training, optimizer)
+                    self._log_norm(training, optimizer)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._failed(error)
 
@@ -390,7 +392,7 @@ class TorchMetrics:
             stepper.replicas = replicas_of(optimizer)  # now: the cell may drop both before the metrics are flushed
         return stepper
 
-    def _tell_norm(self, training: Training, optimizer: Any) -> None:
+    def _log_norm(self, training: Training, optimizer: Any) -> None:
         stepper = self._find(training, optimizer)
         if stepper.label is not None:
             # Set for an optimizer that unscales while it steps.
@@ -453,17 +455,17 @@ def hearing(
 
 
 def adding() -> contextlib.AbstractContextManager[None]:
-    """In this context, each value given to backward is a part of the next step's loss, which is their sum."""
+    """Add up the values given to backward in this context: their sum is the loss of the next step."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.adding()
 
 
 def unheard() -> contextlib.AbstractContextManager[None]:
-    """In this context, ignore the values given to backward: a library reports its losses itself."""
+    """Ignore the values given to backward in this context: a library reports its losses itself."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.unheard()
 
 
 def whole_step() -> contextlib.AbstractContextManager[None]:
-    """In this context a pipeline makes one whole step. If the step fails, forget the values given to its backward."""
+    """Treat this context as one whole step of a pipeline. If it fails, forget the values given to backward."""
     return contextlib.nullcontext() if _of_rank is None else _of_rank.whole_step()
 
 

@@ -47,7 +47,7 @@ SHORTEST: Final = 50e-6
 """Seconds that a wait for the end of a send must take to be recorded."""
 _LONGEST: Final = 1 << 16  # the largest power of two
 _COMPUTATIONS: Final = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
-"""By PyTorch's names for them; the values that stand behind the names differ between versions."""
+"""The kinds of computations, by PyTorch's names, whose values differ between versions."""
 _KNOWN: Final = ("ScheduleGPipe", "Schedule1F1B")
 _LABEL: Final = "_dtrain_pipeline"  # attribute that labels a send or receive
 
@@ -95,11 +95,11 @@ class _Step:
         self.began = time.time()
         self.base = time.perf_counter()
         self.actions: list[tuple[str, int, int, float, float]] = []
-        """Kind, stage, micro-batch, beginning and end."""
+        """The recorded actions: kind, stage, micro-batch, beginning and end of each."""
         self.left_out = 0
         self.losses: list[Any] = []
         self.works: dict[int, tuple[str, int, int]] = {}
-        """By the id of a list of sends and receives: what a wait for them is for."""
+        """What a wait for a list of sends and receives is for, by the id of the list."""
 
     def note(self, kind: str, stage: int, microbatch: int, began: float) -> None:
         if len(self.actions) < MOST_ACTIONS:
@@ -128,7 +128,7 @@ class _Schedule:
         self.theory = _theory(schedule, self.stages, self.microbatches) if self.place == 0 else None
         self.steps = 0
         self.newest: _Step | None = None
-        self.told = -1
+        self.reported = -1
         """Number of the last step that was reported."""
         self.met = 0.0
         """When its second step began: the first one includes set-up work."""
@@ -165,7 +165,7 @@ class TorchPipelines:
         """End the cell: report the last step of each schedule."""
         if self._on:
             for met in self._schedules.values():
-                self._tell(met)
+                self._report(met)
         self._on = False
         self._schedules = {}
 
@@ -213,7 +213,7 @@ class TorchPipelines:
         return result
 
     def _give(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
-        """Publish the losses of a step."""
+        """Note the losses of a step when the schedule hands them to the user."""
         if (step := self._local.step) is not None:
             step.losses = list(getattr(schedule, "_internal_losses", ()))
         return original(schedule, *args, **kwargs)
@@ -229,7 +229,7 @@ class TorchPipelines:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute a loss, a part of the forward."""
+        """Compute the loss of a micro-batch, which counts as a part of its forward."""
         result = original(schedule, stage, output, target_mbs, mb_index, *args, **kwargs)
         if (step := self._local.step) is not None and stage.is_last:
             step.extend(stage.stage_index, mb_index)
@@ -275,7 +275,7 @@ class TorchPipelines:
         return self._labelled(kind, stage, bwd_chunk_id, original(stage, bwd_chunk_id))
 
     def _labelled(self, kind: str, stage: Any, microbatch: int, operations: Any) -> Any:
-        """Say of sends or receives what they are for."""
+        """Note which stage and micro-batch each of some sends or receives is for."""
         if self._local.step is not None:
             for operation in operations:
                 with contextlib.suppress(AttributeError):
@@ -283,7 +283,7 @@ class TorchPipelines:
         return operations
 
     def _begin(self, original: Any, p2p_ops: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begin sends and receives."""
+        """Begin sends and receives, and note what a wait for them is for."""
         if (step := self._local.step) is None or not p2p_ops:
             return original(p2p_ops, *args, **kwargs)
         labels = [label for one in p2p_ops if (label := getattr(one, _LABEL, None)) is not None]
@@ -299,7 +299,7 @@ class TorchPipelines:
         return works
 
     def _wait(self, original: Any, work: Any) -> Any:
-        """Wait for sends and receives."""
+        """Wait for sends and receives, and record the wait as an action."""
         step = self._local.step
         label = step.works.pop(id(work), None) if step is not None and work else None
         if step is None or label is None:
@@ -328,18 +328,18 @@ class TorchPipelines:
             met.met = step.base
         pace = (step.base - met.met) / (number - 1) if number > 1 else PERIOD
         if number % _power(PERIOD / pace if pace > 0 else _LONGEST) == 0:
-            self._tell(met)
+            self._report(met)
 
-    def _tell(self, met: _Schedule) -> None:
+    def _report(self, met: _Schedule) -> None:
         step = met.newest
-        if step is None or met.told == met.steps - 1 or max(met.stages, met.microbatches) > MOST_COUNTED:
+        if step is None or met.reported == met.steps - 1 or max(met.stages, met.microbatches) > MOST_COUNTED:
             return
-        met.told = met.steps - 1
+        met.reported = met.steps - 1
         self._metrics.send(
             PipelineStep(
                 number=met.number,
                 schedule=met.name,
-                step=met.told,
+                step=met.reported,
                 ranks=met.ranks,
                 place=met.place,
                 stages=met.stages,
@@ -388,7 +388,7 @@ def _theory(schedule: Any, stages: int, microbatches: int) -> float | None:
 
 
 def _order(schedule: Any) -> dict[int, list[tuple[str, int, int]]]:
-    """By rank: kind, stage and micro-batch of each computation, in the schedule's order."""
+    """Return kind, stage and micro-batch of each computation, by rank and in the schedule's order."""
     order = getattr(schedule, "pipeline_order_with_comms", None) or schedule.pipeline_order
     found = {rank: list(_computations(actions)) for rank, actions in order.items()}
     return found if sum(map(len, found.values())) <= MOST_ORDERED else {}

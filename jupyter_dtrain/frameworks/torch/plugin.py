@@ -63,7 +63,7 @@ FILES = Patch(
 
 
 class Torch(Framework):
-    """PyTorch in one rank."""
+    """The plug-in for PyTorch in one rank."""
 
     name = "torch"
     rendezvous = "jupyter_dtrain.frameworks.torch.store"
@@ -133,7 +133,7 @@ class Torch(Framework):
         return self._metrics.steps()
 
     def follow_steps(self, call: Callable[[int], object] | None) -> None:
-        """Steps of the optimizer that steps first."""
+        """Call ``call`` after each step of the optimizer that steps first; None ends that."""
         self._steps.follow(call)
 
     def on_host(self, value: Any) -> Any:
@@ -142,25 +142,25 @@ class Torch(Framework):
         return value if torch is None else on_host(value)
 
     def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
-        """A tensor; a model's weights, buffers, gradients and optimizers; an optimizer's states."""
+        """Return the parts of a tensor, a model (with gradients and optimizers) or an optimizer."""
         return None if "torch" not in sys.modules else contents.parts(name, value, namespace)
 
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
-        """Generators, samplers, loaders, optimizers' steps."""
+        """Return the states of generators, samplers and loaders, and the step counters of optimizers."""
         return [] if "torch" not in sys.modules else contents.states(namespace)
 
     def save_values(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], size: int
     ) -> tuple[list[str], dict[str, Any], list[str]]:
-        """Models and optimizers, by torch.distributed.checkpoint."""
+        """Save models and optimizers with ``torch.distributed.checkpoint``."""
         return snapshots.save_values(values, namespace, size)
 
     def misfit(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> str:
-        """Name the keys and shapes that differ."""
+        """Name the keys and shapes in which a snapshot differs from the variables of this rank."""
         return snapshots.misfit(values, namespace, folder)
 
     def load_values(self, values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path) -> list[str]:
-        """Load them into the objects that are there."""
+        """Load models and optimizers of a snapshot into the variables of this rank."""
         return snapshots.load_values(values, namespace, folder)
 
     def number(self, value: Any) -> tuple[Any, Read] | None:
@@ -181,7 +181,7 @@ class Torch(Framework):
         return sum(int(torch.cuda.memory_reserved(device)) for device in range(torch.cuda.device_count()))
 
     def is_out_of_memory(self, exception: BaseException) -> bool:
-        """The GPU allocator raises a class of its own; the host allocator, CUDA and cuBLAS only have messages."""
+        """Whether torch lacked memory: the GPU allocator has an error class of its own, others have only messages."""
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(exception, RuntimeError):
             return False
@@ -201,7 +201,7 @@ class Torch(Framework):
         return is_unfinished(self._groups.made_at)
 
     def waits(self, frame: FrameType, call: ast.Call | None, *, idle: bool) -> str:
-        """The wait is in a collective, the end of DDP's backward, a set-up that not all have reached, or a GPU's."""
+        """Name the call in which the rank waits: a collective, DDP's backward, a set-up, or one that awaits the GPU."""
         on_device = self._groups.on_device
         found = call_that_waits(frame, call, on_device=on_device) if idle or arriving_in(frame) else ""
         if found or not on_device:
@@ -210,11 +210,11 @@ class Torch(Framework):
         return found if found and is_pending_on_device(self._groups.made_at) else ""
 
     def fetches(self, frame: FrameType) -> bool:
-        """A loader gives a batch, or waits for one of its workers."""
+        """Whether a loader gives a batch now, or waits for one of its workers."""
         return is_fetching(frame)
 
     def collectives(self) -> list[Collective]:
-        """The collectives in torch's flight recorder."""
+        """Return the collectives in torch's flight recorder."""
         return recorded_collectives(self._groups.made_at)
 
     def release(self) -> None:
@@ -222,11 +222,11 @@ class Torch(Framework):
         self._groups.release()
 
     def forbids_fewer(self) -> str:
-        """Whatever is sharded would lose the parts of the ranks that end."""
+        """Forbid fewer ranks while a model or tensor is sharded: it would lose the shards of the ranks that end."""
         return spread_names()
 
     def bequeath(self) -> str:
-        """How the default group is made, if it can be made again."""
+        """Return how this rank makes the default group, for a new rank; empty where it cannot be made again."""
         return self._groups.bequeath()
 
     def inherit(self, heritage: dict[int, str]) -> None:
@@ -238,7 +238,7 @@ class Torch(Framework):
                 self._groups.inherit(plans.pop())
 
     def rejoin(self) -> None:
-        """DDP modules must begin anew, as those that a new rank gets."""
+        """Have DDP modules begin anew in the next recovery, as those that a new rank gets."""
         self._groups.rejoin()
 
     def recover(self, bound: frozenset[str]) -> list[str]:

@@ -2,8 +2,8 @@
 
 torch's own way fails in a rank, for two reasons. ``TORCHELASTIC_USE_AGENT_STORE`` says that another process keeps the
 store, so no rank would serve one at an address of its own. And a rank that connects to a port of another program waits
-forever, in native code that no interrupt ends (torch 2.13). Here the group's rank 0 serves the store and announces that
-in the world's store; only then do the others connect.
+forever, in native code that no interrupt ends (torch 2.13, https://github.com/pytorch/pytorch/issues/63802). Here the
+group's rank 0 serves the store and announces that in the world's store; only then do the others connect.
 
 Under failure: a port that is already taken raises an error on all ranks of the group, at once. If rank 0 never comes,
 the others wait in Python, which an interrupt ends.

@@ -52,26 +52,26 @@ def hook_wrappers() -> None:
 
 
 def _wrap(original: Any, wrapper: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a wrapper that has a ``process_group``."""
+    """Make a wrapper with a ``process_group``, and note the group for its parameters."""
     original(wrapper, *args, **kwargs)
     _modules[wrapper] = _of_group
 
 
 def _shard(original: Any, group: Any, params: Any, modules: Any, mesh_info: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a group of parameters of ``fully_shard``."""
+    """Make a parameter group of ``fully_shard``, and note the ranks that average its gradients."""
     original(group, params, modules, mesh_info, *args, **kwargs)
     for one in modules:
         _modules[one] = functools.partial(_of_mesh, mesh_info.mesh)
 
 
 def averages(optimizer: Any, group: Any) -> None:
-    """A library averages the gradients of ``optimizer`` over the ranks of ``group``."""
+    """Note that a library averages the gradients of ``optimizer`` over the ranks of ``group``."""
     if optimizer is not None:
         _optimizers[optimizer] = functools.partial(_ranks, group)
 
 
 def replicas_of(optimizer: Any) -> list[int] | None:
-    """The ranks that train the model of ``optimizer`` with this one, in order; None where that is not known."""
+    """Return the ranks that train the model of ``optimizer`` together, in order; None where that is not known."""
     try:
         if optimizer in _optimizers:
             return _optimizers[optimizer]()

@@ -131,7 +131,7 @@ class TorchRpc(Framework):
         self._worker: tuple[str, int | None] | None = None
         """The name, and the number of workers, of the last set-up."""
         self._meeting = (0, 0)
-        """Rank and number of ranks of a set-up."""
+        """This rank's number and the number of ranks in a set-up."""
         self._table_closed = False
         """Whether an agent of this process has ended, and torch's table of RRefs with it."""
         self._before: set[int] | None = None
@@ -149,7 +149,7 @@ class TorchRpc(Framework):
         self._api: Any = None
         """torch's module, once it is patched."""
         self._found_api: Any = None
-        """The same, before."""
+        """torch's module, once it is found and before it is patched."""
         AGENT.when_imported(self._found)
         RPC.when_imported(self._hook)
 
@@ -377,7 +377,7 @@ class TorchRpc(Framework):
 
     @raises_on_purpose
     def _finish(self, _original: Any) -> None:
-        """In the place of torch's own end; its errors are torch's."""
+        """End the agent in the place of torch's own function; the errors are torch's."""
         self._finalize(self._api)
 
     def _end(self, api: Any) -> threading.Thread:
@@ -418,7 +418,7 @@ class TorchRpc(Framework):
 
 
 def _options(module: Any, backend: Any, given: Any) -> Any:
-    """The options of a set-up, or torch's own defaults."""
+    """Return the options of a set-up, or torch's own defaults."""
     if given is not None:
         return given
     return module.backend_registry.construct_rpc_backend_options(backend or module.BackendType.TENSORPIPE)

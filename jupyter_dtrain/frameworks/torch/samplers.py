@@ -35,7 +35,7 @@ class RankSampler(DistributedSampler[Any]):
             self.num_samples, self.total_size = length, count
 
     def __iter__(self) -> Iterator[int]:
-        """The indices of this rank, in an order that ``set_epoch`` changes if they are shuffled."""
+        """Give the indices of this rank, in an order that ``set_epoch`` changes if they are shuffled."""
         if self.share.mode != "uneven":
             return super().__iter__()
         order = range(self.total_size)

@@ -25,7 +25,7 @@ COPIES = Patch(
 
 
 def shard(data: Any, share: Share) -> Any:
-    """``data`` divided, if it is a dataset or a loader of PyTorch's; else None."""
+    """Divide ``data`` if it is a dataset or a loader of PyTorch's; return None otherwise."""
     kinds = sys.modules.get("torch.utils.data")
     if kinds is None:
         return None
@@ -39,7 +39,7 @@ def shard(data: Any, share: Share) -> Any:
 
 
 def place() -> tuple[int, int] | None:
-    """Rank and size of the default process group; None where there is none."""
+    """Return rank and size of the default process group; None where there is none."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -55,7 +55,7 @@ def _stream(dataset: Any, share: Share) -> Any:
 
 
 def _loader(loader: Any, share: Share) -> Any:
-    """The same loader, of the same class and with the same settings, that reads this rank's share."""
+    """Return a loader of the same class and with the same settings that reads this rank's share."""
     kinds: Any = sys.modules["torch.utils.data"]
     changed: dict[str, Any] = {"_iterator": None}  # of persistent workers, which read other data
     if isinstance(loader.dataset, kinds.IterableDataset):

@@ -66,7 +66,7 @@ FILES = Patch(
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What is not the same on all ranks that saved."""
+    """Which values of a snapshot are not the same on all ranks that saved it."""
 
     size: int
     """Ranks that saved."""
@@ -97,16 +97,16 @@ class _Row(NamedTuple):
     """One value of a state as one rank has it."""
 
     form: str
-    """The same on all ranks that share it."""
+    """Its type and whole shape, which are the same on all ranks that share the value."""
     pieces: dict[str, str]
-    """Digests, by the place in the whole."""
+    """The digests of the shards, by their place in the whole."""
 
 
 class _Kept(io.BytesIO):
     """A file that stays readable: torch closes what it has written."""
 
     def close(self) -> None:
-        """Stay open."""
+        """Do nothing, so that the content can still be read."""
 
 
 class MemoryFiles:
@@ -122,7 +122,7 @@ class MemoryFiles:
         yield stream
 
     def concat_path(self, path: Any, suffix: str) -> Path:
-        """A path below another one."""
+        """Return the path below another one."""
         return Path(path) / suffix
 
     def rename(self, path: Any, new_path: Any) -> None:
@@ -130,14 +130,14 @@ class MemoryFiles:
         self.content[Path(new_path).name] = self.content.pop(Path(path).name)
 
     def init_path(self, path: Any) -> Path:
-        """A path as this class takes it."""
+        """Return a path in the form that this class takes."""
         return Path(path)
 
     def mkdir(self, path: Any) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
     def exists(self, path: Any) -> bool:
-        """Whether there is a file."""
+        """Whether there is a file at ``path``."""
         return Path(path).name in self.content
 
     def rm_file(self, path: Any) -> None:
@@ -252,7 +252,7 @@ def load_values(values: Mapping[str, Any], namespace: Mapping[str, Any], folder:
 
 
 def _states(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The states of models and optimizers, by name, with their own tensors."""
+    """Return the states of models and optimizers, by name, with their own tensors."""
     torch = sys.modules["torch"]
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 
@@ -301,7 +301,7 @@ def _stepped(model: Any, optimizer: Any, state: Mapping[str, Any]) -> dict[str, 
 
 
 def _row(leaf: Any) -> _Row:
-    """What tells a value of a state from that of another rank."""
+    """Return what distinguishes a value of a state from the value on another rank."""
     torch = sys.modules["torch"]
     if hasattr(leaf, "local_shards"):
         shards = {str(one.metadata.shard_offsets): one.tensor for one in leaf.local_shards()}
@@ -340,14 +340,14 @@ def _own_notes(values: Mapping[str, Any], layout: Layout) -> list[str]:
 
 
 def _buffers(name: str, model: Any, keys: Iterable[str]) -> set[str]:
-    """Those of ``keys`` that stand for buffers of the model ``name``."""
+    """Return those of ``keys`` that stand for buffers of the model ``name``."""
     named = {plain(buffer) for buffer, _ in model.named_buffers()}
     prefix = f"{name}."
     return {key for key in keys if key.startswith(prefix) and plain(key.removeprefix(prefix)) in named}
 
 
 def _files(states: Mapping[str, Any], layout: Layout, rank: int) -> dict[str, Any]:
-    """Write a checkpoint to memory, on all ranks together; the rank's files."""
+    """Write a checkpoint to memory, on all ranks together; return this rank's files."""
     torch = sys.modules["torch"]
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict

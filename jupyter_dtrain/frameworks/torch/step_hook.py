@@ -21,7 +21,7 @@ STEPS = Patch(
 
 
 class StepHook:
-    """The hook of one rank. While nobody follows, a step costs one comparison more."""
+    """Calls a function after each optimizer step of one rank. While none is set, a step costs one comparison more."""
 
     def __init__(self) -> None:
         self._call: Callable[[int], object] | None = None

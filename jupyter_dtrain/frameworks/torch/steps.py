@@ -40,9 +40,9 @@ Step = tuple[int, float, int, list[Any]]
 
 
 class Stepper:
-    """An optimizer in a run."""
+    """One optimizer of a run."""
 
-    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "thread", "told")
+    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "sent", "thread")
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
         """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
@@ -53,17 +53,17 @@ class Stepper:
         self.count = count
         self.met = met
         self.named = True
-        """Whether its name is that of a variable, not of its type."""
+        """Whether :attr:`name` is the name of a variable, and not of the optimizer's type."""
         self.replicas: list[int] | None = None
-        """The ranks that train its model with this one, where that is known."""
+        """The ranks that train the optimizer's model together, where that is known."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
-        self.told = count
+        self.sent = count
         """Number of steps whose learning rates are recorded."""
 
     def stepped(self, newest: Step) -> None:
-        """Note its newest step."""
+        """Note the newest step of the optimizer."""
         self.newest = newest
         if self.base is None:
             self.base = newest
@@ -109,7 +109,7 @@ class Steppers:
         self._clock = 0
         self._lock = threading.Lock()
         self.found: dict[int, Stepper] = {}
-        """By the optimizer's id, which a newer optimizer may have got since."""
+        """The optimizers of the run, by their ids; a newer optimizer may have got such an id since."""
         self._all: list[Stepper] = []
         self._shown = False
 
@@ -123,9 +123,9 @@ class Steppers:
     def counts(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run, by its variable; among namesakes, the largest number.
 
-        Main thread. One that no variable of the notebook holds is ``the local NAME``; one without a variable, which
-        a library made, is ``a TYPE``. One without learning rates has its parameters on other ranks, and is left out:
-        ranks that made no step of it are not behind.
+        Main thread only. An optimizer that no variable of the notebook holds is ``the local NAME``; one without a
+        variable, which a library made, is ``a TYPE``. An optimizer without learning rates has its parameters on other
+        ranks, and is left out: ranks that made no step of it are not behind.
         """
         with self._lock:
             steppers = list(self._all)
@@ -157,9 +157,11 @@ class Steppers:
         self._clock += 1
         namesakes = [one for one in self._all if one.name == name]
         before = next((one for one in reversed(namesakes) if one.thread is thread), None)
+        # Made after its namesake's first step: the cell trains anew under that name, so the curve goes on. One that was
+        # made before is a second optimizer of the same training, and gets a curve of its own.
         if before is not None and self._births.get(optimizer, 0) > before.met:
             successor = Stepper(optimizer, thread, name, before.label, before.count, self._clock)
-            successor.newest, successor.base, successor.told = before.newest, before.base, before.told
+            successor.newest, successor.base, successor.sent = before.newest, before.base, before.sent
             self._all[self._all.index(before)] = successor
             return successor
         label: str | None = None
@@ -172,23 +174,23 @@ class Steppers:
             self._all.append(stepper)
         return stepper
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Add the points that are not recorded yet."""
         with self._lock:
             steppers = list(self._all)
         for stepper in steppers:
-            if stepper.newest is not None and stepper.newest[0] > stepper.told:
-                stepper.told, _, _, rates = stepper.newest
-                self._tell_rates(f"lr{stepper.label}", rates, stepper.told - 1)
-        self._tell_speed(steppers)
+            if stepper.newest is not None and stepper.newest[0] > stepper.sent:
+                stepper.sent, _, _, rates = stepper.newest
+                self._report_rates(f"lr{stepper.label}", rates, stepper.sent - 1)
+        self._report_speed(steppers)
 
-    def _tell_rates(self, name: str, rates: list[Any], step: int) -> None:
+    def _report_rates(self, name: str, rates: list[Any], step: int) -> None:
         for index, rate in enumerate(rates):
             with contextlib.suppress(ValueError, TypeError):
                 value = number(rate) if hasattr(rate, "numel") else float(rate)
                 self._metrics.add(f"{name}/{index}" if index else name, value, step, read=read)
 
-    def _tell_speed(self, steppers: list[Stepper]) -> None:
+    def _report_speed(self, steppers: list[Stepper]) -> None:
         pairs = [(one.base, one.newest) for one in steppers if one.base is not None and one.newest is not None]
         if not pairs:
             return

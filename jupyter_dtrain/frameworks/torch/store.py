@@ -14,7 +14,7 @@ from jupyter_dtrain.rank.rank_directory import begin
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve the store until the process is killed."""
     given = begin(__doc__)
     from torch.distributed import TCPStore
 

@@ -156,14 +156,14 @@ def unscaled(tensor: Any, scale: Any) -> float | Later | None:
 
 
 def merge(values: Sequence[Value], factor: float) -> Value:
-    """The sum of ``values`` times ``factor``."""
+    """Return the sum of ``values`` times ``factor``."""
     if all(type(value) is float for value in values):
         return sum(values) * factor  # type: ignore[arg-type] # all floats, checked above
     return Total(values, factor)
 
 
 def read(values: Sequence[Value]) -> list[float]:
-    """All of ``values`` as numbers. Waits for their devices, once for each stream."""
+    """Read all of ``values`` as numbers. It waits for their devices, once for each stream."""
     groups: defaultdict[tuple[Any, ...], list[Later]] = defaultdict(list)
     for part in _parts(values):
         if isinstance(part, Later):

@@ -34,7 +34,7 @@ FRAMES = Patch(
 _DISPATCHER = f"{os.sep}distributed{os.sep}tensor{os.sep}_dispatch.py"
 """The file that native code calls for an operation on DTensors."""
 _TREES = f"{os.sep}optree{os.sep}"
-"""A library through which torch calls itself."""
+"""The library optree, through which torch calls functions of its own."""
 _ON_DEVICE = {"item", "tolist", "cpu", "numpy", "synchronize"}
 """Functions and methods that wait for a GPU."""
 _COMMUNICATING = tuple(f"{part}{os.sep}" for part in ("distributed", "autograd", f"nn{os.sep}parallel"))

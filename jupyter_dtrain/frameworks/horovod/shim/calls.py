@@ -48,7 +48,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Undo ``init()``, but for torch's process group: torch 2.13 often cannot leave one and set up another."""
+    """Undo ``init()``, but for torch's process group."""
+    # torch 2.13 often cannot leave a group and set up another: https://github.com/pytorch/pytorch/issues/74666
     _state.ready = False
 
 
@@ -66,7 +67,7 @@ def _check(process_set: Any = None) -> None:
 
 
 def _place(variable: str, otherwise: Callable[[], int]) -> int:
-    """Where this process is: torchrun's ``variable`` tells it, else ``otherwise``."""
+    """Return this process's place as torchrun's ``variable`` has it, or ``otherwise`` where that is not set."""
     _check()
     return int(os.environ[variable]) if variable in os.environ else int(otherwise())
 
@@ -78,7 +79,7 @@ local_size = partial(_place, "LOCAL_WORLD_SIZE", size)
 cross_rank = partial(_place, "GROUP_RANK", lambda: rank() // local_size())
 cross_size = partial(_place, "GROUP_WORLD_SIZE", lambda: size() // local_size())
 global_process_set = SimpleNamespace(process_set_id=0, size=size, rank=rank, included=lambda: True)
-"""All ranks: the only process set of the stand-in."""
+"""The only process set that the stand-in has: all ranks."""
 globals().update(
     dict.fromkeys(("mpi_enabled", "mpi_built", "mpi_threads_supported", "ddl_built", "ccl_built"), lambda: False),
     __version__=install.SHIM_VERSION,
@@ -134,7 +135,7 @@ _VARIANTS = {
     "broadcast": ("_", "root_rank name process_set"),
     "alltoall": ("", "splits name process_set"),
 }
-"""By collective: variants beside NAME and NAME_async (``_`` in place, ``g`` grouped); arguments in Horovod's order."""
+"""Each collective's variants beside NAME and NAME_async (``_`` in place, ``g`` grouped), and its arguments in order."""
 for _name, (_kinds, _names) in _VARIANTS.items():
     for _g, _w, _i in product({False, "g" in _kinds}, (False, True), {False, "_" in _kinds}):
         _full = f"{'grouped_' * _g}{_name}{'_async' * (not _w)}{'_' * _i}"
@@ -148,7 +149,7 @@ def barrier(process_set: Any = None) -> None:
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
-    """The ``obj`` of ``root_rank``. As in Horovod, cloudpickle carries it, so a cell's functions travel too."""
+    """Return the ``obj`` of ``root_rank``. As in Horovod, cloudpickle carries it, so functions of a cell travel too."""
     _check(process_set)
     found = [cloudpickle.dumps(obj) if rank() == root_rank else None]
     dist.broadcast_object_list(found, root_rank)
@@ -156,7 +157,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """The ``obj`` of each rank; cloudpickle carries them, as in Horovod."""
+    """Return the ``obj`` of each rank; cloudpickle carries them, as in Horovod."""
     found: list[Any] = [None] * size()
     dist.all_gather_object(found, cloudpickle.dumps(obj))
     return [cloudpickle.loads(one) for one in found]
@@ -210,7 +211,7 @@ class _Distributed(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In this context ``step()`` takes the gradients as they are: for use after :meth:`synchronize`."""
+        """Have ``step()`` take the gradients as they are in this context: for use after :meth:`synchronize`."""
         self._synchronizes = False
         try:
             yield

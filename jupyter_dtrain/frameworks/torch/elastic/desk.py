@@ -36,7 +36,7 @@ class Directions(msgspec.Struct, frozen=True):
     store: int = 0
     """The port of a store that no other rank uses, on the host of the desk."""
     problem: str = ""
-    """Why there is neither."""
+    """Why there is neither a lighthouse nor a store; empty where there are both."""
 
 
 @raises_on_purpose

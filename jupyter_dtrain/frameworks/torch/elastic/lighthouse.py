@@ -40,7 +40,7 @@ replica sends one each 100 ms, from native code, whatever Python does."""
 
 
 class Places:
-    """The lighthouse, and a store for each rank. Thread-safe."""
+    """The lighthouse, and a store for each rank. Any thread may call its methods."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -49,7 +49,7 @@ class Places:
         self._stores: dict[int, Any] = {}
 
     def of(self, rank: int) -> Directions:
-        """The directions for ``rank``; with the reason where there are none."""
+        """Return the directions for ``rank``, or the reason why there are none."""
         with self._lock:
             try:
                 return Directions(self._url(), self._store(rank))
@@ -90,13 +90,13 @@ class Places:
 
 
 class LighthouseHandler(socketserver.StreamRequestHandler):
-    """One rank's question."""
+    """The connection of one rank, which asks for directions."""
 
     server: LighthouseServer
     timeout = SILENCE
 
     def handle(self) -> None:
-        """Answer it."""
+        """Answer the rank's question."""
         try:
             question = msgspec.json.decode(self.rfile.readline(LONGEST), type=readable(Question))
             if self.server.knows(question):
@@ -106,19 +106,19 @@ class LighthouseHandler(socketserver.StreamRequestHandler):
 
 
 class LighthouseServer(DeskServer):
-    """Gives directions."""
+    """Accepts the ranks' connections, each on a thread of its own."""
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
         super().__init__(listening, LighthouseHandler, spec)
 
     def knows(self, question: Question) -> bool:
-        """Whether a rank of this world sent it."""
+        """Whether a rank of this world has sent ``question``."""
         return self.is_from_rank(question.secret) and 0 <= question.rank < MAX_RANKS
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve the ranks until the process is killed."""
     os.environ.setdefault("RUST_LOG", "warn")  # a line for each heartbeat, otherwise
     given = begin(__doc__)
     LighthouseServer(given.socket, Places(given.host), read_spec()).serve_forever()

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 TESTED = "0.2"
 """The version that the tests run with."""
 UNUSED = "find_unused_parameters=True was specified in DDP constructor"
-"""A warning of torch's."""
+"""How torch's warning about unused parameters begins."""
 INSTALLED = importlib.util.find_spec("torchft") is not None
 
 
 class TorchFT(Framework):
-    """torchft in one rank."""
+    """The plug-in for torchft in one rank."""
 
     name = "torchft"
     server = "jupyter_dtrain.frameworks.torch.elastic.lighthouse" if INSTALLED else None
 
     def environment(self) -> dict[str, Variable]:
-        """The native part of torchft logs several lines a step; it reads this when it is imported, and never again."""
+        """Keep torchft's native part from logging several lines a step: it reads this variable once, at its import."""
         return {"RUST_LOG": Variable("warn", "torchft logs each step otherwise")} if INSTALLED else {}
 
     def prepare(self, place: Placement, spec: RankSpec) -> None:
@@ -57,19 +57,19 @@ class TorchFT(Framework):
         TRANSPORT.when_imported(partial(hook_transport, own=own or ADDRESS))
 
     def before_cell(self) -> None:
-        """Be there for the other replicas."""
+        """Wake this rank's Managers before the cell, so that the other replicas count on it."""
         self._replicas.begin_cell()
 
     def before_joining(self, _run: int, /) -> None:
-        """The others train: take their state, and never begin alone."""
+        """Have the cell of a new rank take the other ranks' state first, so that it never begins to train alone."""
         self._replicas.seek()
 
     def after_cell(self) -> None:
-        """Let the other replicas go on without this one."""
+        """Shut this rank's Managers down, so that the other replicas go on without it."""
         self._replicas.end_cell()
 
     def is_log(self, line: str) -> bool:
-        """Its DistributedDataParallel asks for unused parameters, though there may be none."""
+        """Whether ``line`` is torch's warning about unused parameters, which torchft's DDP always looks for."""
         return UNUSED in line and "torchft" in sys.modules
 
     def describe(self) -> FrameworkReport:
@@ -79,5 +79,5 @@ class TorchFT(Framework):
         )
 
     def in_use(self) -> str:
-        """It is in use once it is imported."""
+        """Torchft is in use once it is imported."""
         return "torchft" if "torchft" in sys.modules else ""

@@ -57,22 +57,22 @@ class TrainingOver(NothingToJoin):
 
 
 class _Server(NamedTuple):
-    """The server of a Manager."""
+    """The server of one Manager."""
 
     make: partial[Any]
-    """Makes it, and makes it again."""
+    """Makes the server, also a second time."""
     connect_timeout: Any
 
 
 class _Known(NamedTuple):
-    """One Manager."""
+    """One Manager of this rank, with its server."""
 
     manager: weakref.ref[Any]
     server: _Server
 
 
 class Replicas:
-    """The Managers of this rank. Main thread, but for :meth:`close`."""
+    """The Managers of this rank. Call its methods on the main thread, except :meth:`close`."""
 
     def __init__(self, place: Placement, desk: Desk | None, own: str) -> None:
         """``desk``: where the lighthouse is asked for; ``own``: the address by which other ranks reach this one."""
@@ -80,19 +80,19 @@ class Replicas:
         self._desk = desk
         self._own = own
         self._known: dict[str, _Known] = {}
-        """By the name that its replica group has at the lighthouse, but for torchft's own addition."""
+        """The Managers, by the names of their replica groups at the lighthouse without torchft's own addition."""
         self._made: _Server | None = None
-        """The server that was made last."""
+        """The last server that was made."""
         self._server: Any = None
         self._resting: set[str] = set()
         self._seeking = False
         """Whether this rank is new, and has yet to get the others' state in the cell that runs."""
         self._checked = False
-        """Whether its last step has found the others."""
+        """Whether the new rank's last step has found the others."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the Managers that there are."""
+        """Return the names of the living Managers."""
         return sorted(name for name, known in self._known.items() if known.manager() is not None)
 
     def hook(self, module: Any) -> None:
@@ -119,7 +119,7 @@ class Replicas:
             self._known[name] = _Known(weakref.ref(manager), self._made)
 
     def _defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that the cell leaves out."""
+        """Return the arguments of a Manager that the cell leaves out."""
         found: dict[str, Any] = {}
         if "rank" not in given and "world_size" not in given:
             found |= {"rank": 0, "world_size": 1}
@@ -152,7 +152,7 @@ class Replicas:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """In the place of torchft's own class: on this rank's address alone."""
+        """Make a Manager's server in the place of torchft's own class: it listens on this rank's address alone."""
         if bind.startswith(ANYWHERE) and self._is_local:
             bind = f"{self._own}:{bind.removeprefix(ANYWHERE)}"
         given = (
@@ -175,7 +175,7 @@ class Replicas:
     # Resting.
 
     def begin_cell(self) -> None:
-        """A cell begins: all Managers are there again."""
+        """Begin a cell: start the servers of all Managers again."""
         self._seeking = self._checked = False
         for name in sorted(self._resting):
             self._resting.discard(name)
@@ -186,7 +186,7 @@ class Replicas:
                     _log.exception("The Manager of %s cannot be woken", name)
 
     def end_cell(self) -> None:
-        """The cell has ended: the lighthouse no longer waits for this rank."""
+        """End a cell: shut the Managers' servers down, so that the lighthouse no longer waits for this rank."""
         for name in self.names:
             manager = self._find(name)
             server = getattr(manager, "_manager", None)
@@ -216,7 +216,7 @@ class Replicas:
     # Joining.
 
     def seek(self) -> None:
-        """The cell is that of a new rank, which joins the others' training."""
+        """Note that the cell is that of a new rank, which joins the others' training."""
         self._seeking = True
 
     def _start_quorum(self, original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
