@@ -29,7 +29,7 @@ from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
-from jupyter_dtrain.client.scheduler import Scheduler
+from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.scripts import script_cell, script_name
 from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots
 from jupyter_dtrain.client.variables import SessionVariables
@@ -78,7 +78,7 @@ class Session:
         self._settings = settings
         self._notices = Notices()
         self._link = Link(listing, steward, settings, self._notices, describe_process())
-        self._scheduler = Scheduler(settings, self._link, self._run_ended)
+        self._scheduler = RunScheduler(settings, self._link, self._run_ended)
         self._requests = RankRequests(self._link.bound, self._scheduler.busy, settings)
         self._cells = CellRunner(
             self._link, self._scheduler, self._requests, self._notices, request, patience=settings.request_timeout

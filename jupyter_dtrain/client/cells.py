@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .notices import Notices
     from .rank_requests import RankRequests
-    from .scheduler import Scheduler
+    from .run_scheduler import RunScheduler
 
 MakeView = Callable[[Run], "RunView | None"]
 
@@ -52,7 +52,7 @@ class CellRunner:
     def __init__(
         self,
         link: Link,
-        scheduler: Scheduler,
+        scheduler: RunScheduler,
         requests: RankRequests,
         notices: Notices,
         request: WorldRequest,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .cells import CellRunner
     from .link import Link
     from .notices import Notices
-    from .scheduler import Scheduler
+    from .run_scheduler import RunScheduler
 
 POLL: Final = 0.05
 """Seconds between two looks at the run and its ranks."""
@@ -54,7 +54,7 @@ class Companion:
     def __init__(
         self,
         link: Link,
-        scheduler: Scheduler,
+        scheduler: RunScheduler,
         cells: CellRunner,
         notices: Notices,
         heal: Callable[[], HealState],

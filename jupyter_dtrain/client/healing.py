@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .notices import Notices
     from .rank_names import RankNames
-    from .scheduler import Scheduler
+    from .run_scheduler import RunScheduler
 
 POLL: Final = 0.02
 """Seconds between two looks."""
@@ -119,7 +119,7 @@ class Heals:
     """The heals and resizes that one session asks for."""
 
     def __init__(
-        self, link: Link, scheduler: Scheduler, cells: CellRunner, notices: Notices, request: WorldRequest
+        self, link: Link, scheduler: RunScheduler, cells: CellRunner, notices: Notices, request: WorldRequest
     ) -> None:
         """``request``: what the world was asked to be."""
         self._link = link

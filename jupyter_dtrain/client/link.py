@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.steward_messages import Followed, WorldNews, WorldState
 
     from .notices import Notices
-    from .scheduler import Scheduler
+    from .run_scheduler import RunScheduler
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -116,12 +116,12 @@ class Link:
         self.rejoin: Callable[[int, str], None] = lambda _incarnation, _by: None
         """The link calls it, in a thread of its own, when another client restarts the world that this one drives. Its
         arguments are the number of the new set of ranks, and that client's name."""
-        self._scheduler: Scheduler | None = None
+        self._scheduler: RunScheduler | None = None
         self._listener = threading.Thread(target=self._listen, name="dtrain-world", daemon=True)
 
     # Connecting.
 
-    def connect(self, state: WorldState, scheduler: Scheduler, *, greet: bool) -> None:
+    def connect(self, state: WorldState, scheduler: RunScheduler, *, greet: bool) -> None:
         """Connect to the ranks of ``state``; ``scheduler`` gets their events.
 
         ``greet``: wait until each rank has answered, which it does when it is idle. Raises :class:`StartFailed` when

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .notices import Notices
-    from .scheduler import Scheduler
+    from .run_scheduler import RunScheduler
 
 DEATH_POLL = 0.01
 """Seconds between two looks whether killed ranks are reported dead."""
@@ -51,7 +51,7 @@ class Membership:
     def __init__(
         self,
         link: Link,
-        scheduler: Scheduler,
+        scheduler: RunScheduler,
         notices: Notices,
         settings: Settings,
         request: WorldRequest,

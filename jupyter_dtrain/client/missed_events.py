@@ -2,8 +2,8 @@
 
 Ranks number their events and announce them; an announcement may be lost, and a rank that says nothing may have said
 something. :class:`MissedEvents` reads a gap in the numbers from the rank, a piece at a time. It asks a rank that has
-been quiet for :data:`QUIET` seconds how many events it has. If the rank has not begun the run, :mod:`.sending` learns
-of it.
+been quiet for :data:`QUIET` seconds how many events it has. If the rank has not begun the run, :mod:`.outgoing_cell`
+learns of it.
 
 The scheduler's thread calls everything here, and nothing waits: answers come back to that thread. A rank that never
 answers is asked again; its death is the steward's to report. The end of a dead rank is in its spool, and comes with
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.wire.questions import Answers
 
-    from .sending import Sending
-    from .world_access import WorldAccess
+    from .outgoing_cell import OutgoingCell
+    from .world_connection import WorldConnection
 
 QUIET = 1.0
 """Seconds without news after which a rank is asked for its state."""
@@ -38,11 +38,13 @@ QUIET = 1.0
 class MissedEvents:
     """What the session has missed of one run, and the questions to ranks that are under way."""
 
-    def __init__(self, run: Run, access: WorldAccess, sending: Sending, apply: Callable[[Batch], None]) -> None:
-        """``apply`` takes what was missed; ``sending`` learns of ranks that have not begun the run."""
+    def __init__(
+        self, run: Run, connection: WorldConnection, outgoing: OutgoingCell, apply: Callable[[Batch], None]
+    ) -> None:
+        """``apply`` takes what was missed; ``outgoing`` learns of ranks that have not begun the run."""
         self._run = run
-        self._access = access
-        self._sending = sending
+        self._connection = connection
+        self._outgoing = outgoing
         self._apply = apply
         self._reading: set[int] = set()
         """The ranks that were asked for events, and have not answered."""
@@ -53,10 +55,10 @@ class MissedEvents:
         """Ask ``rank`` for the events that come next; ``idle``: it has not begun the run, as far as it says."""
         if rank in self._reading:
             return
-        future = self._access.read_events(rank, self._run.number, self._run.next_seq(rank))
+        future = self._connection.read_events(rank, self._run.number, self._run.next_seq(rank))
         if future is not None:
             self._reading.add(rank)
-            future.add_done_callback(lambda done: self._access.post(lambda: self._was_read(rank, done, idle=idle)))
+            future.add_done_callback(lambda done: self._connection.post(lambda: self._was_read(rank, done, idle=idle)))
 
     def _was_read(self, rank: int, done: Future[EventsRead], *, idle: bool) -> None:
         self._reading.discard(rank)
@@ -64,7 +66,7 @@ class MissedEvents:
             return
         if (batch := done.result().batch) is None:
             if idle:
-                self._sending.unbegun(rank)
+                self._outgoing.unbegun(rank)
             return
         self._apply(batch)
         if rank in self._run.unfinished:
@@ -75,7 +77,7 @@ class MissedEvents:
         """Apply, and return, what is new in the spool of ``rank``, as far as this host can read it."""
         found: list[Event] = []
         with contextlib.suppress(OSError):
-            path = spool_path(self._access.spool, self._run.number, rank)
+            path = spool_path(self._connection.spool, self._run.number, rank)
             found.extend(read_file(path, self._run.next_seq(rank)))
         self._apply_all(rank, found)
         return found
@@ -101,13 +103,13 @@ class MissedEvents:
             self._asked[rank] = now
             # An answer that was lost must not keep the rank from being asked again.
             self._reading.discard(rank)
-            self._access.questions.ask([rank], 2 * QUIET, self._positions_came, ReadPosition())
+            self._connection.questions.ask([rank], 2 * QUIET, self._positions_came, ReadPosition())
 
     def _positions_came(self, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():
             if answer is None:
                 # It may have died, and the news of that may be lost.
-                self._access.steward.renew_soon()
+                self._connection.steward.renew_soon()
                 continue
             self._run.note_heard(rank)
             if answer.run == self._run.number:
@@ -116,4 +118,4 @@ class MissedEvents:
             elif answer.state == "idle":
                 self.read(rank, idle=True)
             elif answer.run is not None and not answer.finished and self._run.next_seq(rank) == 0:
-                self._sending.refused(rank, answer.run)
+                self._outgoing.refused(rank, answer.run)

@@ -1,7 +1,7 @@
 """A run on its way through a session: its cell, the view that shows it, and how far it has come.
 
 Nothing but a :class:`SubmittedRun` changes its state, on the scheduler's thread. The sending of its cell and the events
-that were missed are objects of their own: :class:`.Sending`, :class:`.MissedEvents`.
+that were missed are objects of their own: :class:`.OutgoingCell`, :class:`.MissedEvents`.
 
 Under failure: every run ends. A press of Stop and the run's own time limit interrupt it by steps with deadlines (see
 :mod:`~jupyter_dtrain.core.interruption`). A run whose ranks were asked to end waits :data:`CAUSE` seconds to learn by
@@ -23,14 +23,14 @@ from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.wire.messages import Cell, Watching
 
 from .missed_events import MissedEvents
+from .outgoing_cell import OutgoingCell, travel
 from .painting import Painting
-from .sending import Sending, travel
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.view import RunView
 
-    from .world_access import WorldAccess
+    from .world_connection import WorldConnection
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
@@ -81,24 +81,24 @@ class SubmittedRun:
         self._cause_by = math.inf
         """When the run ends in any case; set once ranks said that they must end, and not why."""
 
-    def begin(self, access: WorldAccess, changed: Callable[[SubmittedRun], None]) -> None:
+    def begin(self, connection: WorldConnection, changed: Callable[[SubmittedRun], None]) -> None:
         """Follow the run from now on; calls ``changed`` when a rank has ended it, or has joined another run with it."""
         self.sent = True
-        self._access = access
+        self._connection = connection
         self._changed = changed
-        self._sending = Sending(self.run, self.painting, access, lambda: self.interrupt(time.monotonic()))
-        self._missed = MissedEvents(self.run, access, self._sending, self.apply)
+        self._outgoing = OutgoingCell(self.run, self.painting, connection, lambda: self.interrupt(time.monotonic()))
+        self._missed = MissedEvents(self.run, connection, self._outgoing, self.apply)
         now = time.monotonic()
         if self._timeout is not None:
             self._deadline = now + self._timeout
-        limit, values = access.settings.hang_notice, travel(list(self._inputs.values()))
-        self._hangs = HangDetector(self.run, limit, access.questions, self._show_hang, now, values)
+        limit, values = connection.settings.hang_notice, travel(list(self._inputs.values()))
+        self._hangs = HangDetector(self.run, limit, connection.questions, self._show_hang, now, values)
         # The last: it starts a thread, which may fail, and the run must end all the same.
         self.painting.begin()
 
     def send(self) -> None:
         """Send the cell to its ranks; it was :meth:`begin` before."""
-        self._sending.send(self._inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
+        self._outgoing.send(self._inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
 
     def read_from_start(self, rank: int) -> None:
         """Read what ``rank`` has said so far, in a run that another client has begun."""
@@ -154,7 +154,7 @@ class SubmittedRun:
         """Wait a moment for the steward's news: all ranks have ended the run, and some have not said why."""
         if self._cause_by == math.inf:
             self._cause_by = time.monotonic() + CAUSE
-            self._access.steward.renew_soon()
+            self._connection.steward.renew_soon()
 
     def interrupt(self, now: float, *, force: bool = False, by: str = "") -> None:
         """Interrupt the run, or hurry its end. ``force``: ranks that do not end are killed.
@@ -167,9 +167,9 @@ class SubmittedRun:
             if by:
                 self.painting.note(f"Interrupted by {by}.")
             self.run.interrupted = True
-            access = self._access
+            connection = self._connection
             self._interruption = Interruption(
-                self.run, access.settings, access.questions, access.steward, self.painting.note, now
+                self.run, connection.settings, connection.questions, connection.steward, self.painting.note, now
             )
             self._hangs.withdraw()
             self._interruption.tick(now)

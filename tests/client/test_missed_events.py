@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dtrain import Settings
 from jupyter_dtrain.client.missed_events import QUIET, MissedEvents
-from jupyter_dtrain.client.world_access import WorldAccess
+from jupyter_dtrain.client.world_connection import WorldConnection
 from jupyter_dtrain.core.events import Event, Finished, Output, encode
 from jupyter_dtrain.wire.agent_messages import EventsRead, ReadPosition
 from jupyter_dtrain.wire.spool import spool_path
@@ -24,11 +24,11 @@ class Scene:
         self.ranks, self.reads, self.applied = Ranks(Clock()), [], []
         self.unbegun_on, self.refused_by, self.silences = [], [], []
         self.tasks = []
-        self.access = WorldAccess(Settings(), self, self.tasks.append)
-        self.access.world = SimpleNamespace(rank=lambda rank: SimpleNamespace(engine=rank))
-        self.access.channel = SimpleNamespace(ask=self._read)
-        self.access.questions = self.ranks
-        self.missed = MissedEvents(run, self.access, self, self._apply)
+        self.connection = WorldConnection(Settings(), self, self.tasks.append)
+        self.connection.world = SimpleNamespace(rank=lambda rank: SimpleNamespace(engine=rank))
+        self.connection.channel = SimpleNamespace(ask=self._read)
+        self.connection.questions = self.ranks
+        self.missed = MissedEvents(run, self.connection, self, self._apply)
 
     def unbegun(self, rank):
         """Idle, and without an event."""
@@ -95,7 +95,7 @@ def test_a_rank_that_has_no_more_is_not_asked_again(scene, said):
 
 def test_without_a_world_nothing_is_asked(scene):
     """The session does not wait for it either."""
-    scene.access.channel = None
+    scene.connection.channel = None
     scene.missed.read(0)
 
     assert scene.asked == []
@@ -162,7 +162,7 @@ def test_the_end_of_a_dead_rank_is_applied_once(scene, said, tmp_path, written):
     path = spool_path(tmp_path, 1, 0)
     path.parent.mkdir()
     path.write_bytes(b"".join(map(encode, [*said("one", 0).events, *died(1)[:written]])))
-    scene.access.spool = str(tmp_path)
+    scene.connection.spool = str(tmp_path)
     scene.missed.read_end(0, died(1))
 
     assert scene.run.text(0) == "onelast words"
@@ -173,7 +173,7 @@ def test_the_end_of_a_dead_rank_follows_what_it_announced_on_a_full_disk(scene, 
     """Its watch counts on from the last event that the disk has, and there were more."""
     for seq in range(4):
         scene.run.apply(said(str(seq), seq))
-    scene.access.spool = str(tmp_path)
+    scene.connection.spool = str(tmp_path)
     scene.missed.read_end(0, died(1))
 
     assert scene.run.text(0) == "0123last words"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.client.sending import LONGEST, SPEED, Sending
-from jupyter_dtrain.client.world_access import WorldAccess
+from jupyter_dtrain.client.outgoing_cell import LONGEST, SPEED, OutgoingCell
+from jupyter_dtrain.client.world_connection import WorldConnection
 from jupyter_dtrain.wire.agent_messages import InterruptRank
 from jupyter_dtrain.wire.messages import Cell, Watching
 from tests.machines import Clock, Ranks
@@ -23,15 +23,17 @@ class Scene:
         self.sent, self.notes, self.interrupted = [], [], []
         self.run, self.drives = run, True
         world = SimpleNamespace(ranks=[SimpleNamespace(engine=rank) for rank in range(2)])
-        self.access = WorldAccess(Settings(), self, lambda task: task())
-        self.access.world, self.access.channel = world, SimpleNamespace(run=self._keep)
-        self.access.questions = self.ranks
+        self.connection = WorldConnection(Settings(), self, lambda task: task())
+        self.connection.world, self.connection.channel = world, SimpleNamespace(run=self._keep)
+        self.connection.questions = self.ranks
         painting = SimpleNamespace(note=self.notes.append)
-        self.sending = Sending(run, painting, self.access, lambda: self.interrupted.append(run.number), self.clock)
+        self.outgoing = OutgoingCell(
+            run, painting, self.connection, lambda: self.interrupted.append(run.number), self.clock
+        )
 
     def send(self, **values):
         """The cell goes out, with values."""
-        self.sending.send(values, Watching(), Cell())
+        self.outgoing.send(values, Watching(), Cell())
 
     def _keep(self, engine, message, pickles):  # noqa: ARG002 — the channel's shape
         assert message.run == self.run.number
@@ -42,7 +44,7 @@ class Scene:
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += 0.5
-            self.sending.unbegun(1)
+            self.outgoing.unbegun(1)
 
     def answer(self):
         """The rank answers the newest ping."""
@@ -115,7 +117,7 @@ def test_a_client_that_no_longer_drives_takes_back_what_no_rank_has_begun(scene)
 
 def test_without_a_world_nothing_is_sent_again(scene):
     scene.look(1)
-    scene.access.channel = None
+    scene.connection.channel = None
     scene.answer()
 
     assert len(scene.sent) == 2
@@ -130,10 +132,10 @@ def test_a_cell_of_a_client_that_is_gone_is_taken_back_at_the_third_look(make_ru
 
 
 def test_a_rank_that_works_on_a_run_of_another_client_refuses_the_cell(scene, said):
-    scene.sending.refused(0, 7)
+    scene.outgoing.refused(0, 7)
     assert scene.run.not_sent.startswith("Rank 0 is still working on run 7, which this session does not follow.")
 
     scene.run.apply(said("begun", rank=1))
-    scene.sending.refused(0, 7)
+    scene.outgoing.refused(0, 7)
     assert scene.notes[-1].endswith("which is interrupted on all ranks.")
     assert scene.interrupted == [1, 1]

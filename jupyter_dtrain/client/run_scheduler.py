@@ -7,9 +7,9 @@ to it and go on; it alone changes runs. A queued cell goes out the moment that i
 no news of a death and no stop.
 
 Under failure: a run reads what it has missed from its ranks, and its cell goes again to a rank that has not begun it
-(see :mod:`.missed_events`, :mod:`.sending`). The scheduler asks the steward for news when a rank is silent: a dead
-rank's last events come with the news of its death. So every run ends, whichever message was lost. A thread that waits
-for this one goes on after :data:`PATIENCE` seconds.
+(see :mod:`.missed_events`, :mod:`.outgoing_cell`). The scheduler asks the steward for news when a rank is silent: a
+dead rank's last events come with the news of its death. So every run ends, whichever message was lost. A thread that
+waits for this one goes on after :data:`PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jupyter_dtrain.core.stop_button import Latch, shutdown
 
 from .missed_events import QUIET
 from .run_queue import RunQueue
-from .world_access import WorldAccess
+from .world_connection import WorldConnection
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .submitted_run import SubmittedRun
-    from .world_access import StewardActs
+    from .world_connection import StewardActs
 
 PATIENCE = 10.0
 """Seconds that another thread waits for this one, which itself waits for the steward for a second at a time."""
@@ -52,7 +52,7 @@ BURST = 256
 _log = logging.getLogger(__name__)
 
 
-class Scheduler:
+class RunScheduler:
     """Owns the runs of one session. Methods without a leading underscore may be called from any thread."""
 
     def __init__(self, settings: Settings, steward: StewardActs, ended: Callable[[Run], None]) -> None:
@@ -60,7 +60,7 @@ class Scheduler:
         self._steward = steward
         self._ended = ended
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._access = WorldAccess(settings, steward, self._tasks.put)
+        self._connection = WorldConnection(settings, steward, self._tasks.put)
         self._runs = RunQueue()
         self._showing: list[SubmittedRun] = []
         """Runs that have ended, and whose views have not shown that yet."""
@@ -148,7 +148,7 @@ class Scheduler:
         """Send cells in ``generation`` from now on: the steward has begun it."""
 
         def setting() -> None:
-            self._access.generation = max(self._access.generation, generation)
+            self._connection.generation = max(self._connection.generation, generation)
 
         self._tasks.put(setting)
 
@@ -183,7 +183,7 @@ class Scheduler:
 
         def closing() -> None:
             self._world_lost(LEFT)
-            self._access.channel = None
+            self._connection.channel = None
             self._closing = True
 
         self._call(closing)
@@ -237,8 +237,13 @@ class Scheduler:
 
     def _bind(self, world: World, channel: RanksChannel, spool: str) -> None:
         self._world_lost("its world was restarted")
-        access = self._access
-        access.world, access.channel, access.spool, access.generation = world, channel, spool, world.generation
+        connection = self._connection
+        connection.world, connection.channel, connection.spool, connection.generation = (
+            world,
+            channel,
+            spool,
+            world.generation,
+        )
         self._gone = ""
 
     def _submit(self, submitted: SubmittedRun) -> None:
@@ -255,14 +260,14 @@ class Scheduler:
             )
 
     def _adopt(self, submitted: SubmittedRun) -> None:
-        assert self._access.world is not None
+        assert self._connection.world is not None
         self._runs.add(submitted)
-        submitted.begin(self._access, self._changed)
+        submitted.begin(self._connection, self._changed)
         if self._gone:
             self._world_lost(self._gone)
             return
         for rank in submitted.run.ranks:
-            place = self._access.world.rank(rank)
+            place = self._connection.world.rank(rank)
             if place.state == "dead":
                 self._rank_died(rank, place.words, [])
             else:
@@ -273,10 +278,10 @@ class Scheduler:
             self._send(submitted)
 
     def _send(self, submitted: SubmittedRun) -> None:
-        assert self._access.world is not None
+        assert self._connection.world is not None
         run = submitted.run
-        submitted.begin(self._access, self._changed)
-        places = [self._access.world.rank(rank) for rank in run.ranks]
+        submitted.begin(self._connection, self._changed)
+        places = [self._connection.world.rank(rank) for rank in run.ranks]
         if dead := [place for place in places if place.state == "dead"]:
             # They died while the cell was queued; the others would wait for them.
             run.not_sent = "; ".join(place.words for place in dead)
@@ -298,17 +303,17 @@ class Scheduler:
                 submitted.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
     def _change(self, ranks: list[Rank], size: int | None = None) -> None:
-        if (before := self._access.world) is None:
+        if (before := self._connection.world) is None:
             return
-        self._access.world = before.changed(ranks, size)
+        self._connection.world = before.changed(ranks, size)
         for submitted in self._runs.sent:
-            for rank in before.others(self._access.world, submitted.run.unfinished):
+            for rank in before.others(self._connection.world, submitted.run.unfinished):
                 # The whole run is in its spool: only idle ranks get other numbers.
                 submitted.lose_rank(rank, f"rank {rank} is another process since %distributed resize", [])
 
     def _rank_died(self, rank: int, words: str, events: list[Event]) -> None:
-        if self._access.world is not None:
-            self._change([msgspec.structs.replace(self._access.world.rank(rank), state="dead", words=words)])
+        if self._connection.world is not None:
+            self._change([msgspec.structs.replace(self._connection.world.rank(rank), state="dead", words=words)])
         for submitted in self._runs.sent:
             if rank in submitted.run.lost:
                 self._changed(submitted)
@@ -355,7 +360,7 @@ class Scheduler:
 
     def _answer(self, now: float) -> float:
         """Pass on what ranks have answered; when the next patience is over."""
-        wake, due = self._access.questions.tick(now)
+        wake, due = self._connection.questions.tick(now)
         for task in due:
             self._guard(task)
         return wake
@@ -374,8 +379,8 @@ class Scheduler:
 
     def _unexplained(self, run: Run) -> list[int]:
         """The ranks that said that they must end, and that the steward has not reported dead."""
-        assert self._access.world is not None
-        return [rank.rank for rank in self._access.world.ranks if rank.rank in run.lost and rank.state != "dead"]
+        assert self._connection.world is not None
+        return [rank.rank for rank in self._connection.world.ranks if rank.rank in run.lost and rank.state != "dead"]
 
     def _end(self, submitted: SubmittedRun) -> None:
         if not self._runs.end(submitted):
@@ -389,7 +394,7 @@ class Scheduler:
         submitted.painting.close(run, time.monotonic(), lambda: self._tasks.put(lambda: self._release(submitted)))
         if run.regroup or run.busy:
             with contextlib.suppress(Exception):
-                self._access.generation = max(self._access.generation, self._steward.advance(run.number))
+                self._connection.generation = max(self._connection.generation, self._steward.advance(run.number))
         if run.outcome != "ok":
             # The runs queued behind it would meet ranks in an unknown state.
             for other in self._runs.behind(run):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.messages import Cell, Watching
 
     from .painting import Painting
-    from .world_access import WorldAccess
+    from .world_connection import WorldConnection
 
 LONGEST = 8.0
 """The most seconds from one ping to the next, besides those that the cell's values travel (:data:`SPEED`)."""
@@ -41,21 +41,21 @@ LOOKING = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Sending:
+class OutgoingCell:
     """The cell of one run, and how often each rank was asked for it."""
 
     def __init__(
         self,
         run: Run,
         painting: Painting,
-        access: WorldAccess,
+        connection: WorldConnection,
         interrupt: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``interrupt`` ends a run that a rank has refused."""
         self._run = run
         self._painting = painting
-        self._access = access
+        self._connection = connection
         self._interrupt = interrupt
         self._clock = clock
         self._message: RunCell | None = None
@@ -76,7 +76,7 @@ class Sending:
             run.number,
             run.source,
             run.ranks,
-            self._access.generation,
+            self._connection.generation,
             watch,
             cell,
             list(inputs),
@@ -89,7 +89,7 @@ class Sending:
             self._send(rank)
 
     def _send(self, rank: int) -> None:
-        if (bound := self._access.bound()) is None or self._message is None:
+        if (bound := self._connection.bound()) is None or self._message is None:
             return
         world, channel = bound
         self._next_ping[rank] = self._clock() + _pause(self._pings.get(rank, 0)) + travel(self._pickles)
@@ -104,7 +104,7 @@ class Sending:
         if self._message is None:
             self._await_sender(rank)
             return
-        if not self._access.steward.drives:
+        if not self._connection.steward.drives:
             # Another client drives now: a cell that no rank has begun is taken back, and no other is sent again.
             if all(run.next_seq(one) == 0 for one in run.ranks):
                 self._interrupt()
@@ -112,13 +112,13 @@ class Sending:
         pings = self._pings[rank] = self._pings.get(rank, 0) + 1
         self._next_ping[rank] = self._clock() + _pause(pings)
         # Once its main thread comes free, it answers all pings: only the newest is still waited for.
-        self._access.questions.greet(rank, _pause(pings), lambda: self._send_again(rank))
+        self._connection.questions.greet(rank, _pause(pings), lambda: self._send_again(rank))
         if pings == SHOWN_AT:
-            self._access.questions.stacks([rank], LOOKING, lambda stacks: self._show_place(rank, stacks))
+            self._connection.questions.stacks([rank], LOOKING, lambda stacks: self._show_place(rank, stacks))
 
     def _send_again(self, rank: int) -> None:
         """``rank`` has had all that was sent to it, except what was lost."""
-        if self._is_unbegun(rank) and not self._run.interrupted and self._access.steward.drives:
+        if self._is_unbegun(rank) and not self._run.interrupted and self._connection.steward.drives:
             _log.info("Rank %s has not begun run %s: the cell is sent again", rank, self._run.number)
             self._send(rank)
 
@@ -135,13 +135,13 @@ class Sending:
     def _await_sender(self, rank: int) -> None:
         """Another client has sent the cell, and may send it again while it drives."""
         looks = self._pings[rank] = self._pings.get(rank, 0) + 1
-        if looks < SHOWN_AT or not self._access.steward.drives:
+        if looks < SHOWN_AT or not self._connection.steward.drives:
             return
         self._pings[rank] = 0
         if self._run.next_seq(rank) == 0:
             self._painting.note(f"Rank {rank} never began this cell, and the client that sent it is gone.")
         # From now on it never will.
-        self._access.questions.interrupt(self._run.number, [rank], LOOKING, lambda _: None)
+        self._connection.questions.interrupt(self._run.number, [rank], LOOKING, lambda _: None)
 
     def refused(self, rank: int, other: int) -> None:
         """``rank`` has not begun the run, and works on the run ``other``, which this client does not know."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.client.scheduler import Scheduler
+from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.submitted_run import SubmittedRun
 from jupyter_dtrain.core.events import Batch, Event, Finished, Output, Started
 from jupyter_dtrain.core.world import Rank, World
@@ -57,7 +57,7 @@ def scene(tmp_path):
             self.channel = Channel()
             self.steward = Steward(lambda: 100.0)
             self.ended = []
-            self.scheduler = Scheduler(
+            self.scheduler = RunScheduler(
                 Settings(), self.steward, lambda run: self.ended.append((run.number, run.outcome))
             )
 

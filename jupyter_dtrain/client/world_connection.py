@@ -1,7 +1,7 @@
 """How the scheduler's thread reaches the ranks and the steward, and what it knows of the world.
 
-The :class:`~.scheduler.Scheduler` alone writes here; its runs read. Nothing here waits, except for the steward's acts,
-which take a second at most. Where there is no world, a question gets no answer and nothing is sent.
+The :class:`~.run_scheduler.RunScheduler` alone writes here; its runs read. Nothing here waits, except for the steward's
+acts, which take a second at most. Where there is no world, a question gets no answer and nothing is sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StewardActs(Acts, Protocol):
         """Whether this client may run cells."""
 
 
-class WorldAccess:
+class WorldConnection:
     """The world of one session, as the thread that schedules its runs sees it."""
 
     def __init__(self, settings: Settings, steward: StewardActs, post: Callable[[Callable[[], None]], None]) -> None:
