@@ -42,7 +42,7 @@ from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks, parse_ranks
 from jupyter_dtrain.store.runs import before_reading
-from jupyter_dtrain.wire.agent_messages import TellWidgets
+from jupyter_dtrain.wire.agent_messages import SendToWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import WorldRequest
 
@@ -468,7 +468,7 @@ class Session(SessionFacts, Variables, SessionSnapshots):
         self._link.check_ranks(chosen)
         return chosen
 
-    def _send_comm(self, rank: int, request: TellWidgets) -> Any:
+    def _send_comm(self, rank: int, request: SendToWidgets) -> Any:
         world, channel = self._link.bound()
         return channel.values(world.ranks[rank].engine, request)
 

@@ -81,13 +81,13 @@ class WidgetsSaid(msgspec.Struct, frozen=True):
     messages: list[CommMessage]
 
 
-class TellWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
+class SendToWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
     """Pass the browser's messages on to widgets that were made in the rank."""
 
     messages: list[CommMessage]
 
 
-AnyValuesRequest = StoreValues | FetchValues | TellWidgets
+AnyValuesRequest = StoreValues | FetchValues | SendToWidgets
 
 
 # To the agent.
