@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
-from .device_faults import fault_in, tell_faults
+from .device_faults import fault_in, fault_lines
 from .errors import DtrainError, package_gone
 from .events import LOCAL
 from .world import count_ranks, format_ranks
@@ -225,7 +225,7 @@ def blocks(run: Run) -> list[str]:
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
     text += [[words] for words in (*_cures([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
-    if faults := tell_faults(_faults(run), run.ranks):
+    if faults := fault_lines(_faults(run), run.ranks):
         text.append(faults)
     if run.busy:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"

@@ -99,7 +99,7 @@ class HangDetector:
         if self._told != ranks:
             self._told = ranks
             # Also ask the ranks that have ended: they may have called something else.
-            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._tell(ranks, stacks))
+            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._report(ranks, stacks))
         return math.inf
 
     def withdraw(self) -> None:
@@ -109,7 +109,7 @@ class HangDetector:
             self._shown = False
             self._show("")
 
-    def _tell(self, ranks: list[int], stacks: Stacks) -> None:
+    def _report(self, ranks: list[int], stacks: Stacks) -> None:
         # A rank that has ended since then is asked for by the next tick.
         if self._told is ranks and ranks == self._run.unfinished:
             self._shown = True

@@ -143,7 +143,7 @@ class Interruption:
         def raising() -> None:
             self._questions.interrupt(self._run.number, working, AGAIN, lambda _: None, force=True)
 
-        def tell(stacks: Stacks) -> None:
+        def report(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
             self._say(working, now, f"An exception is raised in the cell, which was here:\n{where}")
             raising()
@@ -153,7 +153,7 @@ class Interruption:
         else:
             self._raised = True
             # Ask where they are first: after the exception they are elsewhere.
-            self._questions.stacks(working, AGAIN, tell)
+            self._questions.stacks(working, AGAIN, report)
 
     def _end(self, working: list[int], now: float) -> None:
         if self.force and working and not self._killed:
