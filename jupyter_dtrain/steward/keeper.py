@@ -62,7 +62,7 @@ class Keeper:
     def followed(self, runs: list[Followed]) -> None:
         """Record that a client has followed these runs to their end."""
         for run in runs:
-            self._news.put(lambda writer, run=run: writer.tell(run))  # type: ignore[misc]
+            self._news.put(lambda writer, run=run: writer.take_followed(run))  # type: ignore[misc]
 
     def driven(self, driver: Client) -> None:
         """Record that ``driver`` runs the cells from now on."""

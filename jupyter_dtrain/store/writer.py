@@ -140,9 +140,9 @@ class StoreWriter:
 
     # Reports.
 
-    def tell(self, told: Followed) -> None:
+    def take_followed(self, followed: Followed) -> None:
         """Take a client's report on a run that it followed to its end."""
-        self._told[told.run] = told
+        self._told[followed.run] = followed
         self._news = True
 
     def set_driver(self, pid: int, created: float) -> None:
