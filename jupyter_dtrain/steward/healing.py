@@ -102,7 +102,7 @@ class Healing:
         questions: Questions,
         bound: Callable[[], tuple[World, RanksChannel] | None],
         post: Callable[[Callable[[], None]], None],
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
     ) -> None:
         """The last four: see :class:`.Actions`."""
         self._request = request
@@ -111,7 +111,7 @@ class Healing:
         self._questions = questions
         self._bound = bound
         self._post = post
-        self._tell = tell
+        self._broadcast = broadcast
         self._starting = threading.Lock()
         """Held while a heal begins: a client asks on one thread, and the world heals itself on another."""
         self._number = 0
@@ -363,7 +363,7 @@ class Healing:
         numbers, others = [rank.rank for rank in ranks], moves(self._numbers).values()
         moved = [rank for rank in self._state.ranks if rank.rank in others and rank.rank not in numbers]
         self._owner.replaced(numbers + [rank.rank for rank in moved])
-        self._tell(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
+        self._broadcast(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._dropped, self._processes = [], set()

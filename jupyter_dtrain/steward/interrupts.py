@@ -60,14 +60,14 @@ class StewardInterrupts:
         self,
         questions: Questions,
         settings: Settings,
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
         acts: Acts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``tell`` broadcasts to clients; ``acts`` does what a driver would request."""
+        """``broadcast`` sends an event to all clients; ``acts`` does what a driver would request."""
         self._questions = questions
         self._settings = settings
-        self._tell = tell
+        self._broadcast = broadcast
         self._acts = acts
         self._clock = clock
         self._wanted: tuple[float, list[OpenRun], bool] | None = None
@@ -89,7 +89,7 @@ class StewardInterrupts:
                 until, _, was = self._wanted
                 force |= was
             self._wanted = (until, fresh, force)
-            self._tell(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
+            self._broadcast(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
         else:
             self._begin(fresh, force=force)
 

@@ -57,7 +57,7 @@ class RankControl:
         runs: Callable[[], list[OpenRun]],
         bound: Bound,
         post: Callable[[Callable[[], None]], None],
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
         released: Callable[[int, dict[int, Wait]], None],
         stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
@@ -65,9 +65,9 @@ class RankControl:
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
-        ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
-        and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released; ``driven``:
-        whether a driver is there; ``owner``: what a heal needs.
+        ``post`` has the supervisor's thread do something; ``broadcast`` sends an event to all clients; ``released``
+        gets the run, and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released;
+        ``driven``: whether a driver is there; ``owner``: what a heal needs.
         """
         self._runs = runs
         self._bound = bound
@@ -75,9 +75,9 @@ class RankControl:
         self._driven = driven
         self._questions = Questions(bound, lambda: post(lambda: None))
         self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
-        self._interrupts = StewardInterrupts(self._questions, request.settings, tell, self)
+        self._interrupts = StewardInterrupts(self._questions, request.settings, broadcast, self)
         self._relayed = RelayedQuestions(self._questions, post)
-        self.healing = Healing(request, owner, self._questions, bound, post, tell)
+        self.healing = Healing(request, owner, self._questions, bound, post, broadcast)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
             ReleaseRun: self._release_asked,
             KillRanks: self._kill_asked,

@@ -132,14 +132,14 @@ class Release:
         if not run.given_up:
             silent = [rank for rank, times in run.silences.items() if times == SILENT_TIMES]
             waiting |= dict.fromkeys(silent, Wait(EVERY_FRAMEWORK, "native code"))
-        self._tell_stuck(run, waiting)
+        self._report_stuck(run, waiting)
         waiting = {rank: one for rank, one in waiting.items() if one.releasable}
         if waiting:
             _log.info("Run %s: released, as these wait: %s", run.number, waiting)
             self._free(run.number, sorted({one.framework for one in waiting.values()}))
             self._released(run.number, waiting)
 
-    def _tell_stuck(self, run: _Run, waiting: dict[int, Wait]) -> None:
+    def _report_stuck(self, run: _Run, waiting: dict[int, Wait]) -> None:
         run.tries = {(rank, one): run.tries.get((rank, one), 0) + 1 for rank, one in waiting.items()}
         stuck = {rank: one for rank, one in waiting.items() if not one.releasable or run.tries[rank, one] > OUTLASTS}
         if stuck != run.stuck:

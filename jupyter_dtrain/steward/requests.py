@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 class StewardOwner(Protocol):
     """The owner of the world's processes, as requests need it; see :class:`.Supervisor`. No method waits."""
 
-    def tell_soon(self, event: Broadcast) -> None:
+    def broadcast_soon(self, event: Broadcast) -> None:
         """Broadcast ``event``."""
 
     def give_up(self, run: int) -> None:
@@ -125,7 +125,7 @@ class Requests:
             )
         if self._lease.join(join.client, take_over=join.take_over):
             self._keeper.driven(join.client)
-            self._owner.tell_soon(DriverChanged(driver=join.client))
+            self._owner.broadcast_soon(DriverChanged(driver=join.client))
         driver = self._lease.driver
         assert driver is not None
         return Joined(driver, self._state.generation)

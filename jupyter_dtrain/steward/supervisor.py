@@ -115,7 +115,7 @@ class Supervisor:
             self._runs_to_end,
             self._bound,
             self._queue.put,
-            self._tell,
+            self._broadcast,
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
@@ -151,9 +151,9 @@ class Supervisor:
         """The content of the reply to a client's request. Never waits for the world."""
         return self._requests.answer(content)
 
-    def tell_soon(self, event: Broadcast) -> None:
+    def broadcast_soon(self, event: Broadcast) -> None:
         """Broadcast ``event``."""
-        self._queue.put(lambda: self._tell(event))
+        self._queue.put(lambda: self._broadcast(event))
 
     def give_up(self, run: int) -> None:
         """A client has ended ``run`` without the ranks that still work on it."""
@@ -188,7 +188,7 @@ class Supervisor:
         for content in waiting:
             announce(content)
 
-    def _tell(self, event: Broadcast) -> None:
+    def _broadcast(self, event: Broadcast) -> None:
         content = to_content(msgspec.structs.replace(event, incarnation=self._state.incarnation))
         if self._announce is None:
             self._waiting.append(content)
@@ -198,7 +198,7 @@ class Supervisor:
     def _notice(self, words: str, *, launch: bool = False) -> None:
         """Show the user ``words``, also in clients that join later; ``launch``: until the next restart. Any thread."""
         self._state.add_notice(words, launch=launch)
-        self.tell_soon(Noticed(words=words))
+        self.broadcast_soon(Noticed(words=words))
 
     def _start(self) -> None:
         if self._state.phase != "starting":
@@ -325,7 +325,7 @@ class Supervisor:
         rank = number_of(self._state.ranks, report)
         if rank is None or not self._state.change_rank(rank, state=state, words=words):
             return None
-        self._tell(RankPaused(rank=rank, state=state, words=words))
+        self._broadcast(RankPaused(rank=rank, state=state, words=words))
         return rank
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
@@ -334,7 +334,7 @@ class Supervisor:
         generation = self._state.next_generation()
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
-        self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
+        self._broadcast(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
 
     def _ranks_replaced(self, ranks: list[int]) -> None:
         self._keeper.ranks_replaced(ranks, range(self._state.request.size, self._request.size))
@@ -471,13 +471,13 @@ class Supervisor:
     def _was_released(self, run: int, waiting: dict[int, Wait]) -> None:
         generation = self._state.next_generation()
         calls = {rank: one.call for rank, one in waiting.items()}
-        self._tell(RanksReleased(run=run, waiting=calls, generation=generation))
+        self._broadcast(RanksReleased(run=run, waiting=calls, generation=generation))
 
     def _cannot_release(self, run: int, waiting: dict[int, Wait]) -> None:
-        self._tell(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
+        self._broadcast(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
 
     def _restart(self, client: str, by: str) -> None:
-        self._tell(WorldRestarting(client=client, by=by))
+        self._broadcast(WorldRestarting(client=client, by=by))
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
         self._runs.forget()
@@ -498,7 +498,7 @@ class Supervisor:
             return
         try:
             with contextlib.suppress(Exception):
-                self._tell(WorldEnded(words=reason))
+                self._broadcast(WorldEnded(words=reason))
             self._tear_down()
             self._keeper.close(reason)
             if self._nodes is not None:
