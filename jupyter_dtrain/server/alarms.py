@@ -52,7 +52,7 @@ class Alarms:
     def _rank_died(self, rank: Rank) -> None:
         if not rank.asked:
             words = rank.words[:1].upper() + rank.words[1:]
-            self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
+            self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
 
     def ranks_ended(self) -> None:
         """The world was restarted, or has ended."""
@@ -65,14 +65,14 @@ class Alarms:
     def start_failed(self, failure: StartFailure, incarnation: int) -> None:
         """A start that a page has asked for has failed."""
         words = f"World {self._listing.name!r} did not start. {failure.reason}"
-        self._tell("start", "error", words, detail=failure.cure, mark=str(incarnation))
+        self._report("start", "error", words, detail=failure.cure, mark=str(incarnation))
 
     def world_ended(self, words: str) -> None:
         """The world has ended for the reason ``words``."""
         if words == ASKED_FOR:
             self._settle(*OF_RUNS)
         else:
-            self._tell("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
+            self._report("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
 
     def run_began(self, run: FollowedRun) -> None:
         """``run`` has begun: a person who runs a cell again has seen what was wrong with it before."""
@@ -81,7 +81,7 @@ class Alarms:
 
     def run_showed(self, run: FollowedRun, found: RunFinding) -> None:
         """A look at ``run`` has found something, perhaps once more."""
-        self._tell(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
+        self._report(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
 
     def run_hangs(self, run: FollowedRun, words: str) -> None:
         """No rank of ``run`` moves, as ``words`` say; without words, one moves again."""
@@ -90,7 +90,7 @@ class Alarms:
             return
         head, _, rest = words.partition("\n")
         mark = str(time.time())
-        self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
+        self._report("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
 
     def ranks_failed(self, run: FollowedRun) -> None:
         """Report the ranks of ``run`` that have failed while others go on, each once."""
@@ -98,7 +98,7 @@ class Alarms:
             has = "has" if len(ranks) == 1 else "have"
             words = f"Run {run.number}: {count_ranks(ranks)} {has} failed: {told_briefly(error)}"
             detail = "The cell goes on on the other ranks."
-            self._tell("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
+            self._report("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
 
     def run_ended(self, run: FollowedRun) -> None:
         """``run`` has ended."""
@@ -107,9 +107,9 @@ class Alarms:
             return
         words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
         detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
-        self._tell("failed", "error", words, run=run, detail=detail)
+        self._report("failed", "error", words, run=run, detail=detail)
 
-    def _tell(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
+    def _report(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
         if run is not None:
             more |= {"run": run.number, "cell": run.cell_id}
         self._attention.add(kind, level, (self._listing.id, self._listing.name), words, **more)

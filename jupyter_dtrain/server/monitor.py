@@ -71,7 +71,7 @@ class House(Protocol):
     def is_watched(self, key: str) -> bool:
         """Whether some page watches the world ``key``."""
 
-    def tell(self, message: Message | NewsMessage, key: str) -> None:
+    def send(self, message: Message | NewsMessage, key: str) -> None:
         """Send ``message`` to the pages that watch the world ``key``."""
 
     def changed(self) -> None:
@@ -292,7 +292,7 @@ class Monitor:
                 self._silent = ""
         except (Silent, Refused) as silent:
             self._silent = str(silent)
-        self._tell_changes()
+        self._send_changes()
 
     @property
     def _speaks_alike(self) -> bool:
@@ -316,7 +316,7 @@ class Monitor:
         if restarted:
             self._alarms.restarted()
         self._failure = state.failure
-        self._tell_failure()
+        self._report_failure()
         for rank in self._ranks:
             if rank.state == "dead":
                 for run in self._runs:
@@ -327,7 +327,7 @@ class Monitor:
             for number in run.unfinished:
                 run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
-    def _tell_changes(self) -> None:
+    def _send_changes(self) -> None:
         summary = self._summarise()
         if summary != self.summary:
             self.summary = summary
@@ -340,7 +340,7 @@ class Monitor:
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
         if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
             self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
-            self._observatory.tell(self._ranks_message(), self.listing.id)
+            self._observatory.send(self._ranks_message(), self.listing.id)
 
     async def _follow(self) -> None:
         follower = self._follower
@@ -365,7 +365,7 @@ class Monitor:
         follower.leave()
         for number in self._observed.keys() - follower.runs.keys():
             del self._observed[number]
-        self._tell_changes()
+        self._send_changes()
 
     def _attend(self, observed: ObservedRun, now: float) -> None:
         """Find what needs the person's attention."""
@@ -387,7 +387,7 @@ class Monitor:
         self._early = [batch for batch in self._early if batch.run != run.number]
         self._observed[run.number] = observed
         self._observed = dict(sorted(self._observed.items()))
-        self._observatory.tell(self._start_of(observed), self.listing.id)
+        self._observatory.send(self._start_of(observed), self.listing.id)
         self._ask_at = 0.0
         self._alarms.run_began(run)
 
@@ -396,7 +396,7 @@ class Monitor:
         self._ask_where(run.ranks[:1])
         self._alarms.run_ended(run)
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         if self._failure is not None and self._expected:
             self._alarms.start_failed(self._failure, self._incarnation)
 
@@ -419,7 +419,7 @@ class Monitor:
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
         observed.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
-        self._observatory.tell(message, self.listing.id)
+        self._observatory.send(message, self.listing.id)
 
     # Questions to ranks, through the steward.
 
@@ -432,7 +432,7 @@ class Monitor:
                 self._waits = others | {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
                 seen = {name for one in found.values() for name in one.frameworks}
                 self._frameworks = sorted(seen or self._frameworks)
-                self._tell_changes()
+                self._send_changes()
 
         self._keep(asyncio.ensure_future(asking()))
 
@@ -500,13 +500,13 @@ class Monitor:
         lost = {} if followed is None else followed.lost
         return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
-    def tell_end(self) -> bool:
+    def report_end(self) -> bool:
         """Report that the world is gone; whether it has to stay in the list because a page has started it in vain."""
         self._alarms.ranks_ended()
         if self._failure is None:
             self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its steward has ended")
             return False
-        self._tell_failure()
+        self._report_failure()
         return self._expected
 
     def close(self) -> None:
