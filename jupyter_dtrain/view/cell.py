@@ -257,7 +257,7 @@ class CellView:
                 since = self._splitters[key].since + UNFINISHED
                 if since > now:
                     wanted.append(since)
-        if self._news and self._telling:
+        if self._news and self._leaves_out:
             wanted.append(self._notice.next)
         return min((time for time in wanted if time is not None), default=None)
 
@@ -271,7 +271,7 @@ class CellView:
         self._rich.close()
         for topic in [topic for topic, words in self._standing.items() if words]:
             self.stand(topic, "", now)
-        if self._telling:
+        if self._leaves_out:
             for rank, totals in run.totals.items():
                 if rank in self._counted:
                     self._tallies[rank].adopt(totals)
@@ -291,7 +291,7 @@ class CellView:
         self._outbox.drain(now)
 
     @property
-    def _telling(self) -> bool:
+    def _leaves_out(self) -> bool:
         return self._full or bool(self._counted)
 
     def _output(self, rank: int, output: Output, now: float) -> None:
@@ -364,7 +364,7 @@ class CellView:
             self._watch(now)
         self._live.tick(now)
         self._rich.tick(now)
-        if self._telling and self._news and self._notice.due(now):
+        if self._leaves_out and self._news and self._notice.due(now):
             self._news = False
             self._notice.show(self._words(over=False), now)
         return self._outbox.send(now)
