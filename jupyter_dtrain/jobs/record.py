@@ -170,7 +170,7 @@ class JobRecord:
             source = _script() if first else ""
             ranks = list(range(self._size)) if first else []
             name = self._name if first else ""
-            self._tell(
+            self._append(
                 Started(os.getpid(), socket.gethostname(), str(self._spool.path), source=source, ranks=ranks, name=name)
             )
         with self._lock:
@@ -182,12 +182,12 @@ class JobRecord:
             columns.times.append(at)
             columns.values.append(value)
         if found:
-            self._tell(Metrics([pack(metric, columns) for metric, columns in found.items()]))
+            self._append(Metrics([pack(metric, columns) for metric, columns in found.items()]))
         if self._intake is not None:
             while self._intake.poll():
                 pass
 
-    def _tell(self, body: Body) -> None:
+    def _append(self, body: Body) -> None:
         assert self._spool is not None
         self._spool.append(Event(self._run, self._rank, self._seq, time.time(), body))
         self._seq += 1
@@ -220,9 +220,9 @@ class JobRecord:
             self._say("This rank's points are not in the store: rank 0 of the job has begun no record.")
             return
         if self._error is not None:
-            self._tell(self._error)
+            self._append(self._error)
         outcome: Outcome = "ok" if self._error is None else "error"
-        self._tell(Finished(outcome, time.time() - self._process[1]))
+        self._append(Finished(outcome, time.time() - self._process[1]))
         self._spool.close()
         if self._intake is not None:
             self._intake.poll()
