@@ -17,9 +17,9 @@ from .completion import RankCompletions
 from .hints import Hints
 from .history import SessionCells
 from .inspection import Inspections
-from .joining import tell_worlds_after_cell
+from .joining import show_worlds_after_cell
 from .registered import CellMagics
-from .stored import tell_finished
+from .stored import show_finished
 from .table import verbs
 from .transform import CellTransform
 
@@ -73,8 +73,8 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     ]
     for part in _loaded[id(shell)]:
         part.install(shell)
-    tell_worlds_after_cell(shell)
-    tell_finished()
+    show_worlds_after_cell(shell)
+    show_finished()
 
 
 def part_of(shell: Any, kind: type[P]) -> P | None:

@@ -90,10 +90,10 @@ def doctor(args: Parsed) -> None:
     finally:
         line.end()
     if wanted is not None:
-        tell_removed(remove(wanted, [listing.id for listing in list_worlds()]))
+        show_removed(remove(wanted, [listing.id for listing in list_worlds()]))
 
 
-def tell_removed(found: Removal) -> None:
+def show_removed(found: Removal) -> None:
     """Print what became of the leftovers."""
     if found == type(found)():
         print("Dead worlds have left nothing on this machine.")

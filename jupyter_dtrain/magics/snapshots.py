@@ -80,10 +80,10 @@ def load_arguments(parser: MagicParser) -> None:
 
 def load(args: Parsed) -> None:
     """``%distributed load NAME [VAR …]``."""
-    tell_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
+    show_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
 
 
-def tell_loaded(name: str, answer: SnapshotAnswer) -> None:
+def show_loaded(name: str, answer: SnapshotAnswer) -> None:
     """Print what was loaded, and what waits for its object."""
     if answer.names:
         print(f"Loaded {', '.join(answer.names)} from {name!r}.")

@@ -93,7 +93,7 @@ def compare(args: Parsed) -> None:
         print("They have no metric in common, so no curves are drawn.")
 
 
-def tell_finished() -> None:
+def show_finished() -> None:
     """Print once which runs ended while their notebook was gone. Prints nothing where the store cannot be read."""
     from jupyter_dtrain.store import Store
     from jupyter_dtrain.view.labels import ending_of, took

@@ -28,11 +28,11 @@ from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
 from jupyter_dtrain.view.tables import table
 
-from .joining import tell_worlds
+from .joining import show_worlds
 from .offers import world_names
 from .parsing import MagicParser, Parsed, assignment, count
-from .snapshots import snapshot_names, tell_loaded
-from .transform import tell_auto
+from .snapshots import show_loaded, snapshot_names
+from .transform import publish_auto
 
 SHOWN = 4
 """Runs that the caption of the status names."""
@@ -85,7 +85,7 @@ def start(args: Parsed) -> None:
         return
     start_world(**given)
     # A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease runs out.
-    tell_worlds()
+    show_worlds()
 
 
 def _joined(values: list[Any]) -> Any:
@@ -126,7 +126,7 @@ def start_world(**options: Any) -> Session:
         raise StartInterrupted from None
     finally:
         line.end()
-    tell_auto(session)
+    publish_auto(session)
     return session
 
 
@@ -223,7 +223,7 @@ def restart(args: Parsed) -> None:
     for cell in cells:
         session.run(cell)
     if args.load is not None:
-        tell_loaded(args.load, session.load(args.load, ready=True))
+        show_loaded(args.load, session.load(args.load, ready=True))
 
 
 def _cell(session: Session, number: int) -> str:
