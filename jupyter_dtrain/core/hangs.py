@@ -51,7 +51,7 @@ class AsksForStacks(Protocol):
     """Finds out where ranks are; see :class:`.Questions`."""
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask; returns at once."""
+        """Ask ``ranks`` for their stacks; ``then`` gets them after ``patience`` seconds at most. Returns at once."""
 
 
 class HangDetector:
@@ -81,14 +81,14 @@ class HangDetector:
         self._shown = False
 
     def hear(self, batch: Batch, now: float) -> None:
-        """Take events of a rank."""
+        """Note from the events of a rank when it last moved. ``now``: in ``time.monotonic()`` seconds."""
         for event in batch.events:
             at = now - event.body.still if isinstance(event.body, Sample) else now
             self._since[batch.rank] = max(self._since[batch.rank], at) if batch.rank in self._begun else at
             self._begun.add(batch.rank)
 
     def tick(self, now: float) -> float:
-        """Ask where ranks are if it is time; returns when it may be time again."""
+        """Ask where the ranks are if none has moved for the limit; return when the next call may be useful."""
         ranks = list(self._run.unfinished)
         if not ranks:
             return math.inf
@@ -118,7 +118,7 @@ class HangDetector:
 
 
 def _endings(run: Moving) -> dict[int, str]:
-    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
+    """What became of each rank that does not work on the cell (it ended it, or has not begun it), in words."""
     found = {}
     for rank, state in run.states.items():
         if rank in run.lost:

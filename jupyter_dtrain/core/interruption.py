@@ -49,7 +49,7 @@ class AsksRanks(AsksForStacks, Protocol):
 
 
 class Acts(Protocol):
-    """The one that does what only the steward can do. Raises :class:`WorldLost` and :class:`Refused`."""
+    """Releases and kills ranks, which only the steward can do. Raises :class:`WorldLost` and :class:`Refused`."""
 
     def release(self, run: int) -> None:
         """Free the ranks that wait for others in ``run``."""
@@ -63,7 +63,7 @@ class Unended(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number in the world."""
+        """The number of the run in its world."""
 
     @property
     def unfinished(self) -> list[int]:
@@ -103,7 +103,7 @@ class Interruption:
         """Whether the cell ends now, without the ranks that have not."""
 
     def press(self, now: float) -> None:
-        """Take another press of Stop."""
+        """Hurry the steps, as the user pressed Stop again: a second press shortens them, a third ends the cell."""
         if self._hurried:
             self._end_at = min(self._end_at, now)
             return

@@ -34,7 +34,7 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.comes_by_request = False
-        """Whether this process would hear of it."""
+        """Whether this process is a Jupyter kernel, which hears of its own end by a request."""
         self.asked = False
 
     @property
@@ -51,7 +51,7 @@ class StopButton:
 
     def __init__(self) -> None:
         self.fell = False
-        """Whether there was one."""
+        """Whether SIGINT came within the block."""
         self._pending: deque[None] = deque()
         self._heard: Callable[[], None] | None = None
         self._holds = False
