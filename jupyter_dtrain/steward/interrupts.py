@@ -50,7 +50,7 @@ class _Ending:
     run: _Run
     interruption: Interruption
     look_at: float
-    """When the ranks are asked next whether they have ended it."""
+    """When the steward next asks the ranks whether they have ended the run."""
 
 
 class StewardInterrupts:
@@ -73,7 +73,7 @@ class StewardInterrupts:
         self._wanted: tuple[float, list[OpenRun], bool] | None = None
         """The driver's deadline for taking it up, the runs, and whether ranks that do not end are killed."""
         self._ending: dict[int, _Ending] = {}
-        """The runs that are ended here, by number."""
+        """The runs that the steward itself brings to their end, by number."""
 
     def ask(self, runs: list[OpenRun], *, force: bool, by: str, driven: bool) -> None:
         """End the cells of ``runs``. ``by``: the client, in words; ``driven``: whether there is a driver."""
@@ -162,6 +162,6 @@ class StewardInterrupts:
             self._ending.pop(run.number, None)
 
     def rank_died(self, rank: int) -> None:
-        """The rank has nothing left to end."""
+        """Note that ``rank`` has died: no run waits for it any longer."""
         for ending in list(self._ending.values()):
             self._ended(ending.run, rank)

@@ -49,7 +49,7 @@ Bound = Callable[[], "tuple[World, RanksChannel] | None"]
 
 
 class RankControl:
-    """In one world."""
+    """Releases, interrupts and kills ranks of one world."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RankControl:
             FetchAnswers: self._relayed.fetch,
             **self.healing.answers,
         }
-        """By request of a client, what answers it. Any thread."""
+        """The function that answers each request of a client, by the type of the request. Any thread may call it."""
 
     # Requests of clients.
 
@@ -119,28 +119,28 @@ class RankControl:
     # The supervisor's thread.
 
     def failed(self, run: int) -> None:
-        """A rank will not go on with ``run``."""
+        """Note that a rank will not go on with ``run``: the ranks that wait for it are released."""
         self._release.failed(run)
 
     def given_up(self, run: int) -> None:
-        """``run`` has ended without the ranks that still work on it."""
+        """Note that ``run`` has ended without the ranks that still work on it."""
         self._release.given_up(run)
 
     def rank_died(self, rank: int, run: int | None) -> None:
-        """``rank`` has died, in ``run``."""
+        """Note that ``rank`` has died while it worked on ``run``; None: on no run that is known."""
         self._interrupts.rank_died(rank)
         self.healing.rank_died(rank)
         if run is not None:
             self._release.failed(run)
 
     def forget(self) -> None:
-        """These ranks are gone."""
+        """Forget all that concerns the present ranks: they are gone."""
         self._release.forget()
         self._interrupts.forget()
         self.healing.forget()
 
     def tick(self, now: float) -> float:
-        """Do what is due; when there is more to do."""
+        """Do what is due; return when more is due, in ``time.monotonic()`` seconds."""
         wake, due = self._questions.tick(now)
         for task in due:
             try:

@@ -152,11 +152,11 @@ class Supervisor:
         return self._requests.answer(content)
 
     def broadcast_soon(self, event: Broadcast) -> None:
-        """Broadcast ``event``."""
+        """Broadcast ``event`` to all clients, from the supervisor's thread. Returns at once."""
         self._queue.put(lambda: self._broadcast(event))
 
     def give_up(self, run: int) -> None:
-        """A client has ended ``run`` without the ranks that still work on it."""
+        """Note that a client has ended ``run`` without the ranks that still work on it."""
         self._queue.put(lambda: self._actions.given_up(run))
 
     def restart(self, client: str, by: str) -> None:
@@ -249,7 +249,7 @@ class Supervisor:
             self._fail(StartFailure(words, AGAIN))
 
     def _is_current(self, cluster: Cluster) -> bool:
-        """Whether its reports count: between the request to restart and the restart there are old ranks."""
+        """Whether reports of ``cluster`` count: the ranks of before a restart report until they have ended."""
         return cluster is self._cluster and cluster.incarnation == self._state.incarnation
 
     def _report(self, report: Report) -> None:
@@ -316,7 +316,10 @@ class Supervisor:
         self._change(paused, "stopped" if paused.stopped else "idle")
 
     def _rank_fell(self, fell: Fell) -> None:
-        """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
+        """Report that the rank has ended, and free the ranks that wait for it.
+
+        The rank counts as dead only when clients can read its last output, which is still copied from its host.
+        """
         rank = self._change(fell, "unreachable", f"{fell.words}; its last output is still on its way")
         if rank is not None:
             self._actions.rank_died(rank, fell.run)
@@ -348,7 +351,7 @@ class Supervisor:
             self._fail(StartFailure(error.reason, error.cure, error.log))
 
     def _mpiexec_ended(self, code: int, *, again: bool = False) -> None:
-        """``again``: the scheduler was asked, and has not taken the nodes away."""
+        """Act on the end of ``mpiexec``. ``again``: the scheduler was asked first, and left the world its nodes."""
         if self._state.phase == "starting":
             self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
         elif self._state.phase == "running" and self._nodes is not None and not again:
@@ -364,11 +367,11 @@ class Supervisor:
             self._notice(describe_mpiexec_end(code, living, len(ranks), ends_ranks=ends_ranks), launch=True)
 
     def _may_run(self, rank: Rank) -> bool:
-        """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""
+        """Whether the rank's process may go on without ``mpiexec``; on other hosts MPI's daemon ends it."""
         return not self._launcher.remote and is_running(rank.pid)
 
     def _watch_ended(self, end: WatchEnd, *, again: bool = False) -> None:
-        """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        """Handle the end of a watch: one that could not begin ends by itself; any other was killed, with its ranks."""
         if self._nodes is not None and not again and self._state.phase in ("starting", "running"):
             self._nodes.ask(lambda: self._watch_ended(end, again=True))
             return
@@ -376,7 +379,7 @@ class Supervisor:
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
             reason, cure = self._launcher.explain(end.host, end.code, log)
-            where = f"The watch of the ranks on {end.host}" if end.host else "The watch of the ranks"
+            where = f"The parent process of the ranks on {end.host}" if end.host else "The parent process of the ranks"
             failure = process_ended(where, end.code, log)
             self._fail(StartFailure(reason, cure, failure.log) if reason else failure)
         elif self._state.phase == "running":
@@ -387,7 +390,7 @@ class Supervisor:
                 return
             for rank in self._state.ranks:
                 if rank.state != "dead" and rank.watch == end.identity:
-                    self._ended_unseen(rank.rank, "its watch is gone")
+                    self._ended_unseen(rank.rank, "its parent process is gone")
 
     def _host_lost(self, end: WatchEnd, reason: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
@@ -408,7 +411,7 @@ class Supervisor:
             self._end(self._state.reason)
         # A start has a deadline of its own, and no client renews before it is over.
         if self._state.phase != "starting" and self._lease.left < 0:
-            self._end("the lease is over")
+            self._end(f"no client has driven it for {self._request.settings.lease:g} s")
 
     def _check_starting(self, now: float) -> None:
         if self._state.progress.waiting:
@@ -419,7 +422,7 @@ class Supervisor:
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(process_ended("ipyparallel's controller", code, self._cluster.said("controller", 40)))
         elif not self._launcher.remote and (lost := self._state.progress.lost(self._cluster.ranks_here)) is not None:
-            words = describe_unknown_end(lost, "its watch is gone").capitalize()
+            words = describe_unknown_end(lost, "its parent process is gone").capitalize()
             self._fail(StartFailure(f"{words}, while the world was starting.", AGAIN))
         elif self._silence is not None and now > self._state.deadline:
             self._fail(self._silence)
@@ -438,7 +441,7 @@ class Supervisor:
             # Its watch reports the end; if not, whatever the reason, nobody may wait for this rank.
             gone = rank.state != "dead" and not is_running(rank.pid)
             if gone and now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
-                self._ended_unseen(rank.rank, "its watch does not report")
+                self._ended_unseen(rank.rank, "its parent process has not reported it")
         # A rank may die after a cell was sent to it and before it begins: its watch then knows of no run.
         for run in self._runs.missing(self._state.dead) if self._state.dead else ():
             self._actions.failed(run)
@@ -460,7 +463,7 @@ class Supervisor:
         return (self._state.world, self._cluster.connect()) if self._state.phase == "running" else None
 
     def _open_runs(self) -> list[OpenRun]:
-        """The runs that go on. Any thread."""
+        """The runs that go on. Any thread may call it."""
         return self._runs.look(self._state.dead)
 
     def _runs_to_end(self) -> list[OpenRun]:
