@@ -28,7 +28,7 @@ EVERY_FRAMEWORK = ""
 
 
 class RunCell(msgspec.Struct, frozen=True):
-    """Run a cell. Events say what becomes of it, the reply does not."""
+    """Run a cell. Its events report its progress and its end; the reply says nothing about them."""
 
     run: int
     code: str
@@ -64,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
     names: list[str]
     digests: list[str]
     missing: list[str]
-    """Names that are not defined."""
+    """The names that are not defined on the rank."""
     failed: dict[str, str]
     """Why a value cannot be pickled, by name."""
 
@@ -99,11 +99,11 @@ class RankPosition(msgspec.Struct, frozen=True):
     rank: int
     state: Literal["idle", "running"]
     run: int | None
-    """The newest run that it has begun; None before the first."""
+    """The newest run that the rank has begun; None before the first."""
     next: int
-    """The number that its next event of that run gets."""
+    """The number that the rank's next event of that run gets."""
     finished: bool
-    """Whether it has ended that run."""
+    """Whether the rank has ended that run."""
     waits: Wait | None
     """The call in which it waits for other ranks; None where it does not, or where that was not asked."""
     frameworks: list[str]
@@ -127,7 +127,7 @@ class ReleaseRank(AgentRequest[Done], frozen=True, tag="release"):
     run: int
     frameworks: list[str]
     generation: int
-    """The world's; a rank of a newer one does nothing."""
+    """The generation of the world; a rank that has a newer one ignores the request."""
 
 
 class ReadStack(AgentRequest[Stack], frozen=True, tag="stacks"):
@@ -202,7 +202,7 @@ class VariablesRead(msgspec.Struct, frozen=True):
 
     found: dict[str, NamedValue]
     left_out: int = 0
-    """Further variables."""
+    """How many further variables there are."""
 
 
 class ReadVariables(AgentRequest[VariablesRead], frozen=True, tag="variables"):
@@ -241,9 +241,9 @@ class SendSignal(WatchRequest[Done], frozen=True, tag="signal"):
     rank: int
     signal: int
     reason: str = ""
-    """Why, for the report of the rank's death."""
+    """Why the signal is sent, for the report of the rank's death."""
     pid: int = 0
-    """The process that is meant: numbers change while a resize goes on. 0: the rank that has the number."""
+    """The id of the process, as ranks' numbers change during a resize; 0: whichever process has the rank's number."""
 
 
 class RenewWatch(WatchRequest[Done], frozen=True, tag="lease"):

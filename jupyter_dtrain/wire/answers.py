@@ -10,15 +10,15 @@ from jupyter_dtrain.core.variables import SeenVariable
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """Those of one rank."""
+    """The environment variables and frameworks of one rank."""
 
     variables: list[SeenVariable]
     frameworks: dict[str, FrameworkReport]
-    """By name; without those that have nothing to tell."""
+    """The report of each framework, by its name; a framework without anything to report is left out."""
     open: bool = False
     """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
     processors: Processors | None = None
-    """Those on which it may run now; None where Linux does not tell."""
+    """The processors on which the rank may run now; None where Linux does not say."""
 
 
 class NameDescription(msgspec.Struct, frozen=True):
@@ -30,4 +30,4 @@ class NameDescription(msgspec.Struct, frozen=True):
     signature: str
     doc: str
     source: str
-    """Where it was asked for and is known."""
+    """The source code, where it was asked for and is known; else empty."""

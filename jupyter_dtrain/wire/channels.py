@@ -72,7 +72,7 @@ CLIENT = Patch(
     lost="no cell runs on the ranks",
 )
 
-NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
+NO_ANSWER: Final = "The world does not answer: start a new world with %distributed start."
 
 
 class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
