@@ -37,7 +37,7 @@ NAME = 80
 RUNS = 8
 """Number of newest runs to read; an older run that never ended is ignored."""
 UNWANTED = ("output", "display", "clear_output", "result", "error", "progress", "sample", "dropped")
-"""Types of events that it does not need."""
+"""Types of events that the event files do not need."""
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 _count = itertools.count()

@@ -71,7 +71,7 @@ _SET_PART = (
 
 
 class _Stored:
-    """How much of a rank's log is in the file."""
+    """How far one rank's log was stored: the reader's position, and the text that was counted and kept."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -100,7 +100,7 @@ class _Run:
         return self.ranks if self.ranks is not None else sorted(self.fold.ranks)
 
     def values(self, rank: int) -> Iterator[Any]:
-        """The row of a rank."""
+        """The values of a rank's row, in the order of :data:`_COLUMNS`."""
         part, stored = self.fold.rank(rank), self.stored(rank)
         yield from (getattr(part, name) for name in _FOLDED)
         yield from (getattr(stored, name) for name in _STORED)
@@ -123,7 +123,7 @@ class StoreWriter:
         self._afterwards = afterwards
         self._source = source
         self._world: int | None = None
-        """The row of the world, once it has one."""
+        """The id of the world's row, once it has one."""
         self._known: set[int] = set()
         """The numbers of all runs that have a row."""
         self._active: dict[int, _Run] | None = None
@@ -136,7 +136,7 @@ class StoreWriter:
         self._gone: list[_Gone] = []
         self._driver: tuple[int | None, float | None] = (None, None)
         self._news = False
-        """Whether a report is not in the file yet."""
+        """Whether some report of the methods below is not in the file yet."""
 
     # Reports.
 
@@ -273,7 +273,7 @@ class StoreWriter:
         read: list[tuple[int, int, Read]],
         behind: set[tuple[int, int]],
     ) -> None:
-        """``behind``: ranks, of runs, with more to read."""
+        """Write what was read. ``behind``: the runs and ranks that have more to read."""
         for number, rank, found in read:
             run = active.get(number)
             if run is None:
