@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 OF_RANKS: Final = ("dead", "hung", "slow", "memory")
 """The kinds of items that are over when the ranks are."""
 OF_RUNS: Final = ("hung", "nan", "apart", "slow", "memory", "failed")
-"""Those that a person has seen who runs the cell again."""
+"""The kinds of items that are settled when a person runs the cell again: that person has seen them."""
 
 
 class Alarms:
-    """Those of one world."""
+    """Reports the events of one world to the list of things that need attention, and settles them."""
 
     def __init__(self, listing: Listing, attention: Attention) -> None:
         self._listing = listing
@@ -55,36 +55,36 @@ class Alarms:
             self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
 
     def ranks_ended(self) -> None:
-        """The world was restarted, or has ended."""
+        """Settle the items about ranks: the world was restarted, or has ended."""
         self._settle(*OF_RANKS)
 
     def restarted(self) -> None:
-        """A person has restarted the world: nobody acts on what its runs have shown any more."""
+        """Settle all items about ranks and runs: a person has restarted the world."""
         self._settle(*OF_RANKS, *OF_RUNS)
 
     def start_failed(self, failure: StartFailure, incarnation: int) -> None:
-        """A start that a page has asked for has failed."""
+        """Report that a start which a page has asked for has failed."""
         words = f"World {self._listing.name!r} did not start. {failure.reason}"
         self._report("start", "error", words, detail=failure.cure, mark=str(incarnation))
 
     def world_ended(self, words: str) -> None:
-        """The world has ended for the reason ``words``."""
+        """Report that the world has ended for the reason ``words``, unless a person asked for that."""
         if words == ASKED_FOR:
             self._settle(*OF_RUNS)
         else:
             self._report("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
 
     def run_began(self, run: FollowedRun) -> None:
-        """``run`` has begun: a person who runs a cell again has seen what was wrong with it before."""
+        """Settle the items of earlier runs of the same cell: a person who runs it again has seen them."""
         if run.cell_id:
             self._settle(*OF_RUNS, cell=run.cell_id, before=run.number)
 
     def run_showed(self, run: FollowedRun, found: RunFinding) -> None:
-        """A look at ``run`` has found something, perhaps once more."""
+        """Report what a look at ``run`` has found; a finding that was reported before counts once."""
         self._report(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
 
     def run_hangs(self, run: FollowedRun, words: str) -> None:
-        """No rank of ``run`` moves, as ``words`` say; without words, one moves again."""
+        """Report that no rank of ``run`` moves, as ``words`` say; empty words settle that, as one moves again."""
         self._settle("hung", run=run.number)
         if not words:
             return
@@ -101,7 +101,7 @@ class Alarms:
             self._report("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
 
     def run_ended(self, run: FollowedRun) -> None:
-        """``run`` has ended."""
+        """Settle what was reported while ``run`` went on, and report a long run that failed."""
         self._settle("hung", "failed", run=run.number)
         if run.elapsed < LONG or not run.alarming:
             return

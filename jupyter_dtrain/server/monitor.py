@@ -147,7 +147,7 @@ class Monitor:
         """How far the start has come, in words."""
         state = self._state
         said = (state.progress, state.busy) if isinstance(state, WorldState) else ()
-        return "; ".join(word for word in said if word) or "its steward starts"
+        return "; ".join(word for word in said if word) or "its main process starts"
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
         """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
@@ -188,7 +188,7 @@ class Monitor:
         return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
-        """As in all places: see :func:`.rank_state`."""
+        """The state of ``rank`` in the one word that every place shows, see :func:`.rank_state`."""
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.unfinished
@@ -215,16 +215,16 @@ class Monitor:
     # The loop.
 
     def wake(self) -> None:
-        """Look at once."""
+        """Have the loop look at the world at once."""
         self._wake.set()
 
     @property
     def failed(self) -> bool:
-        """Whether its newest start has failed."""
+        """Whether the newest start of the world has failed."""
         return self._failure is not None
 
     def expect(self, *, expected: bool = True) -> None:
-        """A page has asked for this start or restart; or, with False, a person has read how it failed."""
+        """Note that a page has asked for this start or restart; with False, that a person has read how it failed."""
         self._expected = expected
         self.wake()
 
@@ -239,7 +239,7 @@ class Monitor:
 
     @property
     def _runs(self) -> list[FollowedRun]:
-        """Those that go on and the newest, in the order in which they were found."""
+        """The runs that go on, and the newest, in the order in which they were found."""
         return [] if self._follower is None else list(self._follower.runs.values())
 
     @property
@@ -450,14 +450,14 @@ class Monitor:
         task.add_done_callback(self._questions.discard)
 
     async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
-        """The answers of ranks. Raises :class:`Silent` and :class:`Refused`."""
+        """Ask ``ranks`` through the steward, and return their answers. Raises :class:`Silent` and :class:`Refused`."""
         self.check_protocol()
         return await self.steward().relay(kind, ranks)
 
     # Requests of a person.
 
     def steward(self) -> Steward:
-        """The way to the steward. Raises :class:`Silent`."""
+        """The channel to the world's steward, opened if needed. Raises :class:`Silent`."""
         if self._steward is None:
             self._steward = Steward(self.listing)
         return self._steward
@@ -501,7 +501,7 @@ class Monitor:
         return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
     def report_end(self) -> bool:
-        """Report that the world is gone; whether it has to stay in the list because a page has started it in vain."""
+        """Report that the world is gone; return whether the list must keep it, as a page waits for its failed start."""
         self._alarms.ranks_ended()
         if self._failure is None:
             self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its steward has ended")

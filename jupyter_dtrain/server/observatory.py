@@ -35,7 +35,7 @@ LINGER: Final = 10.0
 
 
 class Looker(Protocol):
-    """A page that looks."""
+    """A page that is connected to the stream."""
 
     watching: set[str]
     """The ids of the worlds that it watches."""
@@ -126,7 +126,7 @@ class Observatory:
                 await self._bury(key)
 
     async def _bury(self, key: str) -> None:
-        """The world is gone: find out why, and report what the person must know."""
+        """Find out why the world ended, report what the person must know, and forget the world."""
         observer = self._observers[key]
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()

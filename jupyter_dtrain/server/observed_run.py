@@ -46,7 +46,7 @@ class ObservedRun:
         self._hang_detector = HangDetector(run, limit, _Asks(ask), show, now) if run.unfinished else None
 
     def summary(self) -> RunSummary:
-        """For the list of worlds."""
+        """The run in a few fields, for the list of worlds."""
         run = self.run
         states: dict[str, int] = {}
         for rank in run.ranks:
