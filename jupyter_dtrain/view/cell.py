@@ -53,7 +53,7 @@ SETTLING: Final = 0.5
 SILENT: Final = 2.0
 """Seconds without output after which a terminal says how the run goes."""
 LINE: Final = 1.0
-"""Seconds between two states of that line."""
+"""Seconds between two updates of the line that says how the run goes."""
 
 _ERRORS: Final = "errors"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
@@ -108,11 +108,11 @@ class CellView:
         self._erases = painter.erases
         self._line = line
         self._line_at: float | None = None
-        """When that line is shown next; None until the first tick."""
+        """When the line that says how the run goes is shown next; None until the first tick."""
         self._lined = False
-        """Whether it is shown."""
+        """Whether that line is shown now."""
         self._standing: dict[str, str] = {}
-        """The words that stand now, by topic; empty ones were taken back."""
+        """The words that :meth:`stand` shows now, by topic; empty ones were taken back."""
         self._errors_at: float | None = None
         """When errors are to be shown that are not shown yet."""
         self._failed: set[int] = set()

@@ -82,7 +82,7 @@ def view_of_cell(
 
 
 class PanelAndCell:
-    """Both views of one run; a :class:`~jupyter_dtrain.view.protocol.RunView`."""
+    """Shows one run in its panel and in the cell's output; a :class:`~jupyter_dtrain.view.protocol.RunView`."""
 
     def __init__(self, panel: Panel, cell: CellView, *, painter_is_live: bool) -> None:
         self._panel: Panel | None = panel

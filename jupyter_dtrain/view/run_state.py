@@ -37,7 +37,7 @@ class RunState:
     def __init__(self, run: int, ranks: Sequence[int], size: int, hosts: Mapping[int, str] | None = None) -> None:
         """``hosts``: those of the ranks, as far as they are known before the ranks begin."""
         self.fold = RunFold(ranks, most_names=MOST_NAMES)
-        """What its events say."""
+        """What the events of the run say."""
         self._run = run
         self._ranks = sorted(ranks)
         self._size = size

@@ -108,7 +108,7 @@ def _silent(world: World, found: Mapping[int, Surroundings | None]) -> dict[str,
 
 
 def _by_rank(rows: Mapping[int, Row], ranks: list[int], at: int) -> str:
-    """A value that all ranks share, once; else each with its ranks. ``at``: 0 for values, 1 for remarks."""
+    """A value once if all ranks share it, else each value with its ranks. ``at``: 0 for values, 1 for remarks."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         if rank in rows and rows[rank][at]:
