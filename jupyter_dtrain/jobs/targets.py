@@ -1,4 +1,4 @@
-"""The table of targets."""
+"""The places to which a job can be exported, by name."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def send(kind: str, answer: dict[str, Any]) -> None:
 
 
 def run(world: MPI.Intracomm) -> None:
-    """The work of one rank."""
+    """Time the all-reduces on one rank; rank 0 prints the result."""
     found = time_all(world)
     if world.rank == 0:
         send("speeds", found)

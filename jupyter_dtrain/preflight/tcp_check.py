@@ -184,7 +184,7 @@ class _Listener:
         self.late = False
         """Whether it is :attr:`failure` that nothing was heard of it in time."""
         self.greeting = secrets.token_hex(8)
-        """By it others know that they have not reached another machine with the same address."""
+        """Text by which others know that they reached this machine, and no other one with the same address."""
         self._program = Program(__name__, seconds, task="listen", address=address, greeting=self.greeting)
         self._process: subprocess.Popen[str] | None = None
         try:
