@@ -33,10 +33,10 @@ class ShellPart(Protocol):
     """A part that joins a shell."""
 
     def install(self, shell: Any) -> None:
-        """Begin."""
+        """Join ``shell``."""
 
     def uninstall(self, shell: Any) -> None:
-        """End."""
+        """Leave ``shell`` as it was before."""
 
 
 P = TypeVar("P")
@@ -83,7 +83,7 @@ def part_of(shell: Any, kind: type[P]) -> P | None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take the magics away again."""
+    """Remove the magics and all parts from ``shell``."""
     found = _loaded.pop(id(shell), None)
     if found is None:
         return

@@ -100,7 +100,7 @@ def rank_parser() -> MagicParser:
 
 
 def ranks_argument(parser: MagicParser) -> None:
-    """``-r RANKS``."""
+    """Add the argument ``-r RANKS``."""
     parser.add_argument(
         "-r", "--ranks", metavar="RANKS", help="ranks that run the code (default: all)", completer=some_ranks
     )

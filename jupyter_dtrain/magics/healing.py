@@ -79,7 +79,7 @@ def resize(args: Parsed) -> None:
 
 
 def _size_and_names(words: list[str]) -> tuple[int | None, list[str]]:
-    """N, if it is there, and the names. With ``--drop`` the first word may be either, and argparse cannot tell."""
+    """Split ``words`` into N, if it is there, and the names: argparse cannot know which the first word is."""
     if words and not words[0].strip().isidentifier():
         try:
             return int(words[0]), words[1:]

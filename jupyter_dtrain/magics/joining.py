@@ -99,7 +99,7 @@ def listing(_args: Parsed) -> None:
         print("No world of yours is running on this machine.")
         return
     rows = [[world.name, world.size, _ago(world), world.cwd, world.steward, _driver(world)] for world in worlds]
-    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "driven by"], rows)
+    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "pid", "driven by"], rows)
     publish: Any = display_functions.publish_display_data
     publish(data)
 
@@ -140,7 +140,7 @@ def _driver(world: Listing) -> str:
     try:
         status = channel.ask(ReadStatus())
     except (Refused, WorldLost):
-        return "its steward does not answer"
+        return "unknown: the world does not answer"
     finally:
         channel.close()
     words = status.driver.words if status.driver else "no client yet"

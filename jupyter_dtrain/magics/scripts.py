@@ -38,7 +38,9 @@ def exec_script(args: Parsed) -> None:
     """``%distributed exec SCRIPT …``."""
     shell = get_ipython()
     if shell is None:
-        raise BadRequest("There is no notebook to run a script from: Session.run_script() needs none.")
+        raise BadRequest(
+            "%distributed exec needs a notebook or IPython: in a Python program, call Session.run_script()."
+        )
     # The parser put a space before numbers below 0, so that argparse did not take them for options.
     arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
     args.run_name = args.run_name or script_name(args.script, arguments)

@@ -24,7 +24,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 def _none(parser: MagicParser) -> None:
-    """The verb has no arguments."""
+    """Add no arguments, for a verb that takes none."""
 
 
 _OWN: tuple[Verb, ...] = (

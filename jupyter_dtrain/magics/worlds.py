@@ -89,7 +89,7 @@ def start(args: Parsed) -> None:
 
 
 def _joined(values: list[Any]) -> Any:
-    """The value of an option that took several words."""
+    """The value of an option that took several words, as one text."""
     return " ".join(values) if all(isinstance(value, str) for value in values) else dict(values)
 
 
@@ -153,7 +153,7 @@ class ProgressLine:
             self._said = True
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """End the line: it stays as it is, and later output goes below it."""
         if self._said:
             self._painter.settle(self._id)
 
@@ -227,7 +227,7 @@ def restart(args: Parsed) -> None:
 
 
 def _cell(session: Session, number: int) -> str:
-    """The cell of a run of this world. Raises :class:`BadRequest`."""
+    """The source of the cell of run ``number``. Raises :class:`BadRequest` where it is not kept."""
     found = Store.open().run(str(number), session.id)
     if not found.source:
         raise BadRequest(f"The cell of run {number} is not kept.")
