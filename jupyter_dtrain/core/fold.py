@@ -144,6 +144,8 @@ class RunFold:
         fault.
         """
         part = self.rank(event.rank)
+        # Not `part.outcome`: events of a rank that was given up as lost may still come, and its own word on its end
+        # is better than ours. Only that word closes the rank.
         if event.seq < part.next_seq or part.reported:
             return None
         part.next_seq, part.heard = event.seq + 1, event.time
@@ -193,6 +195,8 @@ class RunFold:
                 part.words = words
             return False
         began, clock = (part.started, part.clock) if part.started is not None else (self.started, self._began)
+        # Where the rank began while this process was there, this process' own clock measures: the hosts' clocks differ,
+        # and a time of day may be set in between. A run that was read from a file has only times of day.
         if when is None and clock is not None:
             elapsed: float | None = time.monotonic() - clock
         else:
@@ -205,6 +209,7 @@ class RunFold:
         part.started = when
         self.elastic = self.elastic or started.elastic
         self.joins = started.joins if self.joins is None else self.joins
+        # A host whose clock is ahead must not put the beginning into the future: the elapsed time would be negative.
         part.clock = time.monotonic() - max(0.0, time.time() - when)
         self._began = part.clock if self._began is None else min(self._began, part.clock)
 

@@ -83,6 +83,8 @@ class HangDetector:
     def hear(self, batch: Batch, now: float) -> None:
         """Note from the events of a rank when it last moved. ``now``: in ``time.monotonic()`` seconds."""
         for event in batch.events:
+            # The first event replaces the allowance for the cell's travel, which lies in the future. Later ones move
+            # the time forward only: a sample says since when the cell stands still, perhaps before the last event.
             at = now - event.body.still if isinstance(event.body, Sample) else now
             self._since[batch.rank] = max(self._since[batch.rank], at) if batch.rank in self._begun else at
             self._begun.add(batch.rank)
@@ -110,7 +112,8 @@ class HangDetector:
             self._show("")
 
     def _report(self, ranks: list[int], stacks: Stacks) -> None:
-        # A rank that has ended since then is asked for by the next tick.
+        # `is`, not `==`: a notice that was taken back, or a newer question about the same ranks, has another list, and
+        # an answer that comes late must then show nothing. The next tick asks again if a rank has ended since then.
         if self._told is ranks and ranks == self._run.unfinished:
             self._shown = True
             outside = [rank for rank in range(self._run.size) if rank not in self._run.ranks]

@@ -117,6 +117,7 @@ class Interruption:
         working = list(self._run.unfinished)
         if now >= self._signal_at:
             self._signal_at = now + AGAIN
+            # Not again to a cell that has taken it: it may be cleaning up, and a second SIGINT would cut that short.
             self._signal([rank for rank in working if rank not in self._reached])
         if now >= self._release_at and working:
             self._release_at = now + RELEASE_AGAIN
@@ -158,6 +159,7 @@ class Interruption:
     def _end(self, working: list[int], now: float) -> None:
         if self.force and working and not self._killed:
             self._killed = True
+            # The reports of their deaths end the run; this deadline is for reports that do not come.
             self._end_at = now + DYING
             self._say(working, now, f"Killing {'it' if len(working) == 1 else 'them'}, as --force asks.")
             with contextlib.suppress(DtrainError):
