@@ -114,11 +114,13 @@ class Release:
             run.look_at = now + POLL
             return
         asked, run.asked = run.asked, None
+        # cancel() is true just for questions without an answer, and gives them up.
         answers = {
             rank: future.result()
             for rank, future in asked.items()
             if not future.cancel() and future.exception() is None
         }
+        # Only when every rank has answered: a silent one may still work on the run.
         if answers.keys() == asked.keys() and not any(answer.works_on(run.number) for answer in answers.values()):
             del self._runs[run.number]
             return
@@ -130,6 +132,8 @@ class Release:
         }
         run.silences = {rank: run.silences.get(rank, 0) + 1 for rank in asked.keys() - answers.keys()}
         if not run.given_up:
+            # `==`, so that a silence counts once. A rank that computes in native code is silent as well, and every
+            # release begins a new generation: `>=` would take the others' process groups away again and again.
             silent = [rank for rank, times in run.silences.items() if times == SILENT_TIMES]
             waiting |= dict.fromkeys(silent, Wait(EVERY_FRAMEWORK, "native code"))
         self._report_stuck(run, waiting)

@@ -334,6 +334,7 @@ class Supervisor:
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
         if not self._state.mark_dead(number, words, events, asked=asked):
             return
+        # The state changes first and the broadcast comes last: a client that asks because of it reads the new state.
         generation = self._state.next_generation()
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
@@ -480,6 +481,7 @@ class Supervisor:
         self._broadcast(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
 
     def _restart(self, client: str, by: str) -> None:
+        # Before the ranks end: no client may take their ends for deaths.
         self._broadcast(WorldRestarting(client=client, by=by))
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
@@ -494,9 +496,12 @@ class Supervisor:
             self._nodes.give_back()
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
         self._state.failure = failure
+        # Last: clients learn of the failure from the phase, and by then no process of the start is left.
         self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
 
     def _end(self, reason: str) -> None:
+        # Only the first reason counts: a stop, the end of the lease and a lost host may all wait in the queue. The phase
+        # changes before anything ends, since in this phase the ends of processes are no failures.
         if not self._state.enter("ending", reason):
             return
         try:
