@@ -197,12 +197,16 @@ class StoreWriter:
             with transaction(db):
                 self._write(db, active, read, behind)
         except BaseException:
+            # The memory has followed the transaction, which is undone now: it must be read from the file again. That
+            # holds for an interrupt, too, so this catches more than Exception.
             self.forget()
             raise
         for number, rank, _ in read:
             self._newest[rank] = max(number, self._newest.get(rank, 0))
         self._told = {number: told for number, told in self._told.items() if number in active}
         self._news = bool(behind) and self._news
+        # Kept while a rank has more to read: the rest may hold its own word on its end, which counts more than the end
+        # of its world, and :meth:`_settle` judges the rank only then.
         if not behind:
             self._gone.clear()
         return bool(behind)
@@ -420,6 +424,8 @@ class StoreWriter:
                 continue
             part = run.fold.rank(rank)
             outcome: Outcome = "lost"
+            # In this order: a client saw how the rank ended, the others are conclusions from what is gone, and the last
+            # one holds only because a rank works on one run at a time.
             if (own := told.get(str(rank))) is not None:
                 outcome, words = own, "its log is incomplete: it could not be written"
             elif (gone := next((gone for gone in self._gone if run.began < gone.before), None)) is not None:
