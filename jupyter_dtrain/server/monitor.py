@@ -303,6 +303,7 @@ class Monitor:
         check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
 
     def _take_state(self, state: WorldState) -> None:
+        # The first report shows no restart, whatever its number: this monitor has seen nothing before it.
         known, self._state = self._state is not None, state
         self._ranks = state.world.ranks
         self.size = state.size
@@ -338,6 +339,7 @@ class Monitor:
                 here = [row for row in rows if row.rank in unfinished]
                 shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
+        # A row takes some 70 bytes: a world of thousands of ranks sends its rows less often, at the same rate of bytes.
         if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
             self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
             self._observatory.send(self._ranks_message(), self.listing.id)
@@ -362,6 +364,7 @@ class Monitor:
             self._attend(observed, now)
             if watched and (now >= observed.flush_at or not observed.run.unfinished):
                 self._flush(observed)
+        # Not earlier: the end of a run is reported and flushed above, and afterwards nothing of it can be asked for.
         follower.leave()
         for number in self._observed.keys() - follower.runs.keys():
             del self._observed[number]

@@ -150,6 +150,8 @@ class CellView:
         rank = batch.rank
         expected = batch.first
         for event in batch.events:
+            # Only a batch with totals leaves out text. What the rank prints after such a gap must not be joined to what
+            # came before: half a line and the other half of a later one would show as a line that nobody printed.
             if event.seq > expected and batch.totals is not None:
                 self._only_count(rank, now)
             expected = event.seq + 1
@@ -296,6 +298,7 @@ class CellView:
 
     def _output(self, rank: int, output: Output, now: float) -> None:
         tally = self._tallies[rank]
+        # Before all else, shown or not: the notice gives the whole amount.
         tally.count(output.text)
         self._news = True
         if rank in self._counted:
@@ -381,6 +384,7 @@ class CellView:
             text = f"{label(merged.ranks, self._size)}{merged.text}\n"
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))
             if self._shown + size > self._limit:
+                # For good, although a shorter line might still fit: it would seem to follow the last one shown.
                 self._full = True
                 self._live.close(now)
                 continue
