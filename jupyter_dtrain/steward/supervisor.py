@@ -500,8 +500,8 @@ class Supervisor:
         self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
 
     def _end(self, reason: str) -> None:
-        # Only the first reason counts: a stop, the end of the lease and a lost host may all wait in the queue. The phase
-        # changes before anything ends, since in this phase the ends of processes are no failures.
+        # Only the first reason counts: a stop, the end of the lease and a lost host may all wait in the queue. And the
+        # phase changes before anything ends, since in this phase the ends of processes are no failures.
         if not self._state.enter("ending", reason):
             return
         try:
