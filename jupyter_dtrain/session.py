@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.stacks import Stacks
-    from jupyter_dtrain.wire.answers import Surroundings
+    from jupyter_dtrain.wire.agent_messages import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
     from .files.sync import Synced

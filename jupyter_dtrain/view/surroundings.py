@@ -13,7 +13,7 @@ from jupyter_dtrain.core.framework_report import compare_tested
 from jupyter_dtrain.core.processors import describe_processors
 from jupyter_dtrain.core.stacks import SILENT, STOPPED
 from jupyter_dtrain.core.world import World, count_ranks
-from jupyter_dtrain.wire.answers import Surroundings
+from jupyter_dtrain.wire.agent_messages import Surroundings
 
 from .tables import table
 

@@ -12,9 +12,11 @@ import msgspec
 
 from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
+from jupyter_dtrain.core.framework_report import FrameworkReport
+from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.stacks import Stack, Wait
+from jupyter_dtrain.core.variables import SeenVariable
 
-from .answers import NameDescription, Surroundings
 from .healing_messages import AnyHealingRequest
 from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
@@ -173,6 +175,18 @@ class Complete(AgentRequest[Completions], frozen=True, tag="complete"):
     text: str
 
 
+class NameDescription(msgspec.Struct, frozen=True):
+    """The object behind a name on one rank."""
+
+    type: str
+    value: str
+    """In few words, such as ``float32 (64, 10) on cuda:0``; empty where there are none."""
+    signature: str
+    doc: str
+    source: str
+    """The source code, where it was asked for and is known; else empty."""
+
+
 class Described(msgspec.Struct, frozen=True):
     """The object behind a name; None where there is none."""
 
@@ -185,6 +199,18 @@ class Describe(AgentRequest[Described], frozen=True, tag="describe"):
     name: str
     source: bool = False
     """Whether to send the source too."""
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The environment variables and frameworks of one rank."""
+
+    variables: list[SeenVariable]
+    frameworks: dict[str, FrameworkReport]
+    """The report of each framework, by its name; a framework without anything to report is left out."""
+    open: bool = False
+    """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
+    processors: Processors | None = None
+    """The processors on which the rank may run now; None where Linux does not say."""
 
 
 class SurroundingsRead(msgspec.Struct, frozen=True):
