@@ -24,8 +24,8 @@ from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import ending_of, took
-from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
+from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
 
 from .joining import show_worlds

@@ -19,7 +19,7 @@ from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.view.rank_state import rank_state
+from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_protocol
 from jupyter_dtrain.wire.steward_messages import (
     ReadState,
