@@ -231,7 +231,7 @@ def verify(key: bytes, folder: Path, manifest: Manifest) -> None:
     if not is_ours(key, manifest):
         raise SnapshotRefused(
             f"Nothing was loaded. {folder} is not signed with your key: it was changed, or saved by another user or on "
-            f"another machine. To load it can run its code; --trust loads it all the same."
+            f"another machine. Loading it can run its code; --trust loads it all the same."
         )
 
 

@@ -39,7 +39,7 @@ class Shutdown:
 
     @property
     def patience(self) -> float:
-        """Seconds for which a press of Stop must be held back, for the request may follow."""
+        """Seconds for which a press of Stop is held back, as Jupyter's request to shut down may follow it."""
         return SHUTDOWN if self.comes_by_request else 0.0
 
 

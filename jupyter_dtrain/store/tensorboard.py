@@ -63,7 +63,7 @@ def check_folder(folder: str) -> str:
 
 
 class TensorBoardIntake:
-    """The way from a source of events into event files. Use it from one thread."""
+    """Reads events from a source and writes TensorBoard's event files. Use it from one thread."""
 
     def __init__(self, folder: str | Path, source: Source, say: Callable[[str], None]) -> None:
         self._folder = Path(folder)
