@@ -45,7 +45,7 @@ Send = Callable[[int, SendToWidgets], CommAnswer]
 
 
 class _Half:
-    """A rank's comm in the kernel's comm manager: it receives the browser's messages."""
+    """Stands for a rank's comm in the kernel's comm manager, and so receives the browser's messages."""
 
     def __init__(self, comm_id: str, rank: int, relay: CommRelay) -> None:
         self.comm_id = comm_id
