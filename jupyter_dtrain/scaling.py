@@ -115,7 +115,7 @@ def speedup(
             found.interrupted = True
             break
     found.now = ""
-    going.tell(found)
+    going.report(found)
     return found
 
 
@@ -170,13 +170,13 @@ class _Measurement:
         source: str,
         options: dict[str, Any],
         timeout: float | None,
-        tell: Callable[[Speedup], None],
+        report: Callable[[Speedup], None],
     ) -> None:
         self._found = found
         self._source = source
         self._options = options
         self._timeout = timeout
-        self.tell = tell
+        self.report = report
 
     def measure(self, size: Size, warmup: int) -> None:
         """Start a world, run the cell in it, and stop it."""
@@ -226,7 +226,7 @@ class _Measurement:
 
     def _say(self, words: str) -> None:
         self._found.now = words
-        self.tell(self._found)
+        self.report(self._found)
 
 
 def _take_work(size: Size, run: Run) -> None:

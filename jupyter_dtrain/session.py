@@ -41,7 +41,7 @@ from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.world import Ranks
 from jupyter_dtrain.store.runs import before_reading
-from jupyter_dtrain.wire.agent_messages import TellWidgets
+from jupyter_dtrain.wire.agent_messages import SendToWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 from jupyter_dtrain.wire.steward_messages import Lent, ReadState
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.core.world import World
-    from jupyter_dtrain.wire.answers import Surroundings
+    from jupyter_dtrain.wire.agent_messages import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
     from .files.sync import Synced
@@ -655,7 +655,7 @@ class Session:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *session_methods()})
 
-    def _send_comm(self, rank: int, request: TellWidgets) -> Any:
+    def _send_comm(self, rank: int, request: SendToWidgets) -> Any:
         world, channel = self._link.bound()
         return channel.values(world.ranks[rank].engine, request)
 

@@ -13,8 +13,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks
-from jupyter_dtrain.wire.agent_messages import Complete, Describe
-from jupyter_dtrain.wire.answers import NameDescription
+from jupyter_dtrain.wire.agent_messages import Complete, Describe, NameDescription
 from jupyter_dtrain.wire.messages import AgentRequest
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadStack,
     ReadSurroundings,
     StoreValues,
+    Surroundings,
     ValuesRequest,
 )
-from jupyter_dtrain.wire.answers import Surroundings
 from jupyter_dtrain.wire.messages import AgentRequest, read_answer
 from jupyter_dtrain.wire.questions import (
     OUTSIDE_PATIENCE,

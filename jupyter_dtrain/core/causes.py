@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
-from .device_faults import fault_in, tell_faults
+from .device_faults import fault_in, fault_lines
 from .errors import DtrainError, package_gone
 from .events import LOCAL
 from .world import count_ranks, format_ranks
@@ -130,9 +130,9 @@ class _Causes:
     """The exceptions of a run by their place in the story."""
 
     roots: list[_Cause]
-    """Those that came before a rank had died or ranks were released."""
+    """The exceptions that came before a rank had died or ranks were released: the causes."""
     late: list[_Cause]
-    """Those that came after that: where a thread was freed, its cell may fail of what the thread was to bring."""
+    """The exceptions that came later: a cell may fail because a thread was freed before it brought its result."""
     interrupts: list[_Cause]
     echoes: list[_Cause]
 
@@ -199,7 +199,7 @@ def told_briefly(error: Error) -> str:
 
 
 def telling(run: Run) -> Run:
-    """The run that says why ``run`` has failed: one that joined it, where only that one's ranks did."""
+    """The run whose errors explain why ``run`` failed: itself, or a run that joined it if only its ranks failed."""
     if run.outcome == "lost" or run.outcome in run.outcomes.values():
         return run
     return next((join for join in run.joined if run.outcome in join.outcomes.values()), run)
@@ -225,7 +225,7 @@ def blocks(run: Run) -> list[str]:
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
     text += [[words] for words in (*_cures([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
-    if faults := tell_faults(_faults(run), run.ranks):
+    if faults := fault_lines(_faults(run), run.ranks):
         text.append(faults)
     if run.busy:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
@@ -402,7 +402,7 @@ def is_echo(error: Error) -> bool:
 
 
 def _key(error: Error) -> object:
-    """Equal for errors that may be the same one on different ranks: without their numbers."""
+    """A key that is equal for errors which may be one error on different ranks: it leaves out all numbers."""
     if error.waited and is_echo(error):
         return error.waited  # what it says then names a port, or one of many ways to say the same
     # Not by file: a module may lie elsewhere on another host.
@@ -419,7 +419,7 @@ def _block(cause: _Cause, run: Run) -> list[str]:
 
 
 def _tell(error: Error, source: str, above: int) -> list[str]:
-    """Where it was raised, what it says, and what it holds."""
+    """The lines of ``error``: where it was raised, its message, and the members of a group."""
     lines = []
     own = [frame for frame in error.frames if frame.cell]
     if error.syntax:
@@ -537,7 +537,7 @@ def _interrupted(run: Run) -> str:
 
 
 def _lost_ranks(run: Run) -> list[int]:
-    """Those that have ended by themselves come first: nothing but the world's end is known of the others."""
+    """The lost ranks: first those that ended by themselves, then those that only the end of the world took."""
     return sorted(run.lost, key=lambda rank: (" is lost: " in run.lost[rank], rank))
 
 

@@ -22,13 +22,13 @@ class Client(msgspec.Struct, frozen=True):
     id: str
     pid: int
     created: float
-    """When its process was created, in seconds since the epoch."""
+    """When the client's process was created, in seconds since the epoch."""
     words: str
     """The client in words, such as ``the notebook a.ipynb``."""
     kernel: str = ""
     """The id of the Jupyter kernel that it is; empty for any other process."""
     auto: bool = False
-    """Whether it sends plain cells to the ranks too."""
+    """Whether the client sends plain cells to the ranks too."""
 
 
 def this_place() -> str:

@@ -47,7 +47,7 @@ COMPARISON: Final = "application/vnd.jupyter-dtrain.comparison+json"
 
 
 class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One part as one rank has it."""
+    """What one rank knows about one part: its shape, where it lies, and the digest of its values."""
 
     name: str
     kind: Kind
@@ -63,7 +63,7 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int = 0
     """Bytes on this rank."""
     digest: str = ""
-    """It stands for the values, in their order; empty where they cannot be read."""
+    """The digest of the values in their order; empty where they cannot be read."""
     norm: float | None = None
 
 
@@ -105,7 +105,7 @@ class Compared(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     ranks: list[int]
     parts: int
-    """Different parts that were compared."""
+    """How many different parts were compared."""
     size: int
     """Bytes on the lowest rank."""
     seconds: float
@@ -113,7 +113,7 @@ class Compared(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many parts of each kind there are on the lowest rank."""
     differences: list[Difference] = []
     left_out: int = 0
-    """Further differences."""
+    """How many further differences were found and are not listed."""
     unread: list[str] = []
     """Names of parts whose values cannot be compared."""
     moved: int = 0
@@ -121,7 +121,7 @@ class Compared(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of a rank's variables."""
+    """What one rank's variable holds: type, shape, size, digest."""
 
     type: str
     shape: list[int] | None = None
@@ -130,7 +130,7 @@ class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = ""
     placement: str = ""
     parts: int = 0
-    """Tensors in it, where it is no tensor itself."""
+    """How many tensors are in the variable, where it is no tensor itself."""
     size: int = 0
     """Bytes of its tensors on this rank."""
     norm: float | None = None
@@ -141,4 +141,4 @@ class NamedValue(msgspec.Struct, frozen=True, omit_defaults=True):
     whole: str = ""
     """Beside sharded tensors: the digest of those that are not."""
     words: str = ""
-    """A short value itself."""
+    """The value itself where it is short; else empty."""

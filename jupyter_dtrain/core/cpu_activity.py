@@ -23,23 +23,23 @@ _BUSY_WITH = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 
 
 class Work:
-    """The work of some processes, and of all beneath them. One thread at a time."""
+    """The processor time of some processes and of all their descendants. One thread at a time may use it."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
         self._used: dict[int, float] = {}
         """Processor seconds of each process, when they were last seen to work."""
         self._since: dict[int, float] = {}
-        """The same, at the last step."""
+        """Processor seconds of each process at the last call of :meth:`step`."""
         self._now: dict[int, float] = {}
         self._looked = self._worked = time.monotonic()
 
     def step(self) -> None:
-        """Note that they have made a step: :meth:`spent` counts from now on."""
+        """Note that the processes have made a step: :meth:`spent` counts from now on."""
         self._since = dict(self._now)
 
     def rest(self) -> float:
-        """Seconds since one of them last used a processor, waited for one, or waited for a disk."""
+        """Seconds since one of the processes last used a processor, waited for one, or waited for a disk."""
         self._look()
         return time.monotonic() - self._worked
 

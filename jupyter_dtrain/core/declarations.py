@@ -43,14 +43,14 @@ class Extra(msgspec.Struct, frozen=True):
     """A package that an extra of ours installs, and that has wheels for some machines only."""
 
     package: str
-    """As PyPI names it."""
+    """The package's name on PyPI."""
     extra: str
     purpose: str
     """The purpose, as the subject of a sentence: ``elastic training``."""
     oldest: tuple[int, int]
     """The first minor version of Python with a wheel."""
     newest: tuple[int, int]
-    """The last one."""
+    """The last minor version of Python with a wheel."""
     machines: tuple[str, ...]
     """The processors with wheels, as Linux calls them."""
 
@@ -83,7 +83,7 @@ class Declaration(msgspec.Struct, frozen=True):
     set_ups: tuple[str, ...] = ()
     """The functions that set up a group of all ranks, and wait for them unless this rank is in it already."""
     carries_on: tuple[str, ...] = ()
-    """Packages whose objects never wait for all ranks, whatever their methods are called: they go on without some."""
+    """Packages whose objects never wait for all ranks, whatever their methods are called: they go on if ranks die."""
     interface_lists: tuple[str, ...] = ()
     """Those of :attr:`interface_variables` that take a list, of which each host uses an interface that it has."""
     fabric_variables: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
 @lru_cache(1)
 def declarations() -> tuple[Declaration, ...]:
-    """All that are installed, by name. Does not raise: a watch asks when its rank has crashed."""
+    """The declarations of all installed frameworks, by name. Does not raise: crash reports use it too."""
     found = []
     try:
         entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)

@@ -39,7 +39,7 @@ def fault_in(text: str) -> str:
     return next((words for words in _FAULTS if words in text), "")
 
 
-def tell_faults(found: Mapping[int, str], ranks: Sequence[int]) -> list[str]:
+def fault_lines(found: Mapping[int, str], ranks: Sequence[int]) -> list[str]:
     """Lines on the faults ``found`` by rank, in a run on ``ranks``: what is lost, and what brings it back."""
     if not found:
         return []

@@ -23,7 +23,7 @@ _SIZE: Final = 8
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Where replicas have parted."""
+    """The first difference between the replicas of a model."""
 
     name: str
     """The model's variable."""
@@ -40,7 +40,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """In one sentence."""
+        """The divergence in one sentence, for a person."""
         more = f" and {self.parts - 1} more" if self.parts > 1 else ""
         after = f"; after step {self.since} all ranks agreed" if self.since >= 0 else ""
         return (
@@ -58,12 +58,12 @@ class Divergences:
         self._open: dict[int, dict[int, bytes]] = {}
         self._agreed = -1
         self.checked = 0
-        """Steps that were judged."""
+        """How many steps all ranks have reported, so that they were compared."""
         self.first: Divergence | None = None
         """The first divergence; later ones follow from it."""
 
     def take(self, rank: int, said: Checked) -> bool:
-        """Take a rank's digests; whether they reveal the first divergence."""
+        """Take the digests that ``rank`` reported; return whether they reveal the first divergence."""
         if said.parts:
             self._parts[rank] = said.parts
         if self.first is not None:

@@ -36,7 +36,7 @@ Outcome = Literal["ok", "error", "interrupted", "lost"]
 """How a run ended, on one rank or as a whole. ``lost``: the rank died, or can no longer be heard."""
 
 RUNNING: Final = "running"
-"""The word for a run that has no outcome yet."""
+"""The word for a run that goes on, which has no outcome yet."""
 
 OUTCOMES: Final = {
     "ok": "every rank ended its cell well",
@@ -201,7 +201,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     workers: int = 0
     """Processes that its code has started, such as those of a DataLoader."""
     workers_rss: int = 0
-    """Bytes of memory that these hold; pages that they share with the rank or each other count for each."""
+    """Bytes of memory that the :attr:`workers` hold; pages that several processes share count for each."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -214,7 +214,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     total: float | None
     """None: the number of iterations is not known."""
     rate: float | None
-    """Per second."""
+    """Iterations per second."""
     text: str
     """The bar as one line of text."""
     ended: bool = False
@@ -226,19 +226,19 @@ class PipelineStep(msgspec.Struct, frozen=True, tag="pipeline", omit_defaults=Tr
     number: int
     """Tells schedules of other kinds and sizes apart, in the order of their first steps; equal on all its ranks."""
     schedule: str
-    """Such as ``1F1B``."""
+    """The name of the schedule, such as ``1F1B``."""
     step: int
-    """Counts their steps in the run, from 0."""
+    """The number of the step of this schedule in the run, from 0."""
     ranks: list[int]
-    """Those of the pipeline's process group, by the framework's numbers."""
+    """The ranks of the pipeline's process group, by the framework's numbers."""
     place: int
-    """The place of this rank among them."""
+    """The place of this rank among :attr:`ranks`."""
     stages: int
     microbatches: int
     began: float
     """Seconds since the epoch, by the clock of the rank's host."""
     actions: bytes
-    """As :func:`jupyter_dtrain.core.pipelines.pack` makes them."""
+    """The actions, as :func:`jupyter_dtrain.core.pipelines.pack` encodes them."""
     theory: float | None = None
     """The share of idle time, 0 to 1, that the schedule has in theory; the first of the ranks reports it."""
     on_host: bool = False
@@ -261,7 +261,7 @@ class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
     replicas: list[int] | None = None
     """The ranks whose gradients are averaged with this one's, where that is known."""
     digests: list[int] = []
-    """Those of its first few batches: equal values have equal digests."""
+    """Digests of the first few batches: equal values have equal digests."""
     repeats: bool = False
     """Whether its sampler, which shuffles, has drawn the same order for two epochs."""
 
@@ -276,7 +276,7 @@ class Checked(msgspec.Struct, frozen=True, tag="checked", omit_defaults=True):
     digests: bytes
     """Eight bytes for each part; zeros for one that cannot be read."""
     parts: list[str] = []
-    """Their names, where they are not those of the last report."""
+    """The names of the parts, where they differ from those of the last report."""
 
 
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
@@ -304,11 +304,11 @@ class Spent(msgspec.Struct, frozen=True):
 
     seconds: float
     communication: float
-    """It waited for other ranks."""
+    """Seconds in which the thread waited for other ranks."""
     data: float
-    """It fetched batches from a data loader."""
+    """Seconds in which the thread fetched batches from a data loader."""
     processor: float
-    """It could have gone on, but other threads had the processors."""
+    """Seconds in which the thread could have gone on, but other threads had the processors."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", omit_defaults=True):

@@ -26,7 +26,7 @@ _REPEATED = 10
 """How often each line of such a stack occurs, on average, at least, when calls have no end."""
 
 SLOT_ENDED = "mpiexec has ended its place in MPI"
-"""Why a rank ends whose slot is gone."""
+"""Why a rank ends when the process that holds its place beneath ``mpiexec`` is gone."""
 
 _SIGNAL_WORDS = {
     signal.SIGKILL: "often out of memory: look at the host's kernel log, or use smaller batches",
@@ -93,7 +93,7 @@ def describe_signal(number: int) -> str:
 
 
 def describe_unknown_end(rank: int, why: str) -> str:
-    """A rank is gone, and no process of ours saw how; ``why`` it was not seen."""
+    """Describe a rank that ended while no process of ours saw how; ``why`` says why it was not seen."""
     return f"rank {rank} ended for an unknown reason: {why}"
 
 
@@ -115,15 +115,15 @@ def _goes(ranks: Sequence[int]) -> str:
 
 
 def describe_controller_end(code: int) -> str:
-    """The controller of ipyparallel has ended with ``code``, and with it the way to the ranks."""
+    """Describe the end of ipyparallel's controller with ``code``; without it no client reaches the ranks."""
     return f"ipyparallel's controller {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})"
 
 
 def describe_steward_end(code: int) -> str:
-    """The world's steward has ended with ``code``: the last line of its log."""
+    """Describe the end of the steward with ``code``, as the last line of its log."""
     return f"The steward {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})."
 
 
 def _status(code: int) -> str:
-    """The end of a process, from the exit code that :mod:`subprocess` gives."""
+    """Describe the end of a process by the exit code that :mod:`subprocess` gives."""
     return f"exit code {code}" if code >= 0 else describe_signal(-code)

@@ -42,7 +42,7 @@ class Span(NamedTuple):
     seconds: float
 
     def of(self, settings: Settings) -> float:
-        """In seconds."""
+        """The time in seconds, with the values of ``settings``."""
         return self.seconds + sum(float(getattr(settings, name)) for name in self.settings)
 
     def __str__(self) -> str:
@@ -78,9 +78,9 @@ class Situation(NamedTuple):
     """Parts of what the user reads: ``{rank}`` is the rank that it happened to, ``{last}`` is the highest one,
     ``{call}`` is what the others wait in, ``{were}`` fits their number, ``{hang}`` is the setting ``hang_notice``."""
     kept: str
-    """A sentence."""
+    """A sentence that says what is kept, such as variables and output."""
     after: After
-    """The state of the world then."""
+    """The state of the world once the cell has ended by itself."""
     interrupted: After
     """The state of the world if the cell was interrupted instead."""
     framework: str = ""
@@ -88,7 +88,7 @@ class Situation(NamedTuple):
 
 
 def span(*parts: str | float) -> Span:
-    """Settings by name, and seconds."""
+    """The sum of the settings with these names and of ``seconds``."""
     return Span(
         tuple(part for part in parts if isinstance(part, str)),
         sum(part for part in parts if not isinstance(part, str)),
@@ -345,7 +345,7 @@ SITUATIONS: tuple[Situation, ...] = (
         (by(AT_ONCE, "the steward counts the host's ranks as dead, and informs every client."),),
         span(3.0),
         "lost",
-        ("rank {rank} ended for an unknown reason: its watch is gone",),
+        ("rank {rank} ended for an unknown reason: its parent process is gone",),
         LOGS_ALONE,
         "empty",
         "empty",

@@ -58,24 +58,24 @@ class RankFold:
         self.above = 0
         """The lines of the notebook's cell above the source, which the lines of tracebacks count."""
         self.started: float | None = None
-        """When it began."""
+        """When the rank began the cell."""
         self.heard: float | None = None
-        """When its newest event happened."""
+        """When the newest event of the rank happened."""
         self.sample: Sample | None = None
         self.bars: dict[int, Progress] = {}
         """The bars of its loops, by their number."""
         self.error: Error | None = None
         self.failed = 0.0
-        """When the error came."""
+        """When the error of the rank came."""
         self.outcome: Outcome | None = None
-        """How it ended; None while it has not."""
+        """How the rank ended the cell; None while it works on it."""
         self.words = ""
-        """How it ended, in words, where its outcome alone does not say it."""
+        """What happened to the rank, in words, where its outcome alone does not say it."""
         self.elapsed: float | None = None
-        """Seconds that it took."""
+        """Seconds that the cell took on this rank."""
         self.ended: float | None = None
         self.finished: Finished | None = None
-        """Its last event; None where it ended without one."""
+        """The rank's last event; None where it ended without one."""
         self.reported = False
         """Whether an event of its own says how it ended, and how long that took."""
         self.names: dict[str, None] = {}
@@ -88,12 +88,12 @@ class RankFold:
 
     @property
     def state(self) -> State:
-        """How far it is, or how it ended."""
+        """How far the rank is in the run, or how it ended."""
         return self.outcome or ("sent" if self.started is None else "running")
 
     @property
     def recent(self) -> StepTime | None:
-        """Its steps among the newest reports, and their time; None where it has made none."""
+        """The steps of the newest reports and the time that they took; None where there were none."""
         if not self.marks:
             return None
         (first, since), (last, until) = self.marks[0], self.marks[-1]
@@ -101,14 +101,14 @@ class RankFold:
 
 
 class RunFold:
-    """The events of a run on ``ranks``, folded."""
+    """What the events of a run on ``ranks`` say so far: states, outcome, time, steps and newest values."""
 
     def __init__(self, ranks: Iterable[int] = (), *, most_names: int | None = None) -> None:
         """``most_names``: metrics of which the newest values are kept; None for all."""
         self.ranks: dict[int, RankFold] = {rank: RankFold() for rank in sorted(ranks)}
-        """What is known of each rank."""
+        """What the events say about each rank, by its number."""
         self.elastic = False
-        """Whether its cell goes on without ranks that die."""
+        """Whether the cell goes on without ranks that die."""
         self.joins: int | None = None
         """The number of the elastic run that its ranks have joined, each in the place of one that was lost in it."""
         self.joined: list[RunFold] = []
@@ -116,7 +116,7 @@ class RunFold:
         self.interrupted = False
         """Whether a person, a timeout or the end of an earlier run has ended it."""
         self.abandoned = False
-        """Whether its world went away under it, or ranks ended of which nothing says how."""
+        """Whether the world ended during the run, or ranks ended of which nothing says how."""
         self.newest: dict[str, dict[int, tuple[int, float]]] = {}
         """The newest step and value of each metric on each rank."""
         self.pipelines = Pipelines()
@@ -132,7 +132,7 @@ class RunFold:
         """When nobody waited any longer for the ranks that go on."""
 
     def rank(self, rank: int) -> RankFold:
-        """What is known of ``rank``, which takes part from now on."""
+        """What the events say about ``rank``; a rank that was not in the run takes part from now on."""
         return self.ranks.setdefault(rank, RankFold())
 
     # Folding.
@@ -144,6 +144,8 @@ class RunFold:
         fault.
         """
         part = self.rank(event.rank)
+        # Not `part.outcome`: events of a rank that was given up as lost may still come, and its own word on its end
+        # is better than ours. Only that word closes the rank.
         if event.seq < part.next_seq or part.reported:
             return None
         part.next_seq, part.heard = event.seq + 1, event.time
@@ -175,12 +177,14 @@ class RunFold:
         return points
 
     def skip_to(self, rank: int, seq: int) -> None:
-        """The events of ``rank`` before number ``seq`` are no news any more, whether or not they came."""
+        """Ignore the events of ``rank`` before number ``seq`` from now on, whether or not they came."""
         part = self.rank(rank)
         part.next_seq = max(part.next_seq, seq)
 
     def lose(self, rank: int, words: str, when: float | None = None, outcome: Outcome = "lost") -> bool:
-        """``rank`` will say nothing more; return whether that is news. A rank that has said how it ended has not died.
+        """Note that ``rank`` sends no more events; return whether the rank was not known to have ended.
+
+        A rank whose own events said how it ended keeps that outcome.
 
         ``words``: what happened to it. ``when``: the time, now if None. ``outcome``: how its cell ended all the same,
         where a client knows it.
@@ -191,6 +195,8 @@ class RunFold:
                 part.words = words
             return False
         began, clock = (part.started, part.clock) if part.started is not None else (self.started, self._began)
+        # Where the rank began while this process was there, this process' own clock measures: the hosts' clocks differ,
+        # and a time of day may be set in between. A run that was read from a file has only times of day.
         if when is None and clock is not None:
             elapsed: float | None = time.monotonic() - clock
         else:
@@ -203,6 +209,7 @@ class RunFold:
         part.started = when
         self.elastic = self.elastic or started.elastic
         self.joins = started.joins if self.joins is None else self.joins
+        # A host whose clock is ahead must not put the beginning into the future: the elapsed time would be negative.
         part.clock = time.monotonic() - max(0.0, time.time() - when)
         self._began = part.clock if self._began is None else min(self._began, part.clock)
 
@@ -223,7 +230,7 @@ class RunFold:
         part.outcome = outcome  # last: other threads take it for the sign that the others are there
 
     def stop(self) -> None:
-        """Nobody waits any longer for the ranks that go on: the time of the run stands still."""
+        """Let the time of the run stand still: no one waits any longer for the ranks that go on."""
         if self.unfinished:
             self._stopped = self._stopped or time.monotonic()
 
@@ -236,7 +243,7 @@ class RunFold:
 
     @property
     def states(self) -> dict[int, State]:
-        """How far each rank is, or how it ended."""
+        """How far each rank is in the run, or how it ended."""
         return {rank: part.state for rank, part in self.ranks.items()}
 
     @property

@@ -22,7 +22,7 @@ class FrameworkReport(msgspec.Struct, frozen=True):
     title: str
     """The name that people use."""
     version: str
-    """Such as ``2.13.0+cpu``; empty where it is not installed."""
+    """The installed version, such as ``2.13.0+cpu``; empty where the framework is not installed."""
     tested: str
     """The versions that this project is tested with, such as ``2.13``, or the first and the last: ``2.8 and 2.15``."""
     imported: bool
@@ -57,7 +57,7 @@ def installed_version(package: str) -> str:
 
 
 def imported(name: str) -> ModuleType | None:
-    """The module, if it was imported wholly."""
+    """The module ``name`` if its import has come to its end; else None."""
     module = sys.modules.get(name)
     being_made = getattr(getattr(module, "__spec__", None), "_initializing", False)
     return None if being_made else module

@@ -51,7 +51,7 @@ class AsksForStacks(Protocol):
     """Finds out where ranks are; see :class:`.Questions`."""
 
     def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask; returns at once."""
+        """Ask ``ranks`` for their stacks; ``then`` gets them after ``patience`` seconds at most. Returns at once."""
 
 
 class HangDetector:
@@ -81,14 +81,16 @@ class HangDetector:
         self._shown = False
 
     def hear(self, batch: Batch, now: float) -> None:
-        """Take events of a rank."""
+        """Note from the events of a rank when it last moved. ``now``: in ``time.monotonic()`` seconds."""
         for event in batch.events:
+            # The first event replaces the allowance for the cell's travel, which lies in the future. Later ones move
+            # the time forward only: a sample says since when the cell stands still, perhaps before the last event.
             at = now - event.body.still if isinstance(event.body, Sample) else now
             self._since[batch.rank] = max(self._since[batch.rank], at) if batch.rank in self._begun else at
             self._begun.add(batch.rank)
 
     def tick(self, now: float) -> float:
-        """Ask where ranks are if it is time; returns when it may be time again."""
+        """Ask where the ranks are if none has moved for the limit; return when the next call may be useful."""
         ranks = list(self._run.unfinished)
         if not ranks:
             return math.inf
@@ -99,7 +101,7 @@ class HangDetector:
         if self._told != ranks:
             self._told = ranks
             # Also ask the ranks that have ended: they may have called something else.
-            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._tell(ranks, stacks))
+            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._report(ranks, stacks))
         return math.inf
 
     def withdraw(self) -> None:
@@ -109,8 +111,9 @@ class HangDetector:
             self._shown = False
             self._show("")
 
-    def _tell(self, ranks: list[int], stacks: Stacks) -> None:
-        # A rank that has ended since then is asked for by the next tick.
+    def _report(self, ranks: list[int], stacks: Stacks) -> None:
+        # `is`, not `==`: a notice that was taken back, or a newer question about the same ranks, has another list, and
+        # an answer that comes late must then show nothing. The next tick asks again if a rank has ended since then.
         if self._told is ranks and ranks == self._run.unfinished:
             self._shown = True
             outside = [rank for rank in range(self._run.size) if rank not in self._run.ranks]
@@ -118,7 +121,7 @@ class HangDetector:
 
 
 def _endings(run: Moving) -> dict[int, str]:
-    """How each rank ended that has ended the cell while others go on, in words; or that it has not begun."""
+    """What became of each rank that does not work on the cell (it ended it, or has not begun it), in words."""
     found = {}
     for rank, state in run.states.items():
         if rank in run.lost:

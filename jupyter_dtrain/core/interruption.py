@@ -49,7 +49,7 @@ class AsksRanks(AsksForStacks, Protocol):
 
 
 class Acts(Protocol):
-    """The one that does what only the steward can do. Raises :class:`WorldLost` and :class:`Refused`."""
+    """Releases and kills ranks, which only the steward can do. Raises :class:`WorldLost` and :class:`Refused`."""
 
     def release(self, run: int) -> None:
         """Free the ranks that wait for others in ``run``."""
@@ -63,7 +63,7 @@ class Unended(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number in the world."""
+        """The number of the run in its world."""
 
     @property
     def unfinished(self) -> list[int]:
@@ -103,7 +103,7 @@ class Interruption:
         """Whether the cell ends now, without the ranks that have not."""
 
     def press(self, now: float) -> None:
-        """Take another press of Stop."""
+        """Hurry the steps, as the user pressed Stop again: a second press shortens them, a third ends the cell."""
         if self._hurried:
             self._end_at = min(self._end_at, now)
             return
@@ -117,6 +117,7 @@ class Interruption:
         working = list(self._run.unfinished)
         if now >= self._signal_at:
             self._signal_at = now + AGAIN
+            # Not again to a cell that has taken it: it may be cleaning up, and a second SIGINT would cut that short.
             self._signal([rank for rank in working if rank not in self._reached])
         if now >= self._release_at and working:
             self._release_at = now + RELEASE_AGAIN
@@ -143,7 +144,7 @@ class Interruption:
         def raising() -> None:
             self._questions.interrupt(self._run.number, working, AGAIN, lambda _: None, force=True)
 
-        def tell(stacks: Stacks) -> None:
+        def report(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
             self._say(working, now, f"An exception is raised in the cell, which was here:\n{where}")
             raising()
@@ -153,11 +154,12 @@ class Interruption:
         else:
             self._raised = True
             # Ask where they are first: after the exception they are elsewhere.
-            self._questions.stacks(working, AGAIN, tell)
+            self._questions.stacks(working, AGAIN, report)
 
     def _end(self, working: list[int], now: float) -> None:
         if self.force and working and not self._killed:
             self._killed = True
+            # The reports of their deaths end the run; this deadline is for reports that do not come.
             self._end_at = now + DYING
             self._say(working, now, f"Killing {'it' if len(working) == 1 else 'them'}, as --force asks.")
             with contextlib.suppress(DtrainError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STEPS_PER_SECOND: Final = "steps/s"
 """The metric by which a framework tells how fast an optimizer steps."""
 SAMPLES_PER_SECOND: Final = "samples/s"
-"""The metric by which it tells how many samples the rank reads for that."""
+"""The metric by which a framework tells how many samples the rank reads for these steps."""
 
 _NAMES: Final = 32  # metrics of a rank that may determine its steps
 _SLOW: Final = 0.1  # the share by which a step must be longer than the others' median to make its rank the slow one
@@ -116,7 +116,7 @@ def _column(kind: Literal["q", "d"], data: bytes) -> array[Any]:
 
 
 def _little(column: Any) -> array[Any]:
-    """``column`` in the byte order of the wire, or back."""
+    """``column`` in little-endian byte order on a host of another order, or back."""
     same: array[Any] = column
     if sys.byteorder == "big":
         same = column[:]
@@ -208,7 +208,7 @@ class RankSteps:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, RankSteps]:
-        """Those of all ranks of a run, from all of its points."""
+        """The steps of each rank of a run, by rank, computed from all points of the run."""
         points: dict[int, dict[str, Columns]] = {}
         for name, series in metrics.items():
             for rank, columns in series.items():
@@ -246,7 +246,7 @@ class RankSteps:
 
     @property
     def step(self) -> int | None:
-        """The newest step."""
+        """The newest step of the rank; None before the first."""
         return None if self.newest is None else self.newest[0]
 
     @property
@@ -275,7 +275,7 @@ class Slow(NamedTuple):
 
     rank: int
     more: float
-    """By which share of the others' median."""
+    """How much longer, as a share of the median of the other ranks: 0.1 is 10 %."""
 
 
 def slowest(times: Mapping[int, StepTime]) -> Slow | None:

@@ -20,7 +20,7 @@ def numbers_without(leaving: Collection[int], size: int) -> dict[int, int]:
 
 
 def moves(numbers: Mapping[int, int]) -> dict[int, int]:
-    """Those of ``numbers`` that change."""
+    """The entries of ``numbers`` in which a rank gets another number."""
     return {rank: number for rank, number in numbers.items() if rank != number}
 
 

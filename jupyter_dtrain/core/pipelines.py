@@ -46,7 +46,7 @@ class Timeline:
     """One step of a pipeline on all its ranks."""
 
     schedule: str
-    """Such as ``1F1B``."""
+    """The name of the schedule, such as ``1F1B``."""
     step: int
     """The number of the step in this pipeline and run, from 0."""
     stages: int
@@ -112,7 +112,7 @@ def ideal_bubble(order: Mapping[int, Sequence[tuple[str, int, int]]]) -> float |
 def _ready(
     kind: str, stage: int, microbatch: int, stages: int, ended: Mapping[tuple[str, int, int], int]
 ) -> int | None:
-    """When the inputs of an action are complete; None while one of them has no end yet."""
+    """When all inputs of an action are there; None while an action that makes one of them has no end yet."""
     if kind == "F":
         return ended.get(("F", stage - 1, microbatch)) if stage else 0
     own = ended.get(("B" if kind == "W" else "F", stage, microbatch))
@@ -129,7 +129,7 @@ class Pipelines:
         # The newest steps, with the rank's number in the world, by pipeline and by rank of the pipeline.
         self._told: dict[tuple[int, tuple[int, ...]], dict[int, dict[int, tuple[int, PipelineStep]]]] = {}
         self.version = 0
-        """Counts the reports."""
+        """How many reports were taken; it changes when there is something new to draw."""
         self._found: tuple[int, list[Timeline]] = (0, [])
 
     def __bool__(self) -> bool:

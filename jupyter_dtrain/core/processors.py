@@ -28,15 +28,15 @@ class Processors(msgspec.Struct, frozen=True):
     """The processors of one process."""
 
     numbers: list[int]
-    """Those on which it may run, by Linux' numbers, in order."""
+    """The processors on which the process may run, by Linux' numbers, in order."""
     cores: list[int]
-    """Their cores, each by the lowest number of its processors."""
+    """The cores of :attr:`numbers`, each by the lowest number of its processors."""
     quota: float | None = None
     """How many processors' time its control group gets; None: there is no limit."""
 
 
 def read_processors(pid: int = 0, system: Path = _SYSTEM) -> Processors:
-    """Those of the main thread of process ``pid``, by default of the calling thread.
+    """Read the processors of the main thread of process ``pid``, by default of the calling thread.
 
     ``system`` is the folder with ``proc`` and ``sys``. Raises :class:`OSError` where there is no such process.
     """
@@ -73,7 +73,7 @@ def thread_variables(own: Processors, mates: Sequence[Processors]) -> dict[str, 
 
 
 def describe_processors(found: Processors) -> tuple[str, str]:
-    """The numbers as Linux writes them, such as ``0-3,8``, and a remark."""
+    """The numbers of ``found`` as Linux writes them, such as ``0-3,8``, and a remark on cores and quota."""
     spans: list[list[int]] = []
     for number in found.numbers:
         if spans and number == spans[-1][-1] + 1:

@@ -63,7 +63,7 @@ class Readings:
         return None if first is None else first.batch * first.accumulation
 
     def lines(self, microbatches: int = 0) -> list[ReadingLine]:
-        """Say what is known. ``microbatches``: those of a pipeline's step; 0 without a pipeline."""
+        """Sentences on how the run reads its data. ``microbatches``: of a pipeline's step; 0 without a pipeline."""
         lines = []
         for number in sorted(self._found)[:MOST]:
             by_rank = dict(sorted(self._found[number].items()))

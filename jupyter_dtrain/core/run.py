@@ -123,7 +123,7 @@ class Run:
         self.joined: list[Run] = []
         """The runs that have joined it, oldest first."""
         self.fold = RunFold(ranks) if fold is None else fold
-        """What its events say."""
+        """What the events of the run say."""
         self._outputs = {rank: _RankOutput() for rank in ranks}
         self._metrics = RunMetrics(ranks)
         # A signal handler may read while the main thread, which it interrupts, is reading.
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def elastic(self) -> bool:
-        """Whether its cell goes on without ranks that die."""
+        """Whether the cell goes on without ranks that die."""
         return self.fold.elastic
 
     @property
@@ -190,7 +190,7 @@ class Run:
 
     @property
     def states(self) -> dict[int, State]:
-        """How far each rank is: it has not begun the cell (``sent``), works on it, or how it ended."""
+        """The state of each rank: ``sent`` before it begins the cell, ``running``, or its outcome."""
         return self.fold.states
 
     @property
@@ -375,7 +375,7 @@ class Run:
     # Folding: the session's scheduler alone.
 
     def began_earlier(self, seconds: float) -> None:
-        """Another client began the run, so many seconds ago."""
+        """Note that another client began the run ``seconds`` ago, so that :attr:`elapsed` counts from then."""
         self._created -= seconds
 
     def next_seq(self, rank: int) -> int:
@@ -383,11 +383,11 @@ class Run:
         return self.fold.ranks[rank].next_seq
 
     def heard(self, rank: int) -> float:
-        """When the last word of ``rank`` came, by ``time.monotonic()``."""
+        """When this process last heard from ``rank``, in ``time.monotonic()`` seconds."""
         return self._outputs[rank].heard
 
     def note_heard(self, rank: int) -> None:
-        """``rank`` has answered, with or without news."""
+        """Note that ``rank`` has answered just now, with or without new events."""
         self._outputs[rank].heard = time.monotonic()
 
     def apply(self, batch: Batch) -> Batch | None:
@@ -426,13 +426,13 @@ class Run:
                 self._metrics.append(rank, name, columns)
 
     def joined_by(self, run: Run) -> None:
-        """``run`` has begun on new ranks, in the place of those that were lost; any thread may say so, also twice."""
+        """Note that ``run`` has begun on new ranks in the place of lost ones. Any thread may call it, also twice."""
         if run not in self.joined:
             self.joined.append(run)
             self.fold.joined.append(run.fold)
 
     def mark_lost(self, rank: int, words: str) -> None:
-        """Expect nothing more from ``rank``."""
+        """Note that ``rank`` is lost, with what happened to it in ``words``: no more events come from it."""
         self.fold.lose(rank, words)
 
     @property

@@ -39,7 +39,7 @@ class Repeat:
     """One measured run of the cell."""
 
     seconds: float
-    """Those of the slowest rank."""
+    """Seconds that the cell took on the slowest rank."""
     spent: dict[int, Spent] = field(default_factory=dict)
     """How each rank spent its time."""
 
@@ -66,7 +66,7 @@ class Size:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The shortest and longest time; None for less than two runs."""
+        """The shortest and the longest time in seconds; None for less than two runs."""
         times = [repeat.seconds for repeat in self.repeats]
         return (min(times), max(times)) if len(times) > 1 else None
 
@@ -112,7 +112,7 @@ class Scaling:
     sizes: list[Size] = field(default_factory=list)
     interrupted: bool = False
     now: str = ""
-    """The measurement under way, in words."""
+    """What is measured now, in words; empty when nothing is."""
 
     @property
     def measured(self) -> list[Size]:

@@ -53,7 +53,7 @@ class SnapshotRefused(DtrainError):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """One file."""
+    """The size and the code of one file of a snapshot."""
 
     size: int
     code: str
@@ -65,10 +65,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
     name: str
     saved: float
-    """Seconds since the epoch."""
+    """When the snapshot was saved, in seconds since the epoch."""
     world: str
     size: int
-    """Ranks that saved it."""
+    """How many ranks saved the snapshot."""
     held: dict[str, str]
     """The variables, each with the part that saved it: a framework's name, ``state`` or ``value``."""
     step: int | None
@@ -76,14 +76,14 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, FileFacts]
     version: int = VERSION
     code: str = ""
-    """HMAC of everything else."""
+    """HMAC-SHA256 of all other fields of the manifest, in hexadecimal digits."""
 
 
 class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ranks' answer about a snapshot."""
 
     names: list[str]
-    """The variables that were saved, or loaded."""
+    """The names of the variables that were saved, or loaded."""
     waiting: list[str] = []
     """Variables whose objects are not there yet."""
     notes: list[str] = []
@@ -190,7 +190,7 @@ def code_of(key: bytes, name: str, content: Any) -> str:
 
 
 def signed(key: bytes, manifest: Manifest) -> Manifest:
-    """The manifest with its code."""
+    """``manifest`` with the code that ``key`` gives it."""
     return msgspec.structs.replace(manifest, code=_manifest_code(key, manifest))
 
 
@@ -231,7 +231,7 @@ def verify(key: bytes, folder: Path, manifest: Manifest) -> None:
     if not is_ours(key, manifest):
         raise SnapshotRefused(
             f"Nothing was loaded. {folder} is not signed with your key: it was changed, or saved by another user or on "
-            f"another machine. To load it can run its code; --trust loads it all the same."
+            f"another machine. Loading it can run its code; --trust loads it all the same."
         )
 
 
@@ -344,7 +344,7 @@ def publish(part: Path, key: bytes, manifest: Manifest) -> Path:
 
 
 def _settle(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Have the system write the names in ``folder`` to the disk itself (fsync)."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -31,9 +31,9 @@ class Collective(msgspec.Struct, frozen=True):
     number: int
     """The number of the collective in its group, from 1."""
     call: str
-    """Such as ``all_reduce of float[64, 3]``."""
+    """The collective and its data, such as ``all_reduce of float[64, 3]``."""
     alike: str = ""
-    """The part of it that must be equal on all ranks, such as ``all_reduce of 192 float``; empty means ``call``."""
+    """The part of ``call`` that must be equal on all ranks, such as ``all_reduce of 192 float``; empty: all of it."""
     over: bool = False
     """Whether this rank has done with it."""
 
@@ -57,7 +57,7 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 Stacks = Mapping[int, Stack | None]
-"""By rank; None for a rank that did not answer."""
+"""The stack of each rank, by rank; None for a rank that did not answer."""
 SILENT = "no answer (dead, or in native code that holds the interpreter lock)"
 STOPPED = "stopped (SIGSTOP); SIGCONT lets it go on"
 NATIVE = "no answer, in native code"

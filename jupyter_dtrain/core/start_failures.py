@@ -15,7 +15,7 @@ from .errors import package_gone
 from .exits import describe_signal
 
 MOST_LINES: Final = 12
-"""The lines of a log that a failure shows."""
+"""The most lines of a log that a failure shows."""
 AGAIN: Final = "Start the world again. If this happens again, the machine may lack the memory for so many ranks."
 MEND: Final = "The log shows where: mend that, and start the world again."
 
@@ -37,9 +37,9 @@ class StartFailure(msgspec.Struct, frozen=True):
     """Why a world did not start."""
 
     reason: str
-    """A sentence."""
+    """Why the world did not start, as a sentence."""
     cure: str
-    """A sentence; empty if none is known."""
+    """What helps, as a sentence; empty if nothing is known to."""
     log: str = ""
     """The lines of a log that show the reason; empty if no log says more."""
 
@@ -56,7 +56,7 @@ def relevant(log: str, most: int = MOST_LINES) -> str:
 
 
 def rank_ended(words: str, said: str) -> StartFailure:
-    """A rank has ended: ``words`` say how, ``said`` are its last words."""
+    """The failure of a start in which a rank ended: ``words`` say how, ``said`` is the end of its output."""
     log = relevant(said)
     error = _last_error(said)
     reason = f"{words[:1].upper()}{words[1:]} while the world was starting"
@@ -66,7 +66,7 @@ def rank_ended(words: str, said: str) -> StartFailure:
 
 
 def process_ended(what: str, code: int, log: str) -> StartFailure:
-    """``what``, such as mpiexec, has ended with ``code``; ``log`` is its own."""
+    """The failure of a start in which ``what``, such as mpiexec, ended with ``code``; ``log`` is its own log."""
     lines = relevant(log)
     error = _last_error(log)
     why = f": {error.rstrip('.')}" if error else ""

@@ -34,12 +34,12 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.comes_by_request = False
-        """Whether this process would hear of it."""
+        """Whether this process is a Jupyter kernel, which hears of its own end by a request."""
         self.asked = False
 
     @property
     def patience(self) -> float:
-        """Seconds for which a press of Stop must be held back, for the request may follow."""
+        """Seconds for which a press of Stop is held back, as Jupyter's request to shut down may follow it."""
         return SHUTDOWN if self.comes_by_request else 0.0
 
 
@@ -51,7 +51,7 @@ class StopButton:
 
     def __init__(self) -> None:
         self.fell = False
-        """Whether there was one."""
+        """Whether SIGINT came within the block."""
         self._pending: deque[None] = deque()
         self._heard: Callable[[], None] | None = None
         self._holds = False

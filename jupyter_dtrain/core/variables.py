@@ -21,13 +21,13 @@ class Variable(msgspec.Struct, frozen=True):
 
     value: str
     why: str
-    """In a few words."""
+    """The reason for which the variable is set, in a few words."""
     by_user: bool = False
     """Whether the user had set it, so that it was left as it was."""
 
 
 class SeenVariable(msgspec.Struct, frozen=True):
-    """One, as a rank has it."""
+    """A variable with the value that a rank sees."""
 
     name: str
     value: str | None
@@ -40,7 +40,7 @@ class SeenVariable(msgspec.Struct, frozen=True):
 
 
 def values_of(variables: Mapping[str, Variable]) -> dict[str, str]:
-    """As an environment."""
+    """The variables as an environment: each value by its name."""
     return {name: variable.value for name, variable in variables.items()}
 
 
@@ -66,11 +66,11 @@ class Given:
 
     def __init__(self) -> None:
         self._set: dict[str, tuple[str, Variable]] = {}
-        """By name: for which framework, and what."""
+        """The framework for which each variable was set, and the variable, by its name."""
         self._hidden: list[str] = []
 
     def hide(self, names: Iterable[str]) -> None:
-        """These were given by ``--env``."""
+        """Note that ``--env`` gave the variables ``names``: their values are never shown."""
         self._hidden = [*self._hidden, *names]
 
     def note(self, variables: Mapping[str, Variable], framework: str = "") -> None:
@@ -86,11 +86,11 @@ class Given:
         os.environ.update(values_of(variables))
 
     def offer(self, variables: Mapping[str, Variable], framework: str = "") -> None:
-        """Set those of ``variables`` that are not set."""
+        """Set those of ``variables`` that the environment lacks; the user's own values stay."""
         self.put(where_unset(variables, os.environ), framework)
 
     def seen(self) -> list[SeenVariable]:
-        """All of them, in the order in which they were set."""
+        """All noted variables with their present values, in the order in which they were set."""
         found = [self._seen(name, framework, variable) for name, (framework, variable) in self._set.items()]
         return found + [SeenVariable(name, None, HIDDEN, hidden=True) for name in self._hidden if name not in self._set]
 
@@ -106,4 +106,4 @@ class Given:
 
 
 given = Given()
-"""Those of this rank; empty outside of one."""
+"""The record of this rank; it is empty in a process that is no rank."""

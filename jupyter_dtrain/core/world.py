@@ -45,7 +45,7 @@ class Rank(msgspec.Struct, frozen=True):
     device: str
     """``cuda:i``, the GPU that is the rank's by convention (ranks beyond the GPUs share them in turn), or ``cpu``."""
     pid: int
-    """Process id, on ``host``."""
+    """The id of the rank's process on ``host``."""
     engine: str
     """Routing identity of the ipyparallel engine. An inner detail: it changes when a rank is replaced."""
     state: RankState = "idle"
@@ -97,7 +97,7 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def dead(self) -> list[Rank]:
-        """The ranks that have ended."""
+        """The ranks that have died and were not replaced."""
         return [rank for rank in self.ranks if rank.state == "dead"]
 
     def rank(self, number: int) -> Rank:
@@ -108,7 +108,7 @@ class World(msgspec.Struct, frozen=True):
         return Rank(number, 0, "", 0, "cpu", 0, "", state="dead", words=words)
 
     def others(self, later: World, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that are other processes in ``later``, or none."""
+        """Those of ``ranks`` that another process is in ``later``, or no process."""
         return [rank for rank in ranks if self.rank(rank).engine != later.rank(rank).engine]
 
     def changed(self, ranks: Iterable[Rank], size: int | None = None) -> World:
@@ -234,7 +234,7 @@ class Placement(msgspec.Struct):
     nodes: int
 
     def become(self, other: Placement) -> None:
-        """Take what ``other`` says: the world has another number of ranks now."""
+        """Take all values of ``other``: the world has another number of ranks now."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
@@ -270,7 +270,7 @@ An exported script needs the ranks of its host as well, and stands alone: ``jobs
 
 
 def place_environment(place: Placement) -> dict[str, Variable]:
-    """Those variables of :func:`rank_environment` that say where the rank sits."""
+    """The variables of :func:`rank_environment` that depend on the place of the rank alone."""
     return {
         "RANK": Variable(str(place.rank), "the rank's number in the world"),
         "WORLD_SIZE": Variable(str(place.size), "number of ranks in the world"),

@@ -32,7 +32,7 @@ SILENCE: Final = 60
 GLANCE: Final = 0.2
 """Seconds between two looks at the deadline."""
 _KEPT: Final = 100_000
-"""Bytes of its words that are kept."""
+"""How many bytes of rsync's output are kept."""
 _VANISHED: Final = 24
 """The exit code of rsync where files went while it copied: they have no copy to make."""
 _NOT_WRITTEN: Final = 11
@@ -82,7 +82,7 @@ _CAUSES: Final = (
     ),
     (
         r"Read-only file system",
-        "That disk of {host} can only be read: {said}",
+        "The disk of {host} is mounted read-only: {said}",
         "Choose a folder that can be written with --to.",
     ),
     (
@@ -92,7 +92,7 @@ _CAUSES: Final = (
     ),
     (
         r"File exists|Not a directory|Is a directory|not make way for|non-empty directory",
-        "A file and a folder have one name: {said}",
+        "A file has the name of a folder on the other machine: {said}",
         "Rename one of them: a copy deletes neither.",
     ),
 )
@@ -155,7 +155,7 @@ def reason(said: str, host: str) -> tuple[str, str]:
 def _read(
     process: subprocess.Popen[str], deadline: float, stop: threading.Event, progress: Callable[[int], None]
 ) -> tuple[str, str]:
-    """Its output and its errors, until it ends, the deadline passes or ``stop`` is set."""
+    """Read the output and the errors of ``process`` until it ends, the deadline passes or ``stop`` is set."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -179,7 +179,7 @@ def _read(
 
 
 def _leave(process: subprocess.Popen[str], farewell: float) -> None:
-    """End rsync with its connection, which gets ``farewell`` seconds to end the program on the host."""
+    """End rsync and its connection, which gets ``farewell`` seconds to end the program on the host."""
     if farewell:
         process.terminate()
         # The connection shares the pipe for errors, so the pipe's end is the end of both.
@@ -208,7 +208,7 @@ def _why(answer: ProgramAnswer, host: str, way: Way) -> Unreached:
 
 
 def _first(said: str) -> str:
-    """The first line that is rsync's, or else the first one."""
+    """The first line of ``said`` that rsync wrote, or else the first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return next((line for line in lines if line.startswith("rsync")), lines[0] if lines else "it said nothing.")
 

@@ -61,7 +61,7 @@ class HostCopy(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The outcome."""
+        """The outcome in words, such as how many files were copied."""
         if self.reason:
             return f"{self.reason} {self.cure}"
         if self.shared:
@@ -113,7 +113,7 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The answer of a host: see :mod:`.receiver`."""
+    """What a host answers before a copy, see :func:`.receiver.receive`."""
 
     folder: str
     no_rsync: str = ""

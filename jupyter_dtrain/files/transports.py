@@ -50,20 +50,20 @@ class OverSsh(BySsh):
     farewell = 0.0
 
     def call(self) -> list[str]:
-        """Ssh itself."""
+        """The command is ssh itself."""
         return self.carrier.call()
 
     def unreached(self, found: Unreached) -> Unreached:
-        """Itself."""
+        """``found``, as ssh's own words are the reason."""
         return found
 
     def broken(self, host: str, answer: ProgramAnswer) -> Unreached | None:
-        """In ssh's words, where it has any."""
+        """The reason in ssh's words; None where it printed none."""
         found = self.carrier.explain(msgspec.structs.replace(answer, code=SSH_FAILED), host, "rsync")
         return found if isinstance(found, Unreached) and found.kind != "failed" else None
 
     def check(self, host: str) -> str:
-        """By hand."""
+        """A person runs ssh by hand."""
         return f"See whether `{self.carrier.by_hand(host)}` works in a terminal"
 
 
@@ -83,11 +83,11 @@ class OverSrun:
         self._over = ""
 
     def call(self) -> list[str]:
-        """A gate; it starts srun."""
+        """The command is a gate, a program of ours that starts srun."""
         return shell.command(self.carrier)
 
     def unreached(self, found: Unreached) -> Unreached:
-        """The end of the job comes before what srun says about it."""
+        """The end of the job, if it has ended, else ``found``: srun reports the end only later."""
         return self._ended() or found
 
     def broken(self, host: str, answer: ProgramAnswer) -> Unreached | None:
@@ -99,7 +99,7 @@ class OverSrun:
         return found if isinstance(found, Unreached) and explain(host, words)[0] else None
 
     def check(self, host: str) -> str:
-        """By Slurm."""
+        """A person asks Slurm."""
         return f"See whether `sinfo -R` names {host}"
 
     def _ended(self) -> Unreached | None:

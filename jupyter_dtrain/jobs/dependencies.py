@@ -79,7 +79,7 @@ class _Search:
         return names._replace(at_once=names.at_once - own, later=names.later - own)
 
     def run(self) -> None:
-        """Find all that is needed; ends, as every round includes one more cell."""
+        """Find all needed cells. The search ends, since every round includes one more cell."""
         waiting = list(self._places)
         looked: set[int] = set()
         while waiting:

@@ -28,7 +28,7 @@ class Job(NamedTuple):
     script: str
     """The text of the script."""
     codes: list[str]
-    """Its cells."""
+    """The Python code of the job's cells, in order."""
     world: JobWorld
     packages: Packages
     settings: dict[str, str]

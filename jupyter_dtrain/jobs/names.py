@@ -22,16 +22,16 @@ _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Names(NamedTuple):
-    """The names of one cell."""
+    """The names that one cell binds, changes and reads."""
 
     bound: frozenset[str]
-    """It binds them at its top level, perhaps only under a condition."""
+    """Names that the cell binds at its top level, perhaps only under a condition."""
     changed: frozenset[str]
-    """It changes what they hold: ``cfg["lr"] = 0.1``, ``model.width = 3``."""
+    """Names whose objects the cell changes: ``cfg["lr"] = 0.1``, ``model.width = 3``."""
     at_once: frozenset[str]
-    """It reads them before it binds them."""
+    """Names that the cell reads before it binds them."""
     later: frozenset[str]
-    """Its functions read them when they are called, and it does not bind them."""
+    """Names that the cell's functions read when they are called, and that the cell does not bind."""
     star: bool
     """Whether it imports all names of a module: then it may bind any name."""
 

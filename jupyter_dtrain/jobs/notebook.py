@@ -21,7 +21,7 @@ class NotebookCell(msgspec.Struct, frozen=True):
 
     number: int
     source: str
-    """Its code, without the line of ``%%distributed``."""
+    """The code of the cell, without the line of ``%%distributed``."""
     on_ranks: bool
     """Whether it ran on ranks; otherwise it is a local cell, which ran in the notebook."""
     title: str = ""
@@ -35,7 +35,7 @@ class NotebookCell(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The cell, in a message."""
+        """How messages call the cell, such as ``cell 3``."""
         return f"cell {self.number}"
 
 
@@ -62,7 +62,7 @@ class JobWorld(msgspec.Struct, frozen=True):
         return f"{counted(self.ranks, 'rank')} on {counted(self.nodes, 'node')}"
 
     def resized(self, ranks: int | None, nodes: int | None) -> JobWorld:
-        """The same with another size. Raises :class:`BadRequest` where nodes would have different numbers of ranks."""
+        """The world with another size. Raises :class:`BadRequest` if nodes would have different numbers of ranks."""
         if ranks is None and nodes is None:
             return self
         ranks, nodes = ranks or self.ranks, nodes or self.nodes
@@ -75,7 +75,7 @@ class JobWorld(msgspec.Struct, frozen=True):
 
 
 class Notebook(msgspec.Struct, frozen=True):
-    """A notebook."""
+    """The code cells of a notebook, and the world that they ran in."""
 
     name: str
     """The file, or the words that stand for the session."""

@@ -21,7 +21,7 @@ class Packages(NamedTuple):
     """All that a job imports beyond Python itself."""
 
     versions: dict[str, str]
-    """By the name of the package; empty where it is not installed here."""
+    """The installed version of each package, by its name; empty where it is not installed here."""
     roots: frozenset[str]
     """The first parts of the modules' names, such as ``numpy``."""
     own: tuple[str, ...]

@@ -108,7 +108,7 @@ class JobRecord:
         self._said = False
 
     def start(self) -> None:
-        """Begin; returns at once, but on rank 0, which makes the folder."""
+        """Start the thread that records. Returns at once, but rank 0 first makes the folder."""
         if self._rank == 0:
             self._guard(self._make_run)
         ERRORS.when_imported(lambda module: ERRORS.replace(module, "excepthook", self._failed))
@@ -116,7 +116,7 @@ class JobRecord:
         self._thread.start()
 
     def add(self, numbers: Mapping[str, float], steps: Mapping[str, int]) -> None:
-        """Record points, at the next look."""
+        """Keep points for the thread, which writes them within :data:`PERIOD` seconds."""
         now = time.time()
         with self._lock:
             if len(self._points) < LIMIT:
@@ -165,12 +165,12 @@ class JobRecord:
         if self._spool is None:
             self._spool = Spool(spool_path(self._folder, self._run, self._rank))
             if self._spool.failure is not None:
-                self._say(f"The record of this job cannot be written: {self._spool.failure}.")
+                self._say(f"The metrics of this job cannot be stored: {self._spool.failure}.")
             first = self._rank == 0
             source = _script() if first else ""
             ranks = list(range(self._size)) if first else []
             name = self._name if first else ""
-            self._tell(
+            self._append(
                 Started(os.getpid(), socket.gethostname(), str(self._spool.path), source=source, ranks=ranks, name=name)
             )
         with self._lock:
@@ -182,12 +182,12 @@ class JobRecord:
             columns.times.append(at)
             columns.values.append(value)
         if found:
-            self._tell(Metrics([pack(metric, columns) for metric, columns in found.items()]))
+            self._append(Metrics([pack(metric, columns) for metric, columns in found.items()]))
         if self._intake is not None:
             while self._intake.poll():
                 pass
 
-    def _tell(self, body: Body) -> None:
+    def _append(self, body: Body) -> None:
         assert self._spool is not None
         self._spool.append(Event(self._run, self._rank, self._seq, time.time(), body))
         self._seq += 1
@@ -217,12 +217,12 @@ class JobRecord:
             time.sleep(PERIOD / 5)
         self._look()
         if self._spool is None:
-            self._say("This rank's points are not in the store: rank 0 of the job has begun no record.")
+            self._say("The metrics of this rank are not stored: rank 0 of the job has not begun its record.")
             return
         if self._error is not None:
-            self._tell(self._error)
+            self._append(self._error)
         outcome: Outcome = "ok" if self._error is None else "error"
-        self._tell(Finished(outcome, time.time() - self._process[1]))
+        self._append(Finished(outcome, time.time() - self._process[1]))
         self._spool.close()
         if self._intake is not None:
             self._intake.poll()
@@ -235,7 +235,7 @@ class JobRecord:
         try:
             call()
         except Exception as error:  # noqa: BLE001 — a job never fails because of its record
-            self._say(f"This job is not recorded any more ({type(error).__name__}: {error}).")
+            self._say(f"The metrics of this job are no longer stored ({type(error).__name__}: {error}).")
 
     def _say(self, words: str) -> None:
         if not self._said:

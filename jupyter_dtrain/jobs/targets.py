@@ -1,4 +1,4 @@
-"""The table of targets."""
+"""The table of the places to which a job can be exported. It alone names the targets that frameworks bring."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from .completion import RankCompletions
 from .hints import Hints
 from .history import SessionCells
 from .inspection import Inspections
-from .joining import tell_worlds_after_cell
+from .joining import show_worlds_after_cell
 from .registered import CellMagics
-from .stored import tell_finished
+from .stored import show_finished
 from .table import verbs
 from .transform import CellTransform
 
@@ -33,10 +33,10 @@ class ShellPart(Protocol):
     """A part that joins a shell."""
 
     def install(self, shell: Any) -> None:
-        """Begin."""
+        """Join ``shell``."""
 
     def uninstall(self, shell: Any) -> None:
-        """End."""
+        """Leave ``shell`` as it was before."""
 
 
 P = TypeVar("P")
@@ -73,8 +73,8 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
     ]
     for part in _loaded[id(shell)]:
         part.install(shell)
-    tell_worlds_after_cell(shell)
-    tell_finished()
+    show_worlds_after_cell(shell)
+    show_finished()
 
 
 def part_of(shell: Any, kind: type[P]) -> P | None:
@@ -83,7 +83,7 @@ def part_of(shell: Any, kind: type[P]) -> P | None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take the magics away again."""
+    """Remove the magics and all parts from ``shell``."""
     found = _loaded.pop(id(shell), None)
     if found is None:
         return

@@ -1,10 +1,14 @@
-"""The magics themselves: ``%distributed VERB``, ``%%distributed`` and ``%%rank``."""
+"""Cells and scripts on the ranks: ``%%distributed``, ``%%rank`` and ``%distributed exec``."""
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
+from IPython.core.getipython import get_ipython
+
 from jupyter_dtrain.client.notebook import current_cell
+from jupyter_dtrain.client.scripts import script_cell, script_name
 from jupyter_dtrain.client.syntax import check_syntax
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
@@ -13,7 +17,7 @@ from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
 from .healing import run_numbers
-from .offers import notebook_names, rank_names, some_ranks
+from .offers import notebook_names, rank_names, scripts, some_ranks
 from .parsing import MagicParser, Parsed, count, names, run_name, seconds, variable
 from .worlds import start_world
 
@@ -100,7 +104,7 @@ def rank_parser() -> MagicParser:
 
 
 def ranks_argument(parser: MagicParser) -> None:
-    """``-r RANKS``."""
+    """Add the argument ``-r RANKS``."""
     parser.add_argument(
         "-r", "--ranks", metavar="RANKS", help="ranks that run the code (default: all)", completer=some_ranks
     )
@@ -163,3 +167,36 @@ def cell_arguments(parser: MagicParser) -> None:
         help="with --elastic: runs whose cells a new rank runs first, such as 1,3-5",
     )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
+
+
+def exec_arguments(parser: MagicParser) -> None:
+    """Arguments of ``exec``."""
+    ranks_argument(parser)
+    cell_arguments(parser)
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="run in a fresh namespace and discard it (default: the script's names stay on the ranks)",
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="run a module instead, such as package.train, as python -m does"
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="Python file to run, or with -m the name of a module", completer=scripts
+    )
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: the rest of the line"
+    )
+
+
+def exec_script(args: Parsed) -> None:
+    """``%distributed exec SCRIPT …``."""
+    shell = get_ipython()
+    if shell is None:
+        raise BadRequest(
+            "%distributed exec needs a notebook or IPython: in a Python program, call Session.run_script()."
+        )
+    # The parser put a space before numbers below 0, so that argparse did not take them for options.
+    arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]
+    args.run_name = args.run_name or script_name(args.script, arguments)
+    run_cell(args, script_cell(args.script, arguments, module=args.module, fresh=args.fresh), shell.user_ns)

@@ -90,17 +90,17 @@ def doctor(args: Parsed) -> None:
     finally:
         line.end()
     if wanted is not None:
-        tell_removed(remove(wanted, [listing.id for listing in list_worlds()]))
+        show_removed(remove(wanted, [listing.id for listing in list_worlds()]))
 
 
-def tell_removed(found: Removal) -> None:
+def show_removed(found: Removal) -> None:
     """Print what became of the leftovers."""
     if found == type(found)():
-        print("Dead worlds have left nothing on this machine.")
+        print("Worlds that have ended left nothing on this machine.")
     if found.ended:
-        print(f"this machine: ended {', '.join(map(str, found.ended))}.")
+        print(f"this machine: ended process {', '.join(map(str, found.ended))}.")
     for pid, why in found.left.items():
-        print(f"this machine: {pid} was left, since {why}.")
+        print(f"this machine: process {pid} is still there: {why}.")
     for path in found.removed:
         print(f"this machine: removed {path}.")
     for path, why in found.kept.items():

@@ -61,7 +61,7 @@ def heal(args: Parsed) -> None:
     replay = run_numbers(args.replay)
     line = ProgressLine()
     try:
-        _tell(line, str(current().heal(args.names, args.source, replay=replay, progress=line.say)))
+        _show(line, str(current().heal(args.names, args.source, replay=replay, progress=line.say)))
     finally:
         line.end()
 
@@ -73,13 +73,13 @@ def resize(args: Parsed) -> None:
     line = ProgressLine()
     try:
         done = current().resize(size, names, args.source, drop=args.drop, replay=replay, progress=line.say)
-        _tell(line, str(done))
+        _show(line, str(done))
     finally:
         line.end()
 
 
 def _size_and_names(words: list[str]) -> tuple[int | None, list[str]]:
-    """N, if it is there, and the names. With ``--drop`` the first word may be either, and argparse cannot tell."""
+    """Split ``words`` into N, if it is there, and the names: argparse cannot know which the first word is."""
     if words and not words[0].strip().isidentifier():
         try:
             return int(words[0]), words[1:]
@@ -88,7 +88,7 @@ def _size_and_names(words: list[str]) -> tuple[int | None, list[str]]:
     return None, words
 
 
-def _tell(line: ProgressLine, words: str) -> None:
+def _show(line: ProgressLine, words: str) -> None:
     """Show ``words``, the first of their lines in the place of the progress."""
     first, _, rest = words.partition("\n")
     line.say(first)

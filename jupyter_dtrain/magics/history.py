@@ -36,13 +36,13 @@ class SessionCells:
         self._known: dict[int, Ran] = {}
 
     def install(self, shell: Any) -> None:
-        """Begin."""
+        """Follow the cells of ``shell`` from now on."""
         self._shell = shell
         shell.events.register("pre_run_cell", self._begins)
         shell.events.register("post_run_cell", self._ended)
 
     def uninstall(self, shell: Any) -> None:
-        """End."""
+        """Stop following them."""
         shell.events.unregister("pre_run_cell", self._begins)
         shell.events.unregister("post_run_cell", self._ended)
 

@@ -19,7 +19,7 @@ from jupyter_dtrain.wire.steward_messages import ReadStatus
 
 from .offers import world_names
 from .parsing import MagicParser, Parsed
-from .transform import tell_auto
+from .transform import publish_auto
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
 
 _told: set[str] = set()
-"""The ids of the worlds that :func:`tell_worlds` has named."""
+"""The ids of the worlds that :func:`show_worlds` has named."""
 PATIENCE = 1.0
 """Seconds in which a steward must answer before the list goes on without it."""
 
@@ -61,15 +61,15 @@ def attach(args: Parsed) -> None:
     def view(run: Run, session: Session) -> RunView:
         if not joined:
             joined.append(session)
-            _tell(session)  # before the output of its runs, which may be long
+            _show(session)  # before the output of its runs, which may be long
         on = "" if len(run.ranks) == session.world.size else f" on {count_ranks(run.ranks)}"
         print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.")
         return session.view_in_cell(run, paint_errors=True)
 
     session = Session.attach(args.name, take_over=args.take_over, view=view)
-    tell_auto(session)
+    publish_auto(session)
     if not joined:
-        _tell(session)
+        _show(session)
     last = session.last_run
     if last is not None and last not in session.running:
         print(f"Run {last.number} ended: {ending_of(last)}.")
@@ -83,7 +83,7 @@ def _here(name: str | None) -> Session | None:
     return None
 
 
-def _tell(session: Session) -> None:
+def _show(session: Session) -> None:
     how = "Attached to" if session.drives else "Observing"
     world = session.world
     living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
@@ -99,12 +99,12 @@ def listing(_args: Parsed) -> None:
         print("No world of yours is running on this machine.")
         return
     rows = [[world.name, world.size, _ago(world), world.cwd, world.steward, _driver(world)] for world in worlds]
-    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "steward pid", "driven by"], rows)
+    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "pid", "driven by"], rows)
     publish: Any = display_functions.publish_display_data
     publish(data)
 
 
-def tell_worlds() -> None:
+def show_worlds() -> None:
     """Print the worlds besides those of this process, each once."""
     here = {session.id for session in open_sessions if not session.closed}
     for world in list_worlds():
@@ -117,14 +117,14 @@ def tell_worlds() -> None:
         )
 
 
-def tell_worlds_after_cell(shell: InteractiveShell) -> None:
-    """Call :func:`tell_worlds` once the cell that runs has ended: it may attach to one of them itself."""
+def show_worlds_after_cell(shell: InteractiveShell) -> None:
+    """Call :func:`show_worlds` once the cell that runs has ended: it may attach to one of them itself."""
 
-    def tell(*_: object) -> None:
-        shell.events.unregister("post_run_cell", tell)
-        tell_worlds()
+    def show(*_: object) -> None:
+        shell.events.unregister("post_run_cell", show)
+        show_worlds()
 
-    shell.events.register("post_run_cell", tell)
+    shell.events.register("post_run_cell", show)
 
 
 def _driver(world: Listing) -> str:
@@ -140,7 +140,7 @@ def _driver(world: Listing) -> str:
     try:
         status = channel.ask(ReadStatus())
     except (Refused, WorldLost):
-        return "its steward does not answer"
+        return "unknown: the world does not answer"
     finally:
         channel.close()
     words = status.driver.words if status.driver else "no client yet"

@@ -46,7 +46,7 @@ class CellMagics(Magics):
 
 @contextlib.contextmanager
 def _for_people() -> Iterator[None]:
-    """Help that was shown is no error, and this package's own absence is one with a cure."""
+    """Turn the help that ``-h`` printed into no error, and a package that was removed into an error with its cure."""
     try:
         yield
     except HelpShown:

@@ -35,7 +35,7 @@ def save_arguments(parser: MagicParser) -> None:
         help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h; where no "
         "framework shows its steps, at the end of cells and by time",
     )
-    parser.add_argument("--stop", action="store_true", help="stop saving this name automatically")
+    parser.add_argument("--stop", action="store_true", help="stop saving NAME automatically")
 
 
 def save(args: Parsed) -> None:
@@ -44,9 +44,9 @@ def save(args: Parsed) -> None:
     if args.stop:
         gone = session.stop_saving(args.name)
         print(
-            f"Snapshot {args.name!r} is not saved by itself any more."
+            f"Snapshot {args.name!r} is no longer saved automatically."
             if gone
-            else f"Snapshot {args.name!r} was not saved by itself."
+            else f"Snapshot {args.name!r} was not being saved automatically."
         )
         return
     answer = session.save(args.name, args.names, every=args.every)
@@ -80,10 +80,10 @@ def load_arguments(parser: MagicParser) -> None:
 
 def load(args: Parsed) -> None:
     """``%distributed load NAME [VAR …]``."""
-    tell_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
+    show_loaded(args.name, current().load(args.name, args.names, trust=args.trust))
 
 
-def tell_loaded(name: str, answer: SnapshotAnswer) -> None:
+def show_loaded(name: str, answer: SnapshotAnswer) -> None:
     """Print what was loaded, and what waits for its object."""
     if answer.names:
         print(f"Loaded {', '.join(answer.names)} from {name!r}.")
@@ -92,7 +92,7 @@ def tell_loaded(name: str, answer: SnapshotAnswer) -> None:
     if answer.waiting:
         them = ", ".join(answer.waiting)
         print(
-            f"{them} {'waits' if len(answer.waiting) == 1 else 'wait'} for the objects: make them as before, then "
+            f"Not loaded yet, as the ranks have no such object: {them}. Make what is missing as before, then "
             f"%distributed load {name} {' '.join(answer.waiting)}"
         )
 

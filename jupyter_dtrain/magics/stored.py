@@ -46,7 +46,7 @@ def runs(args: Parsed) -> None:
     if found:
         _publish(listing(found))
     elif any((args.outcome, args.search, args.tag)):
-        print("No stored run is like that.")
+        print("No stored run meets these conditions.")
     elif args.world is None:
         print("No run has been stored yet.")
     else:
@@ -90,10 +90,10 @@ def compare(args: Parsed) -> None:
     if curves is not None:
         _publish(curves)
     elif sum(bool(run.metrics) for run in found.runs) > 1:
-        print("They have no metric in common, so no curves are drawn.")
+        print("These runs have no metric in common, so no curves are drawn.")
 
 
-def tell_finished() -> None:
+def show_finished() -> None:
     """Print once which runs ended while their notebook was gone. Prints nothing where the store cannot be read."""
     from jupyter_dtrain.store import Store
     from jupyter_dtrain.view.labels import ending_of, took

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
-from . import across, doctor, export, healing, joining, running, scripts, snapshots, stored, sync, worlds
+from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
 
@@ -24,7 +24,7 @@ class Verb(msgspec.Struct, frozen=True):
 
 
 def _none(parser: MagicParser) -> None:
-    """The verb has no arguments."""
+    """Add no arguments, for a verb that takes none."""
 
 
 _OWN: tuple[Verb, ...] = (
@@ -40,7 +40,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("save", "save variables of all ranks as a snapshot on disk", snapshots.save_arguments, snapshots.save),
     Verb("load", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
     Verb("snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
-    Verb("exec", "run a script on the ranks, as torchrun would", scripts.exec_arguments, scripts.exec_script),
+    Verb("exec", "run a script on the ranks, as torchrun would", cells.exec_arguments, cells.exec_script),
     Verb(
         "interrupt",
         "interrupt the running cells on every rank; variables stay",

@@ -83,7 +83,7 @@ class CellTransform:
             shell.input_transformers_cleanup.remove(self)
 
 
-def tell_auto(session: Session) -> None:
+def publish_auto(session: Session) -> None:
     """Show the other clients of the world that plain cells go to its ranks, if they do."""
     with contextlib.suppress(LookupError):
         if transform_of(get_ipython()).auto:

@@ -24,15 +24,15 @@ from jupyter_dtrain.session import Session, current
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import ending_of, took
-from jupyter_dtrain.view.rank_state import rank_state
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
+from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
 
-from .joining import tell_worlds
+from .joining import show_worlds
 from .offers import world_names
 from .parsing import MagicParser, Parsed, assignment, count
-from .snapshots import snapshot_names, tell_loaded
-from .transform import tell_auto
+from .snapshots import show_loaded, snapshot_names
+from .transform import publish_auto
 
 SHOWN = 4
 """Runs that the caption of the status names."""
@@ -85,11 +85,11 @@ def start(args: Parsed) -> None:
         return
     start_world(**given)
     # A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease runs out.
-    tell_worlds()
+    show_worlds()
 
 
 def _joined(values: list[Any]) -> Any:
-    """The value of an option that took several words."""
+    """The value of an option that took several words, as one text."""
     return " ".join(values) if all(isinstance(value, str) for value in values) else dict(values)
 
 
@@ -126,7 +126,7 @@ def start_world(**options: Any) -> Session:
         raise StartInterrupted from None
     finally:
         line.end()
-    tell_auto(session)
+    publish_auto(session)
     return session
 
 
@@ -153,7 +153,7 @@ class ProgressLine:
             self._said = True
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """End the line: it stays as it is, and later output goes below it."""
         if self._said:
             self._painter.settle(self._id)
 
@@ -223,11 +223,11 @@ def restart(args: Parsed) -> None:
     for cell in cells:
         session.run(cell)
     if args.load is not None:
-        tell_loaded(args.load, session.load(args.load, ready=True))
+        show_loaded(args.load, session.load(args.load, ready=True))
 
 
 def _cell(session: Session, number: int) -> str:
-    """The cell of a run of this world. Raises :class:`BadRequest`."""
+    """The source of the cell of run ``number``. Raises :class:`BadRequest` where it is not kept."""
     found = Store.open().run(str(number), session.id)
     if not found.source:
         raise BadRequest(f"The cell of run {number} is not kept.")

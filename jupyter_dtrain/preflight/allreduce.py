@@ -52,7 +52,7 @@ def main() -> None:
 
     def late() -> None:
         where = place(traceback.extract_stack(sys._current_frames()[thread]))  # noqa: SLF001 — the only way to it
-        tell("late", {"rank": rank, "why": where})
+        send("late", {"rank": rank, "why": where})
 
     # MPI's words on the end of a job are longer than a finding, and would stand in place of these.
     watch = threading.Timer(max(0.0, began + seconds - SOONER - time.monotonic()), late)
@@ -63,7 +63,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 — told, and the job ends
         watch.cancel()
         where = place(traceback.extract_tb(error.__traceback__))
-        tell("failed", {"rank": rank, "why": f"{type(error).__name__}: {error} (in {where})"})
+        send("failed", {"rank": rank, "why": f"{type(error).__name__}: {error} (in {where})"})
         # The others would wait for this rank.
         MPI.COMM_WORLD.Abort(1)
     watch.cancel()
@@ -75,14 +75,14 @@ def place(frames: traceback.StackSummary) -> str:
     return f"{one.name}, line {one.lineno}: {one.line}"
 
 
-def tell(kind: str, answer: dict[str, Any]) -> None:
+def send(kind: str, answer: dict[str, Any]) -> None:
     """Print a line with the answer, ``speeds``, or with why there is none: ``failed``, or ``late`` near the end."""
     sys.stdout.write(f"\n{sys.argv[1]} {kind} {json.dumps(answer)}\n")
     sys.stdout.flush()
 
 
 def run(world: MPI.Intracomm) -> None:
-    """The work of one rank."""
+    """Time the all-reduces on one rank; rank 0 prints the result."""
     found = time_all(world)
     if world.rank == 0:
-        tell("speeds", found)
+        send("speeds", found)

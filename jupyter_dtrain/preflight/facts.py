@@ -65,7 +65,7 @@ class Holder(msgspec.Struct, frozen=True):
     world: str = ""
     """The world that it belongs to; empty if it belongs to none, or to another user."""
     used: int = 0
-    """Bytes."""
+    """Bytes of the GPU's memory that the process holds."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Where process ids and addresses mean the same. Two hosts with one place are one machine."""
     user: str = ""
     machine: str = ""
-    """Its processor, as Linux calls it: ``x86_64``."""
+    """The machine's processor, as Linux calls it: ``x86_64``."""
     python: str = ""
     executable: str = ""
     packages: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Facts(msgspec.Struct, frozen=True):
     sent: float = 0.0
     """This machine's clock before the question."""
     received: float = 0.0
-    """The same after the answer."""
+    """This machine's clock after the answer."""
 
     @property
     def skew(self) -> float:

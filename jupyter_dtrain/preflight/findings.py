@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     """``error``: ranks cannot start or work together. ``warning``: they may fail later. ``note``: good to know."""
     what: str
-    """A sentence."""
+    """What was found, as a sentence."""
     where: list[str] = []
     """The machines that it is about; empty for all of them."""
     why: str = ""
@@ -132,7 +132,7 @@ class Scene(msgspec.Struct, frozen=True):
     timed: list[str] = []
     """The hosts whose all-reduces were timed, in the order of :attr:`speeds`."""
     speeds: Speeds | str | None = None
-    """Or why there are none; None if they were not timed."""
+    """The speeds of all-reduces, or why they could not be timed; None if that was not tried."""
 
     @property
     def facts(self) -> dict[str, Facts]:
@@ -177,5 +177,5 @@ def name_some(names: Iterable[str], most: int = 4) -> str:
 
 
 def gib(size: float) -> str:
-    """A size in words."""
+    """``size`` bytes in GiB, in words."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

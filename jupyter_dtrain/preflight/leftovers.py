@@ -50,16 +50,16 @@ one."""
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """The end of the leftovers on this machine."""
+    """What became of the leftovers on this machine."""
 
     ended: list[int] = []
-    """Process ids."""
+    """The ids of the processes that were ended."""
     left: dict[str, str] = {}
-    """Why the others were left, by process id."""
+    """Why each other process was not ended, by its id."""
     removed: list[str] = []
-    """The paths of folders."""
+    """The paths of the folders that were removed."""
     kept: dict[str, str] = {}
-    """Why the other folders were kept, by path."""
+    """Why each other folder was kept, by its path."""
 
 
 class Marked(NamedTuple):
@@ -71,7 +71,7 @@ class Marked(NamedTuple):
 
 
 def processes(living: Collection[str]) -> list[Leftover]:
-    """Those that still run after :data:`SETTLE` seconds: a world that has just ended takes a moment.
+    """The processes of dead worlds that still run after :data:`SETTLE` seconds, in which a world that ends is gone.
 
     ``living``: the ids of worlds that live, wherever their stewards run.
     """

@@ -93,7 +93,7 @@ def _names(scene: Scene) -> Iterator[Finding]:
         if hostname and len(hosts) > 1:
             yield Finding(
                 "warning",
-                f"{name_some(hosts)} call themselves by one name, {hostname!r}.",
+                f"{name_some(hosts)} have the same hostname, {hostname!r}.",
                 hosts,
                 "Open MPI takes hosts of one name for one: its collectives fail there with 'message truncated'.",
                 "Give each host a name of its own with `hostnamectl set-hostname`.",

@@ -59,11 +59,11 @@ class BySrun:
             self._routes = dict(zip(addresses, pool.map(route, addresses.values()), strict=True))
 
     def local_address(self, host: str) -> str:
-        """The one of the route to the node."""
+        """The address of this machine on the route to the node."""
         return self._routes[host][0] or ""
 
     def address(self, host: str, facts: Facts) -> str:  # noqa: ARG002 — Slurm knows it
-        """The one by which Slurm reaches it."""
+        """The address by which Slurm reaches the node."""
         return self._routes[host][1] or ""
 
     def mpi_job(self, hosts: Sequence[str], mpiexec: str, python: str, folder: Path) -> MpiJob:  # noqa: ARG002 — one path

@@ -45,7 +45,7 @@ def main(text: str) -> None:
     asked = json.loads(text)
     answer: dict[str, Any] = {"unknown": {}}
 
-    def tell(*_: object) -> None:
+    def send(*_: object) -> None:
         answer["clock"] = time.time()
         sys.stdout.write(f"\n{asked['nonce']} {msgspec.json.encode(answer).decode()}\n")
         sys.stdout.flush()
@@ -54,10 +54,10 @@ def main(text: str) -> None:
             child.kill()
         os._exit(0)
 
-    signal.signal(signal.SIGALRM, tell)
+    signal.signal(signal.SIGALRM, send)
     signal.alarm(max(int(asked["seconds"]), 1))
     collect(answer, asked["packages"], asked["living"], asked["shared"])
-    tell()
+    send()
 
 
 def collect(answer: dict[str, Any], names: list[str], living: list[str], shared: dict[str, str] | None) -> None:

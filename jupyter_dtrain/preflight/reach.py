@@ -94,11 +94,11 @@ class BySsh:
         return local_address(config.get("hostname", "")) or ""
 
     def address(self, host: str, facts: Facts) -> str:  # noqa: ARG002 — the host itself knows better
-        """The one at which sshd took the connection. ``facts.ssh``: address and port of ssh here, then there."""
+        """The address at which sshd took the connection: ``facts.ssh`` has ssh's address and port here, then there."""
         return facts.ssh[2] if len(facts.ssh) > 2 else ""  # noqa: PLR2004
 
     def mpi_job(self, hosts: Sequence[str], mpiexec: str, python: str, folder: Path) -> MpiJob:
-        """With its daemons over the same ssh."""
+        """Return the part of an ``mpiexec`` whose daemons start over the same ssh."""
         # MPI splits the command of its agent at blanks, and knows no quotes: so the options are in a file.
         agent = folder / "ssh"
         agent.write_text(f'#!/bin/sh\nexec {shlex.join(self.carrier.call())} "$@"\n')

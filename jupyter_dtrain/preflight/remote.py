@@ -99,7 +99,7 @@ def ask_all(
 
 
 def ask_here(program: Program, *, kind: Any, timeout: float, python: str = sys.executable) -> Any:
-    """The same on this machine."""
+    """Run ``program`` on this machine, and read its answer as :func:`ask_all` does."""
     return program.read(run_here(program.command(python), timeout=timeout, stdin=program.text), python, kind)
 
 

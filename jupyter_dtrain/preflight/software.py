@@ -96,7 +96,7 @@ def _own_package(scene: Scene) -> Iterator[Finding]:
             "error",
             f"The machines have different versions of {OWN}: {spread(versions)}.",
             _others(versions),
-            "The steward here and the ranks there speak a protocol that changes between versions.",
+            "This machine and the ranks there exchange messages, whose form changes between versions.",
             f"Install one version everywhere: `{scene.python} -m pip install {pin}`.",
         )
         return

@@ -49,10 +49,10 @@ def main(text: str) -> None:
     if asked["task"] == "listen":
         _listen(asked)
     else:
-        _tell(asked, {"failures": connect(asked["targets"], asked["patience"])})
+        _answer(asked, {"failures": connect(asked["targets"], asked["patience"])})
 
 
-def _tell(asked: dict[str, Any], answer: dict[str, Any]) -> None:
+def _answer(asked: dict[str, Any], answer: dict[str, Any]) -> None:
     sys.stdout.write(f"\n{asked['nonce']} {json.dumps(answer)}\n")
     sys.stdout.flush()
 
@@ -63,9 +63,9 @@ def _listen(asked: dict[str, Any]) -> None:
         family = socket.AF_INET6 if ":" in asked["address"] else socket.AF_INET
         server = socket.create_server((asked["address"], 0), family=family, backlog=128)
     except OSError as error:
-        _tell(asked, {"port": 0, "failure": os.strerror(error.errno) if error.errno else str(error)})
+        _answer(asked, {"port": 0, "failure": os.strerror(error.errno) if error.errno else str(error)})
         return
-    _tell(asked, {"port": server.getsockname()[1], "failure": ""})
+    _answer(asked, {"port": server.getsockname()[1], "failure": ""})
     while True:
         ready = select.select([server, sys.stdin], [], [])[0]
         if sys.stdin in ready and not os.read(sys.stdin.fileno(), 1024):
@@ -184,7 +184,7 @@ class _Listener:
         self.late = False
         """Whether it is :attr:`failure` that nothing was heard of it in time."""
         self.greeting = secrets.token_hex(8)
-        """By it others know that they have not reached another machine with the same address."""
+        """Text by which others know that they reached this machine, and no other one with the same address."""
         self._program = Program(__name__, seconds, task="listen", address=address, greeting=self.greeting)
         self._process: subprocess.Popen[str] | None = None
         try:

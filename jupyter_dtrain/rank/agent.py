@@ -43,10 +43,10 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadVariables,
     ReleaseRank,
     RunCell,
+    SendToWidgets,
     Signalled,
     StoreValues,
     SurroundingsRead,
-    TellWidgets,
     WidgetsSaid,
     read_agent_request,
     read_values_request,
@@ -299,7 +299,7 @@ class Agent:
                     store_values(unpack(names, digests, _taken(parent["buffers"])))
                 case FetchValues(names=names):
                     answer, buffers = fetch_values(names)
-                case TellWidgets(messages=messages):
+                case SendToWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)
         except BaseException as error:  # noqa: BLE001 — the asker gets it; user code may raise SystemExit, too

@@ -15,8 +15,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
-from jupyter_dtrain.wire.agent_messages import Complete, Completions, Describe, Described
-from jupyter_dtrain.wire.answers import NameDescription
+from jupyter_dtrain.wire.agent_messages import Complete, Completions, Describe, Described, NameDescription
 
 from .background import Background
 

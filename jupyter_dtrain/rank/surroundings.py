@@ -10,7 +10,7 @@ import os
 
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
-from jupyter_dtrain.wire.answers import Surroundings
+from jupyter_dtrain.wire.agent_messages import Surroundings
 
 from .plugins import Plugins
 from .tcp_guard import keeps_others_out

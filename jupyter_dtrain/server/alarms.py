@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 OF_RANKS: Final = ("dead", "hung", "slow", "memory")
 """The kinds of items that are over when the ranks are."""
 OF_RUNS: Final = ("hung", "nan", "apart", "slow", "memory", "failed")
-"""Those that a person has seen who runs the cell again."""
+"""The kinds of items that are settled when a person runs the cell again: that person has seen them."""
 
 
 class Alarms:
-    """Those of one world."""
+    """Reports the events of one world to the list of things that need attention, and settles them."""
 
     def __init__(self, listing: Listing, attention: Attention) -> None:
         self._listing = listing
@@ -52,45 +52,45 @@ class Alarms:
     def _rank_died(self, rank: Rank) -> None:
         if not rank.asked:
             words = rank.words[:1].upper() + rank.words[1:]
-            self._tell("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
+            self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
 
     def ranks_ended(self) -> None:
-        """The world was restarted, or has ended."""
+        """Settle the items about ranks: the world was restarted, or has ended."""
         self._settle(*OF_RANKS)
 
     def restarted(self) -> None:
-        """A person has restarted the world: nobody acts on what its runs have shown any more."""
+        """Settle all items about ranks and runs: a person has restarted the world."""
         self._settle(*OF_RANKS, *OF_RUNS)
 
     def start_failed(self, failure: StartFailure, incarnation: int) -> None:
-        """A start that a page has asked for has failed."""
+        """Report that a start which a page has asked for has failed."""
         words = f"World {self._listing.name!r} did not start. {failure.reason}"
-        self._tell("start", "error", words, detail=failure.cure, mark=str(incarnation))
+        self._report("start", "error", words, detail=failure.cure, mark=str(incarnation))
 
     def world_ended(self, words: str) -> None:
-        """The world has ended for the reason ``words``."""
+        """Report that the world has ended for the reason ``words``, unless a person asked for that."""
         if words == ASKED_FOR:
             self._settle(*OF_RUNS)
         else:
-            self._tell("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
+            self._report("ended", "warning", f"World {self._listing.name!r} has ended: {words}", mark="world")
 
     def run_began(self, run: FollowedRun) -> None:
-        """``run`` has begun: a person who runs a cell again has seen what was wrong with it before."""
+        """Settle the items of earlier runs of the same cell: a person who runs it again has seen them."""
         if run.cell_id:
             self._settle(*OF_RUNS, cell=run.cell_id, before=run.number)
 
     def run_showed(self, run: FollowedRun, found: RunFinding) -> None:
-        """A look at ``run`` has found something, perhaps once more."""
-        self._tell(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
+        """Report what a look at ``run`` has found; a finding that was reported before counts once."""
+        self._report(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
 
     def run_hangs(self, run: FollowedRun, words: str) -> None:
-        """No rank of ``run`` moves, as ``words`` say; without words, one moves again."""
+        """Report that no rank of ``run`` moves, as ``words`` say; empty words settle that, as one moves again."""
         self._settle("hung", run=run.number)
         if not words:
             return
         head, _, rest = words.partition("\n")
         mark = str(time.time())
-        self._tell("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
+        self._report("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
 
     def ranks_failed(self, run: FollowedRun) -> None:
         """Report the ranks of ``run`` that have failed while others go on, each once."""
@@ -98,18 +98,18 @@ class Alarms:
             has = "has" if len(ranks) == 1 else "have"
             words = f"Run {run.number}: {count_ranks(ranks)} {has} failed: {told_briefly(error)}"
             detail = "The cell goes on on the other ranks."
-            self._tell("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
+            self._report("failed", "error", words, run=run, ranks=ranks, detail=detail, mark=f"{ranks}")
 
     def run_ended(self, run: FollowedRun) -> None:
-        """``run`` has ended."""
+        """Settle what was reported while ``run`` went on, and report a long run that failed."""
         self._settle("hung", "failed", run=run.number)
         if run.elapsed < LONG or not run.alarming:
             return
         words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
         detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
-        self._tell("failed", "error", words, run=run, detail=detail)
+        self._report("failed", "error", words, run=run, detail=detail)
 
-    def _tell(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
+    def _report(self, kind: Kind, level: Level, words: str, *, run: FollowedRun | None = None, **more: Any) -> None:
         if run is not None:
             more |= {"run": run.number, "cell": run.cell_id}
         self._attention.add(kind, level, (self._listing.id, self._listing.name), words, **more)

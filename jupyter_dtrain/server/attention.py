@@ -77,13 +77,13 @@ class Attention:
     def __init__(self, changed: Callable[[], None]) -> None:
         """The list calls ``changed`` after every change."""
         self._items: dict[str, Item] = {}
-        """By what makes findings equal."""
+        """The items, by what makes two findings equal."""
         self._told: dict[str, None] = {}
         self._changed = changed
 
     @property
     def items(self) -> list[Item]:
-        """Newest first."""
+        """All items, newest first."""
         return sorted(self._items.values(), key=lambda item: -item.time)
 
     def add(

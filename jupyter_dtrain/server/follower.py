@@ -59,7 +59,7 @@ class FollowedRun:
         """Seconds since the epoch."""
         self.run_state = RunState(number, self.ranks, size, hosts)
         self.fold = self.run_state.fold
-        """What its events say."""
+        """What the events of the run say."""
         self.shown: dict[int, Any] = {}
         self.waits: dict[int, str] = {}
         self.judge = Judge()
@@ -189,9 +189,9 @@ class Follower:
         self.size = size
         self._hear = hear
         self.hosts: dict[int, str] = {}
-        """Those of the world's ranks."""
+        """The host of each rank of the world."""
         self.runs: dict[int, FollowedRun] = {}
-        """By number, in the order in which they were found."""
+        """The followed runs by number, in the order in which they were found."""
         self._left: set[int] = set()
         """Runs that were followed."""
 
@@ -219,7 +219,7 @@ class Follower:
         return more
 
     def leave(self) -> None:
-        """Follow no longer what has ended and is not the newest, now that its end was reported."""
+        """Stop following the runs that have ended, except the newest: their ends were reported."""
         for number, run in list(self.runs.items()):
             if not run.unfinished and number != max(self.runs):
                 self._left.add(number)

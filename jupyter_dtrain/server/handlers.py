@@ -353,11 +353,11 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         super().open(*args, **kwargs)
         self.watching: set[str] = set()
         self._queue: asyncio.Queue[Message | NewsMessage] = asyncio.Queue()
-        self._sender = asyncio.ensure_future(self._send())
+        self._sender = asyncio.ensure_future(self._send_queued())
         self._observatory: Observatory = self.settings["dtrain_observatory"]
         self._observatory.enter(self)
 
-    def tell(self, message: Message | NewsMessage) -> None:
+    def send(self, message: Message | NewsMessage) -> None:
         """Send each message when the page can take it."""
         if self._queue.qsize() < MOST_WAITING:
             self._queue.put_nowait(message)
@@ -369,7 +369,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._observatory.enter(self)
         self._observatory.look_closely(self, watched)
 
-    async def _send(self) -> None:
+    async def _send_queued(self) -> None:
         while True:
             message = await self._queue.get()
             try:

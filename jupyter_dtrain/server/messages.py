@@ -165,7 +165,7 @@ class HeldVariables(msgspec.Struct, frozen=True):
     """The variables of ranks."""
 
     words: str
-    """Whether ranks have the same."""
+    """A sentence that says whether all ranks have the same variables."""
     rows: list[HeldRow]
     left_out: int
     """Further variables."""
@@ -224,7 +224,7 @@ class RunMessage(Message, frozen=True, kw_only=True, tag="run"):
 
 
 class NewsMessage(News, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="news"):
-    """The changes in such a run."""
+    """The changes in a run since the last message about it."""
 
     world: str
     values: str | UnsetType = UNSET

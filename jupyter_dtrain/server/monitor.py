@@ -19,7 +19,7 @@ from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
-from jupyter_dtrain.view.rank_state import rank_state
+from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_protocol
 from jupyter_dtrain.wire.steward_messages import (
     ReadState,
@@ -71,7 +71,7 @@ class House(Protocol):
     def is_watched(self, key: str) -> bool:
         """Whether some page watches the world ``key``."""
 
-    def tell(self, message: Message | NewsMessage, key: str) -> None:
+    def send(self, message: Message | NewsMessage, key: str) -> None:
         """Send ``message`` to the pages that watch the world ``key``."""
 
     def changed(self) -> None:
@@ -147,7 +147,7 @@ class Monitor:
         """How far the start has come, in words."""
         state = self._state
         said = (state.progress, state.busy) if isinstance(state, WorldState) else ()
-        return "; ".join(word for word in said if word) or "its steward starts"
+        return "; ".join(word for word in said if word) or "its main process starts"
 
     def _lease_end(self, *, driver_is_there: bool) -> float | None:
         """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
@@ -188,7 +188,7 @@ class Monitor:
         return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
-        """As in all places: see :func:`.rank_state`."""
+        """The state of ``rank`` in the one word that every place shows, see :func:`.rank_state`."""
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.unfinished
@@ -215,16 +215,16 @@ class Monitor:
     # The loop.
 
     def wake(self) -> None:
-        """Look at once."""
+        """Have the loop look at the world at once."""
         self._wake.set()
 
     @property
     def failed(self) -> bool:
-        """Whether its newest start has failed."""
+        """Whether the newest start of the world has failed."""
         return self._failure is not None
 
     def expect(self, *, expected: bool = True) -> None:
-        """A page has asked for this start or restart; or, with False, a person has read how it failed."""
+        """Note that a page has asked for this start or restart; with False, that a person has read how it failed."""
         self._expected = expected
         self.wake()
 
@@ -239,7 +239,7 @@ class Monitor:
 
     @property
     def _runs(self) -> list[FollowedRun]:
-        """Those that go on and the newest, in the order in which they were found."""
+        """The runs that go on, and the newest, in the order in which they were found."""
         return [] if self._follower is None else list(self._follower.runs.values())
 
     @property
@@ -292,7 +292,7 @@ class Monitor:
                 self._silent = ""
         except (Silent, Refused) as silent:
             self._silent = str(silent)
-        self._tell_changes()
+        self._send_changes()
 
     @property
     def _speaks_alike(self) -> bool:
@@ -303,6 +303,7 @@ class Monitor:
         check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
 
     def _take_state(self, state: WorldState) -> None:
+        # The first report shows no restart, whatever its number: this monitor has seen nothing before it.
         known, self._state = self._state is not None, state
         self._ranks = state.world.ranks
         self.size = state.size
@@ -316,7 +317,7 @@ class Monitor:
         if restarted:
             self._alarms.restarted()
         self._failure = state.failure
-        self._tell_failure()
+        self._report_failure()
         for rank in self._ranks:
             if rank.state == "dead":
                 for run in self._runs:
@@ -327,7 +328,7 @@ class Monitor:
             for number in run.unfinished:
                 run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
-    def _tell_changes(self) -> None:
+    def _send_changes(self) -> None:
         summary = self._summarise()
         if summary != self.summary:
             self.summary = summary
@@ -338,9 +339,10 @@ class Monitor:
                 here = [row for row in rows if row.rank in unfinished]
                 shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
+        # A row takes some 70 bytes: a world of thousands of ranks sends its rows less often, at the same rate of bytes.
         if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
             self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
-            self._observatory.tell(self._ranks_message(), self.listing.id)
+            self._observatory.send(self._ranks_message(), self.listing.id)
 
     async def _follow(self) -> None:
         follower = self._follower
@@ -362,10 +364,11 @@ class Monitor:
             self._attend(observed, now)
             if watched and (now >= observed.flush_at or not observed.run.unfinished):
                 self._flush(observed)
+        # Not earlier: the end of a run is reported and flushed above, and afterwards nothing of it can be asked for.
         follower.leave()
         for number in self._observed.keys() - follower.runs.keys():
             del self._observed[number]
-        self._tell_changes()
+        self._send_changes()
 
     def _attend(self, observed: ObservedRun, now: float) -> None:
         """Find what needs the person's attention."""
@@ -387,7 +390,7 @@ class Monitor:
         self._early = [batch for batch in self._early if batch.run != run.number]
         self._observed[run.number] = observed
         self._observed = dict(sorted(self._observed.items()))
-        self._observatory.tell(self._start_of(observed), self.listing.id)
+        self._observatory.send(self._start_of(observed), self.listing.id)
         self._ask_at = 0.0
         self._alarms.run_began(run)
 
@@ -396,7 +399,7 @@ class Monitor:
         self._ask_where(run.ranks[:1])
         self._alarms.run_ended(run)
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         if self._failure is not None and self._expected:
             self._alarms.start_failed(self._failure, self._incarnation)
 
@@ -419,7 +422,7 @@ class Monitor:
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
         observed.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
-        self._observatory.tell(message, self.listing.id)
+        self._observatory.send(message, self.listing.id)
 
     # Questions to ranks, through the steward.
 
@@ -432,7 +435,7 @@ class Monitor:
                 self._waits = others | {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
                 seen = {name for one in found.values() for name in one.frameworks}
                 self._frameworks = sorted(seen or self._frameworks)
-                self._tell_changes()
+                self._send_changes()
 
         self._keep(asyncio.ensure_future(asking()))
 
@@ -450,14 +453,14 @@ class Monitor:
         task.add_done_callback(self._questions.discard)
 
     async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
-        """The answers of ranks. Raises :class:`Silent` and :class:`Refused`."""
+        """Ask ``ranks`` through the steward, and return their answers. Raises :class:`Silent` and :class:`Refused`."""
         self.check_protocol()
         return await self.steward().relay(kind, ranks)
 
     # Requests of a person.
 
     def steward(self) -> Steward:
-        """The way to the steward. Raises :class:`Silent`."""
+        """The channel to the world's steward, opened if needed. Raises :class:`Silent`."""
         if self._steward is None:
             self._steward = Steward(self.listing)
         return self._steward
@@ -500,13 +503,13 @@ class Monitor:
         lost = {} if followed is None else followed.lost
         return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
-    def tell_end(self) -> bool:
-        """Report that the world is gone; whether it has to stay in the list because a page has started it in vain."""
+    def report_end(self) -> bool:
+        """Report that the world is gone; return whether the list must keep it, as a page waits for its failed start."""
         self._alarms.ranks_ended()
         if self._failure is None:
             self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its steward has ended")
             return False
-        self._tell_failure()
+        self._report_failure()
         return self._expected
 
     def close(self) -> None:

@@ -35,12 +35,12 @@ LINGER: Final = 10.0
 
 
 class Looker(Protocol):
-    """A page that looks."""
+    """A page that is connected to the stream."""
 
     watching: set[str]
     """The ids of the worlds that it watches."""
 
-    def tell(self, message: Message | NewsMessage) -> None:
+    def send(self, message: Message | NewsMessage) -> None:
         """Take a message; never waits."""
 
 
@@ -57,7 +57,7 @@ class Observatory:
         self._loop_task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
-        self.attention = Attention(self._tell_attention)
+        self.attention = Attention(self._send_attention)
 
     # The pages that look.
 
@@ -66,8 +66,8 @@ class Observatory:
         self._lookers.add(looker)
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._observe())
-        looker.tell(self._worlds_message())
-        looker.tell(self._attention_message())
+        looker.send(self._worlds_message())
+        looker.send(self._attention_message())
 
     def leave(self, looker: Looker) -> None:
         """Send ``looker`` nothing more."""
@@ -80,7 +80,7 @@ class Observatory:
         for key in fresh:
             if (observer := self._observers.get(key)) is not None:
                 for message in observer.introduction():
-                    looker.tell(message)
+                    looker.send(message)
                 observer.wake()
 
     def is_watched(self, key: str) -> bool:
@@ -89,11 +89,11 @@ class Observatory:
 
     # Reports of the monitors.
 
-    def tell(self, message: Message | NewsMessage, key: str) -> None:
+    def send(self, message: Message | NewsMessage, key: str) -> None:
         """Send a message about one world to the pages that watch it."""
         for looker in self._lookers:
             if key in looker.watching:
-                looker.tell(message)
+                looker.send(message)
 
     def changed(self) -> None:
         """Send the list of worlds to all pages: it has changed."""
@@ -126,13 +126,13 @@ class Observatory:
                 await self._bury(key)
 
     async def _bury(self, key: str) -> None:
-        """The world is gone: find out why, and report what the person must know."""
+        """Find out why the world ended, report what the person must know, and forget the world."""
         observer = self._observers[key]
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
         await observer.hear_out()
-        if observer.tell_end():
+        if observer.report_end():
             self._failures[key] = observer.summary
             while len(self._failures) > MOST_FAILURES:
                 self._failures.pop(next(iter(self._failures)))
@@ -184,13 +184,13 @@ class Observatory:
                 await asyncio.wait_for(self._changed.wait(), LOOK)
             if self._changed.is_set():
                 self._changed.clear()
-                self._tell_all(self._worlds_message())
+                self._send_to_all(self._worlds_message())
         for key in list(self._observers):
             self._forget(key)
 
-    def _tell_all(self, message: Message) -> None:
+    def _send_to_all(self, message: Message) -> None:
         for looker in self._lookers:
-            looker.tell(message)
+            looker.send(message)
 
     def _worlds_message(self) -> WorldsMessage:
         return WorldsMessage(
@@ -200,5 +200,5 @@ class Observatory:
     def _attention_message(self) -> AttentionMessage:
         return AttentionMessage(items=self.attention.items)
 
-    def _tell_attention(self) -> None:
-        self._tell_all(self._attention_message())
+    def _send_attention(self) -> None:
+        self._send_to_all(self._attention_message())

@@ -29,8 +29,8 @@ JUDGE: Final = 2.0
 class ObservedRun:
     """One run of an observed world."""
 
-    def __init__(self, run: FollowedRun, limit: float, ask: AskStacks, tell: Callable[[str], None], now: float) -> None:
-        """``limit``: seconds without a move after which ``tell`` gets words; ``ask`` finds out where ranks are."""
+    def __init__(self, run: FollowedRun, limit: float, ask: AskStacks, show: Callable[[str], None], now: float) -> None:
+        """``limit``: seconds without a move after which ``show`` gets words; ``ask`` finds out where ranks are."""
         self.run = run
         self.over = False
         """Whether its end was reported."""
@@ -43,10 +43,10 @@ class ObservedRun:
         self._step: int | None = None
         """The step of the run; it changes seldom, because every change goes to all pages."""
         self._judge_at = 0.0
-        self._hang_detector = HangDetector(run, limit, _Asks(ask), tell, now) if run.unfinished else None
+        self._hang_detector = HangDetector(run, limit, _Asks(ask), show, now) if run.unfinished else None
 
     def summary(self) -> RunSummary:
-        """For the list of worlds."""
+        """The run in a few fields, for the list of worlds."""
         run = self.run
         states: dict[str, int] = {}
         for rank in run.ranks:

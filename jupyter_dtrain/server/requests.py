@@ -101,7 +101,7 @@ class ApiHandler(APIHandler):
         return found
 
     def ranks(self, observer: Monitor) -> list[int] | None:
-        """The ranks that the body names, or None for all of them. Raises :class:`BadRequest`."""
+        """The ranks that the request's body names, or None for all ranks. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), readable(list[int] | None))
         if ranks is not None and not all(0 <= rank < observer.size for rank in ranks):
             raise BadRequest(f"The world only has ranks 0 to {observer.size - 1}.")

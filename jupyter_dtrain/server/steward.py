@@ -64,7 +64,7 @@ class Steward:
         async with self._lock:
             if time.monotonic() >= deadline:
                 # Other questions took the time. The caller gives this request up, so it must not be sent later.
-                raise Silent("its steward does not answer")
+                raise Silent("its main process does not answer")
             attempts = Attempts(self._client, request)
             while (patience := deadline - time.monotonic()) > 0:
                 patience = min(patience, attempts.send_when_due())
@@ -72,10 +72,10 @@ class Steward:
                     reply = await self._client.control_channel.get_msg(timeout=patience)
                     if attempts.is_answer(reply):
                         return read_answer(reply["content"], request)
-        raise Silent("its steward does not answer")
+        raise Silent("its main process does not answer")
 
     async def relay(self, kind: Literal["state", "stacks", "variables"], ranks: list[int]) -> Relayed:
-        """The answers of ranks. Raises :class:`Silent`, and :class:`Refused`."""
+        """Have the steward ask ``ranks``, and return their answers. Raises :class:`Silent` and :class:`Refused`."""
         ticket = (await self.ask(RelayQuestion(kind, ranks))).ticket
         deadline = time.monotonic() + ANSWER
         while time.monotonic() < deadline:

@@ -75,7 +75,7 @@ class Cluster:
         self._launcher = launcher
         self._watches: Watches | None = None
         self._hosts = 0
-        """How many watches there will be."""
+        """How many watches there will be, one on each host."""
         self._mpi: MpiProgram | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._mpiexec_ended: Callable[[int], None] = lambda _: None
@@ -206,11 +206,11 @@ class Cluster:
                 ended = process_ended("ipyparallel's controller", code, self.said("controller", 40))
                 raise StartFailed(ended.reason, ended.cure, ended.log)
             if self._over or time.monotonic() > deadline:
-                raise StartFailed("ipyparallel's controller says nowhere how to reach it.", AGAIN)
+                raise StartFailed("ipyparallel's controller has not written the file that says how to reach it.", AGAIN)
             time.sleep(0.02)
 
     def _start_mpiexec(self, network: str) -> None:
-        """Start it on a thread that waits for it: Linux ends it with the thread that has started it.
+        """Start ``mpiexec`` on a thread that then waits for it: Linux ends a child with the thread that started it.
 
         Raises :class:`StartFailed` where it cannot be started.
         """
@@ -290,14 +290,14 @@ class Cluster:
         return False
 
     def collect_orphans(self) -> None:
-        """Collect what ended beneath the steward and has no other parent any more."""
+        """Collect the exit statuses of orphans that the steward inherited."""
         own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
         own |= {process.pid for process in self._watches.processes} if self._watches is not None else set()
         own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
         collect_orphans(own)
 
     def abort_ranks(self) -> None:
-        """Have unreachable ranks print where they are, and end them."""
+        """Have the ranks print the stacks of their threads, and end them."""
         # On another host the children of our process there are ssh's own.
         if self._watches is not None and not self._launcher.remote:
             for process in self._watches.processes:
@@ -345,7 +345,7 @@ class Cluster:
             _log.error("These processes could not be killed: %s", left)
 
     def remove_files(self) -> None:
-        """Remove the files of its ended processes, but keep their logs."""
+        """Remove the files of the launch's processes, which have ended, but keep their logs."""
         for folder in (Path(self._request.folder) / "profile", self._request.scratch):
             shutil.rmtree(folder, ignore_errors=True)
         Path(self._request.scratch).mkdir(mode=0o700)

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class HealOwner(NamedTuple):
-    """The supervisor, as a heal needs it."""
+    """The part of the supervisor that a heal needs."""
 
     state: State
     open_runs: Callable[[], list[OpenRun]]
@@ -102,16 +102,16 @@ class Healing:
         questions: Questions,
         bound: Callable[[], tuple[World, RanksChannel] | None],
         post: Callable[[Callable[[], None]], None],
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
     ) -> None:
-        """The last four: see :class:`.Actions`."""
+        """``questions``, ``bound``, ``post`` and ``broadcast``: see :class:`.RankControl`."""
         self._request = request
         self._owner = owner
         self._state = owner.state
         self._questions = questions
         self._bound = bound
         self._post = post
-        self._tell = tell
+        self._broadcast = broadcast
         self._starting = threading.Lock()
         """Held while a heal begins: a client asks on one thread, and the world heals itself on another."""
         self._number = 0
@@ -120,17 +120,17 @@ class Healing:
         self._size = 0
         """How many ranks the world has after the newest heal."""
         self._leaving: list[int] = []
-        """The ranks that are no part of that world."""
+        """The ranks that are not part of the world after the newest heal."""
         self._numbers: dict[int, int] = {}
-        """The later number of each rank that stays."""
+        """The number that each rank that stays has after the newest heal, by its number before."""
         self._local_ranks: dict[int, int] = {}
-        """The later local ranks of the living ones, as they report them."""
+        """The local ranks that the living ranks have after the heal, as they report them."""
         self._dropped: list[int] = []
         """The ranks that the newest heal has ended, or ends, because the world is to lose them."""
         self._alone = False
-        """Whether no client has asked for it."""
+        """Whether the world heals itself, without a client that asked for it."""
         self._beside: set[int] = set()
-        """The runs that may go on meanwhile."""
+        """The runs that may go on during the heal."""
         self._tries, self._began = 0, 0.0
         self._notes: list[str] = []
         self._try = 0
@@ -141,12 +141,12 @@ class Healing:
         self._ordered: list[int] = []
         """The numbers of the new ranks of the newest try."""
         self._processes: set[Process] = set()
-        """The new ones of the newest try."""
+        """The new processes of the newest try."""
         self._kept: set[Process] = set()
-        """Those of tries in which nothing moved. While they live, ``mpiexec`` gives no new one their connections."""
+        """New processes of tries that stood still. While they live, ``mpiexec`` gives their connections to no other."""
         self._new: dict[int, Rank] = {}
         self._ends: list[Died] = []
-        """Ends of new ranks, while the others take the world."""
+        """Ends of new ranks that came while the others take the world: they count once that is done."""
         self._stage = ""
         """``asking``, ``dropping``, ``forming``, ``taking``, ``pausing``; empty outside a heal."""
         self._deadline = math.inf
@@ -156,7 +156,7 @@ class Healing:
             Heal: self._asked,
             ReadHeal: self._read,
         }
-        """By request of a client, what answers it. Any thread."""
+        """The function that answers each request of a client, by the type of the request. Any thread may call it."""
 
     # Requests of clients.
 
@@ -208,7 +208,7 @@ class Healing:
         return cure(self._state, self._size)
 
     def _start(self, size: int, leaving: list[int], *, alone: bool, beside: Iterable[int] = ()) -> int:
-        """Begin a heal; its number. ``_starting`` is held."""
+        """Begin a heal and return its number. The caller holds ``_starting``."""
         self._number += 1
         self._beside = set(beside)
         now = self._state.request.size
@@ -262,7 +262,7 @@ class Healing:
             self._drop()
 
     def _drop(self) -> None:
-        """End the ranks that the world is to lose."""
+        """Kill the ranks that leave the world, or go on at once if there are none."""
         self._dropped = [rank for rank in self._living() if rank in self._leaving]
         if not self._dropped:
             self._form()
@@ -274,7 +274,7 @@ class Healing:
         )
 
     def _form(self) -> None:
-        """Begin a try."""
+        """Begin a try: ask the living ranks to form MPI's world with new processes."""
         bound, living = self._bound(), self._living()
         if bound is None or (why := self._obstacle(self._size, self._leaving)):
             self._fail(why if bound is not None else "the world has ended")
@@ -299,7 +299,7 @@ class Healing:
         ask_agents(*bound, living, order)
 
     def reached(self, report: Reached) -> None:
-        """A new process has come so far."""
+        """Take the report of a new process about how far it is."""
         if self._stage != "forming" or process_of(report) in self._kept:
             self._kill([process_of(report)])  # it comes too late
             return
@@ -308,7 +308,7 @@ class Healing:
         self._say(f"rank {report.rank} {'has joined MPI' if report.step == 'mpi' else 'starts'}")
 
     def formed(self, report: Formed) -> None:
-        """A living rank has formed the world, or could not."""
+        """Take the report of a living rank that it has formed the world, or why it could not."""
         if report.number != self._try or self._stage != "forming":
             return
         if report.words:
@@ -319,7 +319,7 @@ class Healing:
         self._take_if_whole()
 
     def ready(self, rank: Rank) -> None:
-        """A new rank can run cells."""
+        """Take the report of a new rank that it can run cells."""
         if self._stage != "forming" or rank.rank not in self._coming or process_of(rank) in self._kept:
             self._kill([process_of(rank)])
             return
@@ -338,7 +338,7 @@ class Healing:
         return number
 
     def rank_died(self, rank: int) -> None:
-        """A rank of the world has died."""
+        """Note that a rank of the world has died: a try in which that happens is over."""
         if self._stage == "dropping" and not {*self._dropped} & {*self._living()}:
             self._form()
         elif self._stage == "forming":
@@ -363,7 +363,7 @@ class Healing:
         numbers, others = [rank.rank for rank in ranks], moves(self._numbers).values()
         moved = [rank for rank in self._state.ranks if rank.rank in others and rank.rank not in numbers]
         self._owner.replaced(numbers + [rank.rank for rank in moved])
-        self._tell(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
+        self._broadcast(RanksReplaced(ranks=ranks + moved, size=self._size, generation=generation))
         seconds = time.monotonic() - self._began
         self._stage, self._deadline, self._state.changing = "", math.inf, ""
         self._dropped, self._processes = [], set()
@@ -402,7 +402,7 @@ class Healing:
         self._signal({*processes} - known, "by a heal")
 
     def _signal(self, processes: Iterable[Process], reason: str) -> None:
-        """Kill them."""
+        """Have the watches kill ``processes`` (SIGKILL); ``reason`` stands in the report of their deaths."""
         if (bound := self._bound()) is not None:
             for watch, pid in processes:
                 bound[1].ask_watch(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
@@ -437,7 +437,7 @@ class Healing:
         self._heal = HealState("going on", words)
 
     def forget(self) -> None:
-        """These ranks are gone."""
+        """End the heal without a result: the ranks are gone."""
         if self._goes_on:
             self._heal = HealState("failed", "the world was restarted or has ended")
         self._stage, self._deadline, self._left_alone = "", math.inf, []
@@ -445,7 +445,7 @@ class Healing:
         self._state.changing = ""
 
     def tick(self, now: float) -> float:
-        """Do what is due; when there is more to do."""
+        """Do what is due; return when more is due, in ``time.monotonic()`` seconds."""
         if self._stage in ("dropping", "forming", "pausing") and not self._state.healable:
             self._abandon()
             self._fail(self._obstacle(self._size, self._leaving))
@@ -463,7 +463,8 @@ class Healing:
                 self._again(f"{count_ranks(missing)} made no progress for {self._step_patience:g} s")
             else:
                 self._kill(self._processes)
-                self._fail(f"the steward itself failed (step {self._stage!r}), and its log says why: {RESTART}")
+                words = f"a fault of jupyter-dtrain stopped it (step {self._stage!r}), and the world's log says why"
+                self._fail(f"{words}: {RESTART}")
         if self._request.options.auto_heal and not self._goes_on:
             self._heal_alone()
         return self._deadline

@@ -50,7 +50,7 @@ class _Ending:
     run: _Run
     interruption: Interruption
     look_at: float
-    """When the ranks are asked next whether they have ended it."""
+    """When the steward next asks the ranks whether they have ended the run."""
 
 
 class StewardInterrupts:
@@ -60,20 +60,20 @@ class StewardInterrupts:
         self,
         questions: Questions,
         settings: Settings,
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
         acts: Acts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``tell`` broadcasts to clients; ``acts`` does what a driver would request."""
+        """``broadcast`` sends an event to all clients; ``acts`` does what a driver would request."""
         self._questions = questions
         self._settings = settings
-        self._tell = tell
+        self._broadcast = broadcast
         self._acts = acts
         self._clock = clock
         self._wanted: tuple[float, list[OpenRun], bool] | None = None
         """The driver's deadline for taking it up, the runs, and whether ranks that do not end are killed."""
         self._ending: dict[int, _Ending] = {}
-        """The runs that are ended here, by number."""
+        """The runs that the steward itself brings to their end, by number."""
 
     def ask(self, runs: list[OpenRun], *, force: bool, by: str, driven: bool) -> None:
         """End the cells of ``runs``. ``by``: the client, in words; ``driven``: whether there is a driver."""
@@ -89,7 +89,7 @@ class StewardInterrupts:
                 until, _, was = self._wanted
                 force |= was
             self._wanted = (until, fresh, force)
-            self._tell(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
+            self._broadcast(InterruptWanted(run=max(run.run for run in fresh), force=force, by=by))
         else:
             self._begin(fresh, force=force)
 
@@ -162,6 +162,6 @@ class StewardInterrupts:
             self._ending.pop(run.number, None)
 
     def rank_died(self, rank: int) -> None:
-        """The rank has nothing left to end."""
+        """Note that ``rank`` has died: no run waits for it any longer."""
         for ending in list(self._ending.values()):
             self._ended(ending.run, rank)

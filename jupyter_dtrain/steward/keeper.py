@@ -62,7 +62,7 @@ class Keeper:
     def followed(self, runs: list[Followed]) -> None:
         """Record that a client has followed these runs to their end."""
         for run in runs:
-            self._news.put(lambda writer, run=run: writer.tell(run))  # type: ignore[misc]
+            self._news.put(lambda writer, run=run: writer.take_followed(run))  # type: ignore[misc]
 
     def driven(self, driver: Client) -> None:
         """Record that ``driver`` runs the cells from now on."""
@@ -121,7 +121,7 @@ class Keeper:
                 self._tensorboard.close()
         except Exception as error:  # noqa: BLE001 — the world goes on without it
             _log.exception("The keeper failed")
-            self._say(f"Runs are not stored any more ({type(error).__name__}: {error}). Cells run all the same.")
+            self._say(f"Runs are no longer stored ({type(error).__name__}: {error}). Cells run as before.")
 
     def _begin(self) -> None:
         from jupyter_dtrain.store.intake import StoreIntake

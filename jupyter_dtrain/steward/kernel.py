@@ -86,24 +86,24 @@ class StewardApp(IPKernelApp):
     """The kernel's application, without IPython around it."""
 
     def init_iopub(self, context: Any) -> None:
-        """As in every kernel, but for the listener."""
+        """Set up IOPub as every kernel does, but without the listener for forked processes."""
         BROADCASTS.when_imported(lambda module: BROADCASTS.put(module, "IOPubThread", StewardIOPub))
         super().init_iopub(context)  # type: ignore[no-untyped-call]
 
     def init_gui_pylab(self) -> None:
-        """No plots here."""
+        """Set up no plots."""
 
     def init_extensions(self) -> None:
-        """No extensions: a user's IPython configuration must not run in the steward."""
+        """Load no extensions: a user's IPython configuration must not run in the steward."""
 
     def init_code(self) -> None:
-        """No user code."""
+        """Run no user code."""
 
     def load_config_file(self, *_args: Any, **_kwargs: Any) -> None:
-        """No user configuration either."""
+        """Load no user configuration."""
 
     def log_connection_info(self) -> None:
-        """No hint how a console connects: the log is shown where a start fails."""
+        """Print no hint on how a console connects: the log is shown to the user when a start fails."""
 
     def init_signal(self) -> None:
         """SIGTERM ends the world in order; SIGINT is for notebooks."""
@@ -111,11 +111,11 @@ class StewardApp(IPKernelApp):
 
 
 def serve(connection_file: str, supervisor: Supervisor) -> None:
-    """Be the kernel until the world has ended."""
+    """Run the steward's kernel until the world has ended."""
     StewardKernel.supervisor = supervisor
     app: Any = StewardApp.instance(kernel_class=StewardKernel, outstream_class=None)
     app.initialize(["-f", connection_file])
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.end("the steward was asked to end"))
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.end("its main process was asked to end (SIGTERM)"))
     supervisor.attach(app.kernel.announce)
 
     def leave() -> None:

@@ -44,12 +44,12 @@ class Lease:
         return self._end - self._clock()
 
     def begin_again(self) -> None:
-        """Start the lease again: the world has just started."""
+        """Start the lease anew, because the world has just started."""
         with self._lock:
             self._end = self._clock() + self._seconds
 
     def join(self, client: Client, *, take_over: bool) -> bool:
-        """Let ``client`` join; whether this makes it the driver."""
+        """Let ``client`` join; return whether it became the driver by that."""
         with self._lock:
             old = self._driver
             if not take_over and old is not None and old.id != client.id and self.is_driven:
@@ -65,7 +65,7 @@ class Lease:
                 self._has_left = True
 
     def renew(self, client: str, *, auto: bool) -> bool:
-        """Note that the client with this id lives; whether it is the driver, which renews the lease.
+        """Note that the client with this id lives. Return whether it drives the world, which renews the lease.
 
         ``auto``: whether it sends plain cells to the ranks too.
         """

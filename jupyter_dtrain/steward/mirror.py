@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Writes pieces. Each rank's come from one thread, in order."""
+    """Writes pieces of spools. The pieces of one rank come from one thread, in order."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._failed = False
 
     def keep(self, piece: Spooled) -> None:
-        """Write a piece at its place; the file ends with it."""
+        """Write ``piece`` at its place in the copy of its spool, whose end it becomes."""
         path = spool_path(self._folder, piece.run, piece.rank)
         try:
             if piece.at == 0:

@@ -70,13 +70,13 @@ class Nodes:
         self._thread.start()
 
     def ask(self, then: Callable[[], None]) -> None:
-        """Something on the nodes has ended: see why. Where they were not taken away, ``then`` goes on."""
+        """Ask the scheduler whether it took the nodes away, as a process on them ended. If not, ``then`` is called."""
         self._asked.append(then)
         self._ending = True
         self._wanted.set()
 
     def give_back(self) -> None:
-        """Give the nodes, or the place in the queue, back. Takes seconds."""
+        """Return the nodes, or the place in the queue, to the scheduler. This takes seconds."""
         self._stopped.set()
         self._wanted.set()
         if self._thread.ident is not None:
@@ -84,7 +84,7 @@ class Nodes:
         self._allocation.give_back()
 
     def _seen(self, look: NodesLook, *, ending: bool) -> None:
-        """The scheduler has shown the nodes; ``ending``: for :meth:`ask`."""
+        """Take what the scheduler says about the nodes; ``ending``: whether :meth:`ask` wanted to know."""
         self._state.ends = look.ends
         if look.hosts:
             self._state.lent = Lent(look.job, list(look.hosts))

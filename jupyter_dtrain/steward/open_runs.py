@@ -29,14 +29,14 @@ class OpenRuns:
         self._ranks: dict[int, list[int]] = {}
         """The ranks that each run was sent to, where that is known."""
         self._ended: dict[int, set[int]] = {}
-        """The ranks that have ended each run."""
+        """The ranks that have ended each run, by its number."""
         self._sizes: dict[tuple[int, int], int] = {}
         """How long the spool of a run and rank was at the last look, when it had not ended."""
         self._withdrawn: set[tuple[int, int]] = set()
         """Runs and ranks that were interrupted before they began: such a rank may work on an earlier run."""
         self._over: set[int] = set()
         self._floor = 0
-        """The newest run of ranks that are gone."""
+        """The newest run of earlier ranks, which are gone: only later runs can go on."""
         self._found: list[OpenRun] = []
         """The result of the last look, and when that was."""
         self._looked = -math.inf
@@ -88,7 +88,7 @@ class OpenRuns:
                     self._ended.setdefault(run.run, set()).update(map(int, run.ranks))
 
     def forget(self) -> None:
-        """The ranks are gone, and so is what they worked on."""
+        """Forget the runs so far: their ranks are gone."""
         with self._lock:
             for number in self._spools.runs():
                 self._forget(number)

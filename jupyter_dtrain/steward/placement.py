@@ -30,7 +30,7 @@ class Seat(NamedTuple):
 
 
 class Seats:
-    """The places of one world."""
+    """Chooses where the new ranks of one world run."""
 
     def __init__(self, launcher: Launcher, watches: Callable[[], dict[str, str]]) -> None:
         """``watches``: the identities of the watches that live, by the host's name; empty for this machine."""
@@ -39,7 +39,7 @@ class Seats:
 
     @property
     def command(self) -> list[str]:
-        """See :meth:`.Launcher.slot_command`."""
+        """The command that starts a rank's place beneath ``mpiexec``, see :meth:`.Launcher.slot_command`."""
         return self._launcher.slot_command()
 
     def choose(self, ranks: Iterable[Rank], numbers: Collection[int]) -> dict[int, Seat]:

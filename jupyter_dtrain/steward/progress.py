@@ -47,11 +47,11 @@ class StartProgress:
         """Why nothing has begun, in words; empty once it has."""
 
     def begin(self, work: Work) -> None:
-        """The processes run, and this is what they do."""
+        """Note that the processes run; ``work`` measures what they do."""
         self._work = work
 
     def reach(self, rank: int, step: Literal["started", "mpi", "ready"]) -> None:
-        """A rank has come so far."""
+        """Note that ``rank`` has come to ``step``."""
         self._reached[step].add(rank)
         self._since = self._clock()
         if self._work is not None:
@@ -63,7 +63,7 @@ class StartProgress:
         return self._reached["started"]
 
     def lost(self, here: Callable[[], set[int]]) -> int | None:
-        """A rank that has no process any more and was not reported: its watch was killed. The others wait for it.
+        """A rank whose process is gone without a report, since its watch was killed; None where there is none.
 
         ``here``: the ranks that have a process; empty where ``mpiexec`` tells no numbers.
         """

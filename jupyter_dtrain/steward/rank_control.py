@@ -49,7 +49,7 @@ Bound = Callable[[], "tuple[World, RanksChannel] | None"]
 
 
 class RankControl:
-    """In one world."""
+    """Releases, interrupts and kills ranks of one world."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RankControl:
         runs: Callable[[], list[OpenRun]],
         bound: Bound,
         post: Callable[[Callable[[], None]], None],
-        tell: Callable[[Broadcast], None],
+        broadcast: Callable[[Broadcast], None],
         released: Callable[[int, dict[int, Wait]], None],
         stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
@@ -65,9 +65,9 @@ class RankControl:
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
-        ``post`` has the supervisor's thread do something; ``tell`` broadcasts to clients; ``released`` gets the run,
-        and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released; ``driven``:
-        whether a driver is there; ``owner``: what a heal needs.
+        ``post`` has the supervisor's thread do something; ``broadcast`` sends an event to all clients; ``released``
+        gets the run, and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released;
+        ``driven``: whether a driver is there; ``owner``: what a heal needs.
         """
         self._runs = runs
         self._bound = bound
@@ -75,9 +75,9 @@ class RankControl:
         self._driven = driven
         self._questions = Questions(bound, lambda: post(lambda: None))
         self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
-        self._interrupts = StewardInterrupts(self._questions, request.settings, tell, self)
+        self._interrupts = StewardInterrupts(self._questions, request.settings, broadcast, self)
         self._relayed = RelayedQuestions(self._questions, post)
-        self.healing = Healing(request, owner, self._questions, bound, post, tell)
+        self.healing = Healing(request, owner, self._questions, bound, post, broadcast)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
             ReleaseRun: self._release_asked,
             KillRanks: self._kill_asked,
@@ -87,7 +87,7 @@ class RankControl:
             FetchAnswers: self._relayed.fetch,
             **self.healing.answers,
         }
-        """By request of a client, what answers it. Any thread."""
+        """The function that answers each request of a client, by the type of the request. Any thread may call it."""
 
     # Requests of clients.
 
@@ -119,28 +119,28 @@ class RankControl:
     # The supervisor's thread.
 
     def failed(self, run: int) -> None:
-        """A rank will not go on with ``run``."""
+        """Note that a rank will not go on with ``run``: the ranks that wait for it are released."""
         self._release.failed(run)
 
     def given_up(self, run: int) -> None:
-        """``run`` has ended without the ranks that still work on it."""
+        """Note that ``run`` has ended without the ranks that still work on it."""
         self._release.given_up(run)
 
     def rank_died(self, rank: int, run: int | None) -> None:
-        """``rank`` has died, in ``run``."""
+        """Note that ``rank`` has died while it worked on ``run``; None: on no run that is known."""
         self._interrupts.rank_died(rank)
         self.healing.rank_died(rank)
         if run is not None:
             self._release.failed(run)
 
     def forget(self) -> None:
-        """These ranks are gone."""
+        """Forget all that concerns the present ranks: they are gone."""
         self._release.forget()
         self._interrupts.forget()
         self.healing.forget()
 
     def tick(self, now: float) -> float:
-        """Do what is due; when there is more to do."""
+        """Do what is due; return when more is due, in ``time.monotonic()`` seconds."""
         wake, due = self._questions.tick(now)
         for task in due:
             try:

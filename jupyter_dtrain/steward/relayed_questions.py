@@ -54,7 +54,7 @@ class RelayedQuestions:
         ticket = request.ticket
         with self._lock:
             if ticket not in self._answers:
-                raise Refused("That answer was fetched, or was not fetched in time.")
+                raise Refused("That answer is no longer kept: it was fetched before, or not in time. Ask again.")
             _, said = self._answers[ticket]
             if said is not None:
                 del self._answers[ticket]

@@ -114,11 +114,13 @@ class Release:
             run.look_at = now + POLL
             return
         asked, run.asked = run.asked, None
+        # cancel() is true just for questions without an answer, and gives them up.
         answers = {
             rank: future.result()
             for rank, future in asked.items()
             if not future.cancel() and future.exception() is None
         }
+        # Only when every rank has answered: a silent one may still work on the run.
         if answers.keys() == asked.keys() and not any(answer.works_on(run.number) for answer in answers.values()):
             del self._runs[run.number]
             return
@@ -130,16 +132,18 @@ class Release:
         }
         run.silences = {rank: run.silences.get(rank, 0) + 1 for rank in asked.keys() - answers.keys()}
         if not run.given_up:
+            # `==`, so that a silence counts once. A rank that computes in native code is silent as well, and every
+            # release begins a new generation: `>=` would take the others' process groups away again and again.
             silent = [rank for rank, times in run.silences.items() if times == SILENT_TIMES]
             waiting |= dict.fromkeys(silent, Wait(EVERY_FRAMEWORK, "native code"))
-        self._tell_stuck(run, waiting)
+        self._report_stuck(run, waiting)
         waiting = {rank: one for rank, one in waiting.items() if one.releasable}
         if waiting:
             _log.info("Run %s: released, as these wait: %s", run.number, waiting)
             self._free(run.number, sorted({one.framework for one in waiting.values()}))
             self._released(run.number, waiting)
 
-    def _tell_stuck(self, run: _Run, waiting: dict[int, Wait]) -> None:
+    def _report_stuck(self, run: _Run, waiting: dict[int, Wait]) -> None:
         run.tries = {(rank, one): run.tries.get((rank, one), 0) + 1 for rank, one in waiting.items()}
         stuck = {rank: one for rank, one in waiting.items() if not one.releasable or run.tries[rank, one] > OUTLASTS}
         if stuck != run.stuck:

@@ -112,7 +112,7 @@ class Rendezvous:
             logging.getLogger(__name__).error("The rendezvous store ended with %s", code)
 
     def serve_hosts(self, addresses: list[str]) -> None:
-        """Serve the hosts of these addresses too. Call it before any of their ranks asks."""
+        """Accept connections from these addresses too. Call it before a rank on those hosts connects."""
         self._hosts = addresses
 
     @property
@@ -134,7 +134,7 @@ class Rendezvous:
                     self._socket.accept()[0].close()
 
     def close(self) -> None:
-        """End the store and free the port; once is enough."""
+        """End the store and free the port. A second call does nothing."""
         if self._closing:
             return
         with self._starting:

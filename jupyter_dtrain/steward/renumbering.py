@@ -31,7 +31,7 @@ class Process(NamedTuple):
 
 
 def process_of(one: Rank | Reached | Died | Fell | Paused) -> Process:
-    """The process that it is about."""
+    """The process that ``one``, a report or a rank, is about."""
     return Process(one.watch, one.pid)
 
 

@@ -52,7 +52,7 @@ RECENT = 1.0
 """How many seconds old the list of runs may be that a client gets with each cell and renewal."""
 
 Answers = dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]]
-"""By request, what answers it."""
+"""The function that answers each request, by the type of the request."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ _log = logging.getLogger(__name__)
 class StewardOwner(Protocol):
     """The owner of the world's processes, as requests need it; see :class:`.Supervisor`. No method waits."""
 
-    def tell_soon(self, event: Broadcast) -> None:
+    def broadcast_soon(self, event: Broadcast) -> None:
         """Broadcast ``event``."""
 
     def give_up(self, run: int) -> None:
-        """Take ``run`` as ended without the ranks that still work on it."""
+        """Count ``run`` as ended, without the ranks that still work on it."""
 
     def restart(self, client: str, by: str) -> None:
         """Begin to replace all ranks."""
@@ -107,7 +107,7 @@ class Requests:
         }
 
     def answer(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The content of the reply to a request. Never waits for the world."""
+        """Carry out the request in ``content``; return the content of the reply. Never waits for the world."""
         try:
             request = read_request(content)
         except Refused as error:
@@ -120,12 +120,12 @@ class Requests:
     def _join(self, join: Join) -> Joined:
         if join.protocol != PROTOCOL:
             raise Refused(
-                f"World {self._request.name!r} speaks protocol {PROTOCOL}, and this client {join.protocol}: another "
-                f"version of jupyter-dtrain started the world. %distributed stop {self._request.name} ends it."
+                f"Another version of jupyter-dtrain started world {self._request.name!r}, which speaks protocol "
+                f"{PROTOCOL}, and this client {join.protocol}. %distributed stop {self._request.name} ends the world."
             )
         if self._lease.join(join.client, take_over=join.take_over):
             self._keeper.driven(join.client)
-            self._owner.tell_soon(DriverChanged(driver=join.client))
+            self._owner.broadcast_soon(DriverChanged(driver=join.client))
         driver = self._lease.driver
         assert driver is not None
         return Joined(driver, self._state.generation)

@@ -48,14 +48,14 @@ class State:
         self._last_run = 0
         self._notices: list[str] = []
         self._launch_notices: list[str] = []
-        """Those that are over with this set of ranks."""
+        """The notices that concern this set of ranks only: a restart removes them."""
         self.phase: Phase = "starting"
         self.deadline = 0.0
         """When the patience of ``failed`` is over, or that of a start that gave up and awaits its ranks' last words."""
         self.progress = StartProgress(request.size, request.settings)
-        """How far the ranks have come."""
+        """How far the ranks of the newest start have come."""
         self.incarnation = 0
-        """Counts the restarts."""
+        """How often the world was restarted."""
         self._restarted_by: Restarter | None = None
         self.reason = ""
         """Why the world failed or ended."""
@@ -137,7 +137,7 @@ class State:
             )
 
     def snapshot(self, runs: list[OpenRun]) -> WorldState:
-        """All of it, for a client; ``runs`` are those that go on."""
+        """The whole state, for a client; ``runs`` are the runs that go on."""
         request = self._request
         with self._lock:
             return WorldState(
@@ -167,7 +167,7 @@ class State:
     # Changes.
 
     def begin_restart(self, by: Restarter) -> int:
-        """Start anew: the number of the next set of ranks. Raises :class:`Refused` unless the world runs."""
+        """Begin a restart; return the number of the new set of ranks. Raises :class:`Refused` unless the world runs."""
         with self._lock:
             if self.phase != "running":
                 raise Refused(f"The world is {self.phase}.")
@@ -188,7 +188,7 @@ class State:
             return True
 
     def add_rank(self, rank: Rank) -> None:
-        """A rank has become ready."""
+        """Add a rank that has become ready."""
         with self._lock:
             self._ranks[rank.rank] = rank
 
@@ -228,12 +228,12 @@ class State:
             return self._generation
 
     def forget_ranks(self) -> None:
-        """The ranks are gone."""
+        """Remove all ranks: their processes are gone."""
         with self._lock:
             self._ranks, self._last, self._replaced = {}, {}, set()
 
     def next_generation(self) -> int:
-        """Begin a new generation; its number."""
+        """Begin a new generation of process groups, and return its number."""
         with self._lock:
             self._generation += 1
             return self._generation
@@ -247,17 +247,17 @@ class State:
             return self._generation
 
     def number_run(self, number: int) -> None:
-        """The driver, or an earlier world of this name, has given this number to a run."""
+        """Note that the driver, or an earlier world of this name, has given ``number`` to a run."""
         with self._lock:
             self._last_run = max(self._last_run, number)
 
     def add_notice(self, words: str, *, launch: bool) -> None:
-        """The user must read ``words``; ``launch``: until the next restart."""
+        """Keep ``words`` for the user, who must read them; ``launch``: only until the next restart."""
         with self._lock:
             (self._launch_notices if launch else self._notices).append(words)
 
     def forget_launch_notices(self) -> None:
-        """Another launch begins."""
+        """Remove the notices that concerned the launch before."""
         with self._lock:
             self._launch_notices.clear()
 

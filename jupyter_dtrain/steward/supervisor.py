@@ -115,7 +115,7 @@ class Supervisor:
             self._runs_to_end,
             self._bound,
             self._queue.put,
-            self._tell,
+            self._broadcast,
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
@@ -151,12 +151,12 @@ class Supervisor:
         """The content of the reply to a client's request. Never waits for the world."""
         return self._requests.answer(content)
 
-    def tell_soon(self, event: Broadcast) -> None:
-        """Broadcast ``event``."""
-        self._queue.put(lambda: self._tell(event))
+    def broadcast_soon(self, event: Broadcast) -> None:
+        """Broadcast ``event`` to all clients, from the supervisor's thread. Returns at once."""
+        self._queue.put(lambda: self._broadcast(event))
 
     def give_up(self, run: int) -> None:
-        """A client has ended ``run`` without the ranks that still work on it."""
+        """Note that a client has ended ``run`` without the ranks that still work on it."""
         self._queue.put(lambda: self._actions.given_up(run))
 
     def restart(self, client: str, by: str) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
         for content in waiting:
             announce(content)
 
-    def _tell(self, event: Broadcast) -> None:
+    def _broadcast(self, event: Broadcast) -> None:
         content = to_content(msgspec.structs.replace(event, incarnation=self._state.incarnation))
         if self._announce is None:
             self._waiting.append(content)
@@ -198,7 +198,7 @@ class Supervisor:
     def _notice(self, words: str, *, launch: bool = False) -> None:
         """Show the user ``words``, also in clients that join later; ``launch``: until the next restart. Any thread."""
         self._state.add_notice(words, launch=launch)
-        self.tell_soon(Noticed(words=words))
+        self.broadcast_soon(Noticed(words=words))
 
     def _start(self) -> None:
         if self._state.phase != "starting":
@@ -249,7 +249,7 @@ class Supervisor:
             self._fail(StartFailure(words, AGAIN))
 
     def _is_current(self, cluster: Cluster) -> bool:
-        """Whether its reports count: between the request to restart and the restart there are old ranks."""
+        """Whether reports of ``cluster`` count: the ranks of before a restart report until they have ended."""
         return cluster is self._cluster and cluster.incarnation == self._state.incarnation
 
     def _report(self, report: Report) -> None:
@@ -316,7 +316,10 @@ class Supervisor:
         self._change(paused, "stopped" if paused.stopped else "idle")
 
     def _rank_fell(self, fell: Fell) -> None:
-        """Tell it, and free those that wait for the rank. It counts as dead when clients can read its last output."""
+        """Report that the rank has ended, and free the ranks that wait for it.
+
+        The rank counts as dead only when clients can read its last output, which is still copied from its host.
+        """
         rank = self._change(fell, "unreachable", f"{fell.words}; its last output is still on its way")
         if rank is not None:
             self._actions.rank_died(rank, fell.run)
@@ -325,16 +328,17 @@ class Supervisor:
         rank = number_of(self._state.ranks, report)
         if rank is None or not self._state.change_rank(rank, state=state, words=words):
             return None
-        self._tell(RankPaused(rank=rank, state=state, words=words))
+        self._broadcast(RankPaused(rank=rank, state=state, words=words))
         return rank
 
     def _mark_dead(self, number: int, words: str, run: int | None, events: list[Event], *, asked: bool = False) -> None:
         if not self._state.mark_dead(number, words, events, asked=asked):
             return
+        # The state changes first and the broadcast comes last: a client that asks because of it reads the new state.
         generation = self._state.next_generation()
         self._keeper.rank_died(number, words)
         self._actions.rank_died(number, run)
-        self._tell(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
+        self._broadcast(RankDied(rank=number, words=words, run=run, events=events, generation=generation))
 
     def _ranks_replaced(self, ranks: list[int]) -> None:
         self._keeper.ranks_replaced(ranks, range(self._state.request.size, self._request.size))
@@ -348,7 +352,7 @@ class Supervisor:
             self._fail(StartFailure(error.reason, error.cure, error.log))
 
     def _mpiexec_ended(self, code: int, *, again: bool = False) -> None:
-        """``again``: the scheduler was asked, and has not taken the nodes away."""
+        """Act on the end of ``mpiexec``. ``again``: the scheduler was asked first, and left the world its nodes."""
         if self._state.phase == "starting":
             self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
         elif self._state.phase == "running" and self._nodes is not None and not again:
@@ -364,11 +368,11 @@ class Supervisor:
             self._notice(describe_mpiexec_end(code, living, len(ranks), ends_ranks=ends_ranks), launch=True)
 
     def _may_run(self, rank: Rank) -> bool:
-        """Whether its process may go on without ``mpiexec``; on another host MPI's daemon ends it then."""
+        """Whether the rank's process may go on without ``mpiexec``; on other hosts MPI's daemon ends it."""
         return not self._launcher.remote and is_running(rank.pid)
 
     def _watch_ended(self, end: WatchEnd, *, again: bool = False) -> None:
-        """It ends of itself only where it cannot begin; where it was killed, its ranks have ended with it."""
+        """Handle the end of a watch: one that could not begin ends by itself; any other was killed, with its ranks."""
         if self._nodes is not None and not again and self._state.phase in ("starting", "running"):
             self._nodes.ask(lambda: self._watch_ended(end, again=True))
             return
@@ -376,7 +380,7 @@ class Supervisor:
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
             reason, cure = self._launcher.explain(end.host, end.code, log)
-            where = f"The watch of the ranks on {end.host}" if end.host else "The watch of the ranks"
+            where = f"The parent process of the ranks on {end.host}" if end.host else "The parent process of the ranks"
             failure = process_ended(where, end.code, log)
             self._fail(StartFailure(reason, cure, failure.log) if reason else failure)
         elif self._state.phase == "running":
@@ -387,7 +391,7 @@ class Supervisor:
                 return
             for rank in self._state.ranks:
                 if rank.state != "dead" and rank.watch == end.identity:
-                    self._ended_unseen(rank.rank, "its watch is gone")
+                    self._ended_unseen(rank.rank, "its parent process is gone")
 
     def _host_lost(self, end: WatchEnd, reason: str) -> None:
         """MPI ends a world whose daemon is gone, with or without fault tolerance (PRRTE of Open MPI 5.0.11)."""
@@ -408,7 +412,7 @@ class Supervisor:
             self._end(self._state.reason)
         # A start has a deadline of its own, and no client renews before it is over.
         if self._state.phase != "starting" and self._lease.left < 0:
-            self._end("the lease is over")
+            self._end(f"no client has driven it for {self._request.settings.lease:g} s")
 
     def _check_starting(self, now: float) -> None:
         if self._state.progress.waiting:
@@ -419,7 +423,7 @@ class Supervisor:
         elif (code := self._cluster.controller_code()) is not None:
             self._fail(process_ended("ipyparallel's controller", code, self._cluster.said("controller", 40)))
         elif not self._launcher.remote and (lost := self._state.progress.lost(self._cluster.ranks_here)) is not None:
-            words = describe_unknown_end(lost, "its watch is gone").capitalize()
+            words = describe_unknown_end(lost, "its parent process is gone").capitalize()
             self._fail(StartFailure(f"{words}, while the world was starting.", AGAIN))
         elif self._silence is not None and now > self._state.deadline:
             self._fail(self._silence)
@@ -438,7 +442,7 @@ class Supervisor:
             # Its watch reports the end; if not, whatever the reason, nobody may wait for this rank.
             gone = rank.state != "dead" and not is_running(rank.pid)
             if gone and now - self._gone.setdefault(rank.pid, now) > REPORT_PATIENCE:
-                self._ended_unseen(rank.rank, "its watch does not report")
+                self._ended_unseen(rank.rank, "its parent process has not reported it")
         # A rank may die after a cell was sent to it and before it begins: its watch then knows of no run.
         for run in self._runs.missing(self._state.dead) if self._state.dead else ():
             self._actions.failed(run)
@@ -460,7 +464,7 @@ class Supervisor:
         return (self._state.world, self._cluster.connect()) if self._state.phase == "running" else None
 
     def _open_runs(self) -> list[OpenRun]:
-        """The runs that go on. Any thread."""
+        """The runs that go on. Any thread may call it."""
         return self._runs.look(self._state.dead)
 
     def _runs_to_end(self) -> list[OpenRun]:
@@ -471,13 +475,14 @@ class Supervisor:
     def _was_released(self, run: int, waiting: dict[int, Wait]) -> None:
         generation = self._state.next_generation()
         calls = {rank: one.call for rank, one in waiting.items()}
-        self._tell(RanksReleased(run=run, waiting=calls, generation=generation))
+        self._broadcast(RanksReleased(run=run, waiting=calls, generation=generation))
 
     def _cannot_release(self, run: int, waiting: dict[int, Wait]) -> None:
-        self._tell(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
+        self._broadcast(RanksStuck(run=run, waiting={rank: one.call for rank, one in waiting.items()}))
 
     def _restart(self, client: str, by: str) -> None:
-        self._tell(WorldRestarting(client=client, by=by))
+        # Before the ranks end: no client may take their ends for deaths.
+        self._broadcast(WorldRestarting(client=client, by=by))
         self._clear()
         self._keeper.ranks_ended("its world was restarted")
         self._runs.forget()
@@ -491,14 +496,17 @@ class Supervisor:
             self._nodes.give_back()
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
         self._state.failure = failure
+        # Last: clients learn of the failure from the phase, and by then no process of the start is left.
         self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
 
     def _end(self, reason: str) -> None:
+        # Only the first reason counts: a stop, the end of the lease and a lost host may all wait in the queue. And the
+        # phase changes before anything ends, since in this phase the ends of processes are no failures.
         if not self._state.enter("ending", reason):
             return
         try:
             with contextlib.suppress(Exception):
-                self._tell(WorldEnded(words=reason))
+                self._broadcast(WorldEnded(words=reason))
             self._tear_down()
             self._keeper.close(reason)
             if self._nodes is not None:

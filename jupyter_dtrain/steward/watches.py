@@ -43,7 +43,7 @@ class Watches:
     def __init__(self, spool: str, report: Callable[[Report], None], ended: Callable[[WatchEnd], None]) -> None:
         """``report`` gets every report but pieces of spools; both are called on threads of this object."""
         self.begun: dict[str, WatchReady] = {}
-        """The first report of each, by the host's name."""
+        """The first report of each watch, by its host's name."""
         self._mirror = Mirror(spool)
         self._report = report
         self._ended = ended
@@ -54,12 +54,12 @@ class Watches:
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """Their processes on this machine; for another host that is ssh."""
+        """The watches' processes on this machine; for a watch on another host that is its ssh."""
         return list(self._processes.values())
 
     @property
     def living(self) -> dict[str, str]:
-        """The routing identities of those that have begun and not ended, by the host's name. Any thread."""
+        """The routing identities of the watches that have begun and not ended, by host. Any thread may call it."""
         begun = self.begun.copy()
         return {host: one.identity for host, one in begun.items() if self._processes[host].poll() is None}
 

@@ -26,7 +26,7 @@ class Fresh:
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str], list[Series]] = {}
-        """By kind and name."""
+        """The new points of each series, by its kind and name."""
 
     def add(self, kind: str, series: Series) -> None:
         """Add points; skip columns of unequal length."""
@@ -80,7 +80,7 @@ class ColumnWriter:
                 losses.write(db, place.row, parts)
 
     def ended(self, run: int) -> None:
-        """Note that ``run`` will get no more points."""
+        """Forget where points of the run in row ``run`` go: it gets no more."""
         for key in [key for key in self._places if key[0] == run]:
             del self._places[key]
 

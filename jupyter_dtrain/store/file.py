@@ -28,7 +28,7 @@ class StoreFile:
         """It does not exist before the first run is stored."""
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T | None:
-        """The answer; None before the first run is stored. Raises :class:`StoreFailed`."""
+        """What ``question`` returns for the file; None before the first run is stored. Raises :class:`StoreFailed`."""
         db = open_for_reading(self.path)
         if db is None:
             return None

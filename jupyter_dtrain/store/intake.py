@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoreIntake:
-    """The way from a source of events into the store. Use it from one thread."""
+    """Reads events from a source and writes them into the store. Use it from one thread."""
 
     def __init__(
         self, path: Path, owner: WorldOwner, source: SpoolFolder, days: float, say: Callable[[str], None]

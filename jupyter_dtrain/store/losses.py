@@ -47,11 +47,11 @@ class Newest(NamedTuple):
     losses: list[Loss]
     """The losses to show, at most :data:`MOST`."""
     values: list[float]
-    """Those of all main metrics on all ranks; NaN for one that is not finite."""
+    """The newest values of all main metrics on all ranks; NaN for one that is not finite."""
 
 
 NONE: Final = Newest([], [])
-"""Of a run that has logged none."""
+"""The newest values of a run that has logged no metric."""
 
 
 def write(db: sqlite3.Connection, series: int, parts: Iterable[Series]) -> None:

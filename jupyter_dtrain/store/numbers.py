@@ -19,7 +19,7 @@ from .schema import open_for_reading
 def last_number(store: Path, spool: Path, name: str) -> int:
     """The highest number of a run of the worlds called ``name``; 0 if they have none.
 
-    ``spool``: that of a world, beside those of other worlds.
+    ``spool``: the spool folder of a world, which lies beside those of other worlds.
     """
     return max(_stored(store, name), _spooled(spool, name))
 

@@ -15,16 +15,16 @@ _TEXT: Final = """(worlds.name || '/' || runs.number || char(10) || runs.name ||
 
 
 class Wanted(NamedTuple):
-    """The runs that meet all of these; None is met by every run."""
+    """Conditions on runs, all of which must hold; None is no condition."""
 
     world: str | None
-    """The name of their world."""
+    """The name of the runs' world."""
     outcome: str | None
     search: str | None
-    """Words, each of which is in their label, name, note, tags or cell."""
+    """Words, each of which must be in the label, name, note, tags or cell of a run."""
     tag: str | None
     before: int | None
-    """They are older than the run with this id."""
+    """The id of a run: only older runs than that one."""
 
     def clause(self, db: sqlite3.Connection) -> tuple[str, list[Any]]:
         """The condition, and its values. Raises :class:`BadRequest` for a word that is no outcome."""

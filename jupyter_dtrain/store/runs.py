@@ -48,8 +48,9 @@ def runs(
 ) -> RunList:
     """The newest ``limit`` stored runs, newest first; of the worlds named ``world``, or of all.
 
-    ``outcome``: ok, error, interrupted, lost or running. ``search``: words that name, note, tags or cell must all have.
-    ``tag``: one that they must have. The list shows itself as a table, and ``.frame()`` is a pandas DataFrame.
+    ``outcome``: ok, error, interrupted, lost or running. ``search``: words, each of which the name, note, tags or cell
+    of a run must contain. ``tag``: a tag that a run must have. The list shows itself as a table, and ``.frame()`` makes
+    a pandas DataFrame of it.
 
     Raises :class:`StoreFailed` when the store cannot be read.
     """
@@ -180,7 +181,7 @@ class Store(StoreFile):
             db.executemany("UPDATE runs SET seen = 1 WHERE id = ?", [(run.id,) for run in shown])
 
     def _suggest(self, world: str | None) -> str:
-        """The runs to name instead of one that is not there, after a sentence without its full stop."""
+        """The end of a message about a run that is not there: it names runs that are."""
         newest = self.runs(1)
         if not newest:
             return ", which is empty."

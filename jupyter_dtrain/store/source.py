@@ -28,9 +28,9 @@ class Read(NamedTuple):
 
     events: list[Event]
     position: int
-    """Where to read on."""
+    """The position at which the next reading begins."""
     more: bool
-    """Whether there is more already."""
+    """Whether the rank has more events already."""
 
 
 class SpoolFolder:

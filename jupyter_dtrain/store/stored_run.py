@@ -129,7 +129,7 @@ class StoredRun:
 
     @property
     def note(self) -> str:
-        """A person's words about it."""
+        """The words that a person wrote about the run; empty without any."""
         return self._note
 
     @note.setter
@@ -138,7 +138,7 @@ class StoredRun:
 
     @property
     def tags(self) -> list[str]:
-        """Its tags; set them to change them."""
+        """The run's tags; assign a list to change them."""
         return list(self._tags)
 
     @tags.setter
@@ -156,7 +156,7 @@ class StoredRun:
 
     @property
     def losses(self) -> list[Loss]:
-        """Last and best value of its losses, without reading their points."""
+        """The last and the best value of each loss of the run, without reading its points."""
         return list(self._known.losses)
 
     @property
@@ -172,7 +172,7 @@ class StoredRun:
         return self._newest or losses.NONE
 
     def take_newest(self, found: Newest | None) -> None:
-        """Know its newest values, which were read for a list of runs."""
+        """Keep the newest values that were read for a list of runs, so that they are not read again."""
         self._newest = found or losses.NONE
 
     def edit(
@@ -183,7 +183,7 @@ class StoredRun:
         tags: Iterable[str] | None = None,
         kept: bool | None = None,
     ) -> None:
-        """Change what a person says about it; None leaves a part as it is. An empty name gives it its own back.
+        """Change name, note, tags or ``kept``; None leaves one as it is. An empty name restores the automatic one.
 
         Raises :class:`BadRequest` for what cannot be that, or when the run is deleted.
         """
@@ -205,11 +205,11 @@ class StoredRun:
         self._name, self._note, self._tags, self._kept = new_name, new_note, new_tags, new_kept
 
     def keep(self, *, kept: bool = True) -> None:
-        """Keep it in the store for ever; with ``kept=False`` only as long as others."""
+        """Keep the run in the store for ever; with ``kept=False`` only as long as others (``Settings.store_days``)."""
         self.edit(kept=kept)
 
     def delete(self) -> None:
-        """Remove it from the store: its cell, text, metrics and all. Its number is not given again.
+        """Remove the run from the store: its cell, text and metrics. No later run gets its number.
 
         The spool of its world has its events until ``Settings.spool_days`` after the world's end.
 

@@ -37,7 +37,7 @@ NAME = 80
 RUNS = 8
 """Number of newest runs to read; an older run that never ended is ignored."""
 UNWANTED = ("output", "display", "clear_output", "result", "error", "progress", "sample", "dropped")
-"""Types of events that it does not need."""
+"""Types of events that the event files do not need."""
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 _count = itertools.count()
@@ -63,7 +63,7 @@ def check_folder(folder: str) -> str:
 
 
 class TensorBoardIntake:
-    """The way from a source of events into event files. Use it from one thread."""
+    """Reads events from a source and writes TensorBoard's event files. Use it from one thread."""
 
     def __init__(self, folder: str | Path, source: SpoolFolder, say: Callable[[str], None]) -> None:
         self._folder = Path(folder)

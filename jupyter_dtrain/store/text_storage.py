@@ -23,13 +23,13 @@ Piece = tuple[str, str]
 
 
 class Tail:
-    """The last :data:`TAIL` bytes, once trimmed."""
+    """The end of a rank's text: its last :data:`TAIL` bytes, once :meth:`trimmed` was called."""
 
     def __init__(self, pieces: Iterable[Piece] = ()) -> None:
         self._pieces = list(pieces)
 
     def add(self, stream: str, text: str) -> None:
-        """Append."""
+        """Append ``text`` of ``stream``."""
         append(self._pieces, stream, text)
 
     def trimmed(self) -> list[Piece]:
@@ -47,7 +47,7 @@ class Tail:
 
 
 class TextCut(NamedTuple):
-    """A text in two parts."""
+    """A text cut in two: the first part, and the rest."""
 
     head: str
     rest: str

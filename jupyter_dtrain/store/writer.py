@@ -71,7 +71,7 @@ _SET_PART = (
 
 
 class _Stored:
-    """How much of a rank's log is in the file."""
+    """How far one rank's log was stored: the reader's position, and the text that was counted and kept."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -100,7 +100,7 @@ class _Run:
         return self.ranks if self.ranks is not None else sorted(self.fold.ranks)
 
     def values(self, rank: int) -> Iterator[Any]:
-        """The row of a rank."""
+        """The values of a rank's row, in the order of :data:`_COLUMNS`."""
         part, stored = self.fold.rank(rank), self.stored(rank)
         yield from (getattr(part, name) for name in _FOLDED)
         yield from (getattr(stored, name) for name in _STORED)
@@ -123,7 +123,7 @@ class StoreWriter:
         self._afterwards = afterwards
         self._source = source
         self._world: int | None = None
-        """The row of the world, once it has one."""
+        """The id of the world's row, once it has one."""
         self._known: set[int] = set()
         """The numbers of all runs that have a row."""
         self._active: dict[int, _Run] | None = None
@@ -136,13 +136,13 @@ class StoreWriter:
         self._gone: list[_Gone] = []
         self._driver: tuple[int | None, float | None] = (None, None)
         self._news = False
-        """Whether a report is not in the file yet."""
+        """Whether some report of the methods below is not in the file yet."""
 
     # Reports.
 
-    def tell(self, told: Followed) -> None:
+    def take_followed(self, followed: Followed) -> None:
         """Take a client's report on a run that it followed to its end."""
-        self._told[told.run] = told
+        self._told[followed.run] = followed
         self._news = True
 
     def set_driver(self, pid: int, created: float) -> None:
@@ -197,12 +197,16 @@ class StoreWriter:
             with transaction(db):
                 self._write(db, active, read, behind)
         except BaseException:
+            # The memory has followed the transaction, which is undone now: it must be read from the file again. That
+            # holds for an interrupt, too, so this catches more than Exception.
             self.forget()
             raise
         for number, rank, _ in read:
             self._newest[rank] = max(number, self._newest.get(rank, 0))
         self._told = {number: told for number, told in self._told.items() if number in active}
         self._news = bool(behind) and self._news
+        # Kept while a rank has more to read: the rest may hold its own word on its end, which counts more than the end
+        # of its world, and :meth:`_settle` judges the rank only then.
         if not behind:
             self._gone.clear()
         return bool(behind)
@@ -273,7 +277,7 @@ class StoreWriter:
         read: list[tuple[int, int, Read]],
         behind: set[tuple[int, int]],
     ) -> None:
-        """``behind``: ranks, of runs, with more to read."""
+        """Write what was read. ``behind``: the runs and ranks that have more to read."""
         for number, rank, found in read:
             run = active.get(number)
             if run is None:
@@ -420,6 +424,8 @@ class StoreWriter:
                 continue
             part = run.fold.rank(rank)
             outcome: Outcome = "lost"
+            # In this order: a client saw how the rank ended, the others are conclusions from what is gone, and the last
+            # one holds only because a rank works on one run at a time.
             if (own := told.get(str(rank))) is not None:
                 outcome, words = own, "its log is incomplete: it could not be written"
             elif (gone := next((gone for gone in self._gone if run.began < gone.before), None)) is not None:

@@ -53,7 +53,7 @@ SETTLING: Final = 0.5
 SILENT: Final = 2.0
 """Seconds without output after which a terminal says how the run goes."""
 LINE: Final = 1.0
-"""Seconds between two states of that line."""
+"""Seconds between two updates of the line that says how the run goes."""
 
 _ERRORS: Final = "errors"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
@@ -108,11 +108,11 @@ class CellView:
         self._erases = painter.erases
         self._line = line
         self._line_at: float | None = None
-        """When that line is shown next; None until the first tick."""
+        """When the line that says how the run goes is shown next; None until the first tick."""
         self._lined = False
-        """Whether it is shown."""
+        """Whether that line is shown now."""
         self._standing: dict[str, str] = {}
-        """The words that stand now, by topic; empty ones were taken back."""
+        """The words that :meth:`stand` shows now, by topic; empty ones were taken back."""
         self._errors_at: float | None = None
         """When errors are to be shown that are not shown yet."""
         self._failed: set[int] = set()
@@ -150,6 +150,8 @@ class CellView:
         rank = batch.rank
         expected = batch.first
         for event in batch.events:
+            # Only a batch with totals leaves out text. What the rank prints after such a gap must not be joined to what
+            # came before: half a line and the other half of a later one would show as a line that nobody printed.
             if event.seq > expected and batch.totals is not None:
                 self._only_count(rank, now)
             expected = event.seq + 1
@@ -257,7 +259,7 @@ class CellView:
                 since = self._splitters[key].since + UNFINISHED
                 if since > now:
                     wanted.append(since)
-        if self._news and self._telling:
+        if self._news and self._leaves_out:
             wanted.append(self._notice.next)
         return min((time for time in wanted if time is not None), default=None)
 
@@ -271,7 +273,7 @@ class CellView:
         self._rich.close()
         for topic in [topic for topic, words in self._standing.items() if words]:
             self.stand(topic, "", now)
-        if self._telling:
+        if self._leaves_out:
             for rank, totals in run.totals.items():
                 if rank in self._counted:
                     self._tallies[rank].adopt(totals)
@@ -291,11 +293,12 @@ class CellView:
         self._outbox.drain(now)
 
     @property
-    def _telling(self) -> bool:
+    def _leaves_out(self) -> bool:
         return self._full or bool(self._counted)
 
     def _output(self, rank: int, output: Output, now: float) -> None:
         tally = self._tallies[rank]
+        # Before all else, shown or not: the notice gives the whole amount.
         tally.count(output.text)
         self._news = True
         if rank in self._counted:
@@ -364,7 +367,7 @@ class CellView:
             self._watch(now)
         self._live.tick(now)
         self._rich.tick(now)
-        if self._telling and self._news and self._notice.due(now):
+        if self._leaves_out and self._news and self._notice.due(now):
             self._news = False
             self._notice.show(self._words(over=False), now)
         return self._outbox.send(now)
@@ -381,6 +384,7 @@ class CellView:
             text = f"{label(merged.ranks, self._size)}{merged.text}\n"
             size = len(text) if text.isascii() else len(text.encode(errors="replace"))
             if self._shown + size > self._limit:
+                # For good, although a shorter line might still fit: it would seem to follow the last one shown.
                 self._full = True
                 self._live.close(now)
                 continue

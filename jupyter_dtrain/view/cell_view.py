@@ -82,7 +82,7 @@ def view_of_cell(
 
 
 class PanelAndCell:
-    """Both views of one run; a :class:`~jupyter_dtrain.view.protocol.RunView`."""
+    """Shows one run in its panel and in the cell's output; a :class:`~jupyter_dtrain.view.protocol.RunView`."""
 
     def __init__(self, panel: Panel, cell: CellView, *, painter_is_live: bool) -> None:
         self._panel: Panel | None = panel
@@ -91,23 +91,23 @@ class PanelAndCell:
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank."""
-        self._tell(lambda view: view.feed(batch, now))
+        self._on_both(lambda view: view.feed(batch, now))
 
     def idle(self, rank: int, now: float) -> None:
         """Note that ``rank`` will send no more."""
-        self._tell(lambda view: view.idle(rank, now))
+        self._on_both(lambda view: view.idle(rank, now))
 
     def note(self, words: str, now: float) -> None:
         """Note an event of the run that comes from no rank."""
-        self._tell(lambda view: view.note(words, now))
+        self._on_both(lambda view: view.note(words, now))
 
     def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
         """Show words for as long as they are true."""
-        self._tell(lambda view: view.stand(topic, words, now, over))
+        self._on_both(lambda view: view.stand(topic, words, now, over))
 
     def tick(self, now: float) -> float | None:
         """Do what is due; returns the time of the next wanted call."""
-        wanted = self._tell(lambda view: view.tick(now))
+        wanted = self._on_both(lambda view: view.tick(now))
         return min((time for time in wanted if time is not None), default=None)
 
     def close(self, run: Run, now: float) -> None:
@@ -122,27 +122,27 @@ class PanelAndCell:
             self._on_cell(lambda view: view.close(run, now))
         self._on_panel(lambda view: view.close(run, now))
 
-    def _tell(self, tell: Callable[[RunView], T]) -> list[T | None]:
+    def _on_both(self, call: Callable[[RunView], T]) -> list[T | None]:
         if self._cell is not None:
             self._cell.shows_bars = self._panel is None or not self._panel.is_live
         # The panel first, so that its place is above the cell's output.
-        return [self._on_panel(tell), self._on_cell(tell)]
+        return [self._on_panel(call), self._on_cell(call)]
 
-    def _on_panel(self, tell: Callable[[Panel], T]) -> T | None:
+    def _on_panel(self, call: Callable[[Panel], T]) -> T | None:
         if self._panel is None:
             return None
         try:
-            return tell(self._panel)
+            return call(self._panel)
         except Exception:  # noqa: BLE001 — whatever fails, the run goes on, and so does the other part
             _log.exception("The panel of a distributed cell has failed; its output is still shown.")
             self._panel = None
             return None
 
-    def _on_cell(self, tell: Callable[[CellView], T]) -> T | None:
+    def _on_cell(self, call: Callable[[CellView], T]) -> T | None:
         if self._cell is None:
             return None
         try:
-            return tell(self._cell)
+            return call(self._cell)
         except Exception:  # noqa: BLE001 — whatever fails, the run goes on, and so does the other part
             _log.exception("The output of a distributed cell can no longer be shown; the run itself goes on.")
             self._cell = None

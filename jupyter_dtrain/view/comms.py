@@ -18,7 +18,7 @@ import msgspec
 
 from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.wire.agent_messages import TellWidgets
+from jupyter_dtrain.wire.agent_messages import SendToWidgets
 from jupyter_dtrain.wire.messages import read_answer
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class CommAnswer(Protocol):
         """The reply."""
 
 
-Send = Callable[[int, TellWidgets], CommAnswer]
+Send = Callable[[int, SendToWidgets], CommAnswer]
 """Sends a request to the main thread of a rank."""
 
 
 class _Half:
-    """A rank's comm in the kernel's comm manager: it receives the browser's messages."""
+    """Stands for a rank's comm in the kernel's comm manager, and so receives the browser's messages."""
 
     def __init__(self, comm_id: str, rank: int, relay: CommRelay) -> None:
         self.comm_id = comm_id
@@ -129,7 +129,7 @@ class CommRelay:
             del self._waiting[rank]
             self._unnote(rank)
         try:
-            request = TellWidgets(waiting)
+            request = SendToWidgets(waiting)
             answer = self._send(rank, request)
         except Exception:  # noqa: BLE001 — the world is gone, and its widgets with it
             with self._lock:
@@ -137,7 +137,7 @@ class CommRelay:
             return
         answer.add_done_callback(lambda done: self._answered(rank, request, done))
 
-    def _answered(self, rank: int, request: TellWidgets, done: Any) -> None:
+    def _answered(self, rank: int, request: SendToWidgets, done: Any) -> None:
         with self._lock:
             self._asked.pop(rank, None)
         with contextlib.suppress(Exception):

@@ -63,17 +63,17 @@ def prepare() -> None:
     """Import what a picture needs; a separate thread can call it while a run goes on."""
     # Its first import on a machine logs, as a warning, that it builds a cache.
     fonts = logging.getLogger("matplotlib.font_manager")
-    fonts.addFilter(_tells_no_cache)
+    fonts.addFilter(_is_not_about_the_cache)
     try:
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401 — imported for its side effect
     except Exception:  # noqa: BLE001 — absent or broken, there will be no picture
         _log.debug("matplotlib cannot be imported", exc_info=True)
     finally:
-        fonts.removeFilter(_tells_no_cache)
+        fonts.removeFilter(_is_not_about_the_cache)
 
 
-def _tells_no_cache(record: logging.LogRecord) -> bool:
+def _is_not_about_the_cache(record: logging.LogRecord) -> bool:
     return "font cache" not in record.getMessage()
 
 

@@ -94,11 +94,11 @@ class EndedRun(Protocol):
 
     @property
     def outcome(self) -> str:
-        """Its one word."""
+        """The outcome of the run in one word."""
 
     @property
     def last_values(self) -> Iterable[float]:
-        """The last values of its metrics, as far as they are known."""
+        """The last values of the run's metrics, as far as they are known."""
 
     @property
     def remark(self) -> str:

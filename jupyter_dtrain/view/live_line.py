@@ -52,7 +52,7 @@ class LiveLine:
 
     @property
     def shows(self) -> bool:
-        """Whether there is such a line."""
+        """Whether an unfinished line is on display."""
         return self._line is not None
 
     def show(self, rank: int, stream: str, text: str, now: float) -> bool:
@@ -99,7 +99,7 @@ class LiveLine:
             line.rests = now + REST
 
     def hides(self, rank: int, now: float) -> bool:
-        """Whether a lower rank's line stands for that of ``rank``."""
+        """Whether a lower rank already shows the same line."""
         line = self._line
         if line is not None:
             return line.rank < rank and (line.rests is None or now < line.rests)
@@ -111,7 +111,7 @@ class LiveLine:
             self._settle(now)
 
     def tick(self, now: float) -> float | None:
-        """Redraw if that is due; returns when it is due next."""
+        """Redraw the line if that is due; return when it is due next."""
         line = self._line
         if line is not None:
             self._redraw(now)

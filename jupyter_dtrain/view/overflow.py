@@ -63,7 +63,7 @@ class Tally:
 
 
 class Overflow:
-    """The display of the notice."""
+    """Shows and redraws the notice for one run."""
 
     def __init__(self, outbox: Outbox, size: int, name: str, *, live: bool) -> None:
         self._outbox = outbox
@@ -75,12 +75,12 @@ class Overflow:
         self._at = float("-inf")
 
     def due(self, now: float) -> bool:
-        """Whether it may be redrawn at ``now``."""
+        """Whether the notice may be redrawn at ``now``."""
         return self._live and now >= self._at + REDRAW
 
     @property
     def next(self) -> float | None:
-        """When it may be redrawn; ``None`` if only at the end of the run."""
+        """When the notice may be redrawn; ``None`` if only at the end of the run."""
         return self._at + REDRAW if self._live else None
 
     def show(self, text: str, now: float) -> None:

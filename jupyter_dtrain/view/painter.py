@@ -79,7 +79,7 @@ class KernelPainter:
         self._send("update_display_data", _content(data, metadata, display_id), "display_data")
 
     def settle(self, display_id: str) -> None:
-        """Do nothing: every update was shown."""
+        """Do nothing, since every update was shown at once."""
 
     def comm(self, message: CommMessage) -> None:
         """Send a message to the browser's half of a widget."""

@@ -138,7 +138,7 @@ class Panel:
         """Do nothing: notes belong to the cell's output."""
 
     def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
-        """Do nothing: these, too."""
+        """Do nothing: such words belong to the cell's output."""
 
     def tick(self, now: float) -> float | None:
         """Send what is due; returns the time of the next wanted call, or ``None``."""
@@ -182,7 +182,7 @@ class Panel:
 
     @property
     def is_live(self) -> bool:
-        """Whether it shows the run while it goes on, or is about to."""
+        """Whether the panel shows the run while it goes on, or is about to."""
         return self._actions is not None
 
     @property

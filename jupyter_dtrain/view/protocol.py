@@ -21,7 +21,7 @@ class RunView(Protocol):
         """Take the next events of one rank: in order, without gaps or duplicates."""
 
     def idle(self, rank: int, now: float) -> None:
-        """``rank`` finished its part of the run, or died: nothing more comes from it."""
+        """Note that ``rank`` finished its part of the run, or died: no more events of it come."""
 
     def note(self, words: str, now: float) -> None:
         """Show a line or more of text about the run that comes from no rank."""

@@ -23,12 +23,12 @@ _GRAVE: Final = ("dead", "error", "released", "interrupted", "unreachable", "sto
 
 
 class Standing(NamedTuple):
-    """Ranks by how they are to be shown."""
+    """How the ranks of a large world are shown: the odd ones one by one, the others by host."""
 
     odd: list[int]
-    """One by one, the gravest first; at most :data:`ODD`."""
+    """The odd ranks that are shown one by one, the gravest first; at most :data:`ODD`."""
     more: int
-    """How many others are odd, too."""
+    """How many further ranks are odd."""
     common: str
     """The state that most ranks share."""
     hosts: list[tuple[str, list[int]]]
@@ -52,7 +52,7 @@ def standing(states: Mapping[int, str], hosts: Mapping[int, str], slow: Slow | N
 
 
 def counted(words: Sequence[str]) -> str:
-    """Equal words once, with their numbers, the rarest first: ``1 error, 7 ok``."""
+    """Count equal words, the rarest first: ``1 error, 7 ok``."""
     counts = sorted(Counter(words).items(), key=lambda item: item[1])
     return ", ".join(f"{count} {word}" for word, count in counts)
 

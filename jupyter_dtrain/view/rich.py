@@ -354,7 +354,7 @@ class _Page:
             self._lines = [line for line in self._lines if line.ranks]
 
     def tick(self, now: float) -> float | None:
-        """Redraw if that is due; returns when it is due next."""
+        """Redraw the page if that is due; return when it is due next."""
         text = "\n".join(label(line.ranks, self._size) + line.text for line in self._lines)
         if text == self._shown:
             return None
@@ -364,7 +364,7 @@ class _Page:
         return None
 
     def close(self) -> None:
-        """Show the last lines."""
+        """Show the lines that were not drawn yet: the page changes no more."""
         self.tick(float("inf"))
         if self._begun:
             self._outbox.settle(self._id)

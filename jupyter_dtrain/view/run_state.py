@@ -1,6 +1,6 @@
-"""A panel's knowledge of its run: what the run's events say, and its metrics, thinned.
+"""A panel's knowledge of its run: what the run's events say, and its metrics, thinned; and each rank's state in a word.
 
-It is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics; the rest is counted.
+A :class:`RunState` is bounded: :data:`POINTS` points over all series, :data:`MOST_NAMES` metrics; the rest is counted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.metrics import Columns, is_main
 
 from .document import Picture, in_order, stepped
+from .document import RankState as RunRankState
 from .labels import number, took
 from .thinned_series import History
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jupyter_dtrain.core.causes import Seen
+    from jupyter_dtrain.core.events import RankState
 
 MOST_NAMES: Final = 200
 """Metrics to follow; Run.metrics has all."""
@@ -37,7 +39,7 @@ class RunState:
     def __init__(self, run: int, ranks: Sequence[int], size: int, hosts: Mapping[int, str] | None = None) -> None:
         """``hosts``: those of the ranks, as far as they are known before the ranks begin."""
         self.fold = RunFold(ranks, most_names=MOST_NAMES)
-        """What its events say."""
+        """What the events of the run say."""
         self._run = run
         self._ranks = sorted(ranks)
         self._size = size
@@ -147,3 +149,23 @@ class RunState:
     @property
     def _room(self) -> int:
         return max(_ROOM[0], min(_ROOM[1], POINTS // max(1, self._series)))
+
+
+def rank_state(
+    process: RankState, in_run: RunRankState | None, *, over: bool, waits: bool, replaced: bool = False
+) -> RankState | RunRankState:
+    """The state of a rank in one word, which every place shows: cells, the sidebar and ``%distributed status``.
+
+    The steward knows the rank's process, the rank's own events say how far it is in a run, and its agent knows the call
+    in which it waits for other ranks.
+
+    ``process``: by the steward. ``in_run``: by the rank's events, in the newest run that it takes part in; None without
+    one. ``over``: whether that run has ended on all its ranks. ``waits``: whether it waits for other ranks.
+    ``replaced``: whether another process was the rank in that run.
+    """
+    if process not in ("idle", "running", "waiting") or in_run is None:
+        return process
+    if in_run == "running" and waits:
+        return "waiting"
+    # A rank whose process lives was replaced since it was lost.
+    return "idle" if over and (replaced or in_run in ("ok", "dead")) else in_run

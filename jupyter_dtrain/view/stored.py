@@ -47,7 +47,7 @@ _CHARTS: Final = 6
 _BUCKETS: Final = 400  # points of a line
 _SIDE_BY_SIDE: Final = 2  # runs that get columns, rather than rows, in a comparison
 _COLOURS: Final = ("#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b")
-"""Those of runs in the Runs tab, with a light theme: ``labextension/src/theme.ts``."""
+"""The colours of runs in the Runs tab with a light theme: ``labextension/src/theme.ts``."""
 _DASHES: Final = ("-", (0, (6, 3)), (0, (2, 2)), (0, (7, 2, 2, 2)), (0, (4, 2)))
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -59,11 +59,11 @@ class ShownPart(Protocol):
 
     @property
     def host(self) -> str:
-        """Name of its host."""
+        """The name of the rank's host."""
 
     @property
     def words(self) -> str:
-        """The end of a rank that was lost, in words; else empty."""
+        """What happened to the rank, in words, if it was lost; else empty."""
 
 
 class LossFigures(Protocol):
@@ -71,7 +71,7 @@ class LossFigures(Protocol):
 
     @property
     def name(self) -> str:
-        """The metric."""
+        """The name of the metric."""
 
     @property
     def last(self) -> float | None:
@@ -99,7 +99,7 @@ class Kept(Protocol):
 
     @property
     def name(self) -> str:
-        """A person's, or else its telling line."""
+        """The name that a person gave the run, or else the most telling line of its cell."""
 
     @property
     def note(self) -> str:
@@ -408,7 +408,7 @@ def _tails(run: Kept) -> list[str]:
 
 
 def _named(run: Kept) -> str:
-    """Its name beside its number, where it has one."""
+    """The label of the run, with its name if it has one."""
     return f" ({_short(run.name)})" if run.name else ""
 
 

@@ -13,7 +13,7 @@ from jupyter_dtrain.core.framework_report import compare_tested
 from jupyter_dtrain.core.processors import describe_processors
 from jupyter_dtrain.core.stacks import SILENT, STOPPED
 from jupyter_dtrain.core.world import World, count_ranks
-from jupyter_dtrain.wire.answers import Surroundings
+from jupyter_dtrain.wire.agent_messages import Surroundings
 
 from .tables import table
 
@@ -108,7 +108,7 @@ def _silent(world: World, found: Mapping[int, Surroundings | None]) -> dict[str,
 
 
 def _by_rank(rows: Mapping[int, Row], ranks: list[int], at: int) -> str:
-    """A value that all ranks share, once; else each with its ranks. ``at``: 0 for values, 1 for remarks."""
+    """A value once if all ranks share it, else each value with its ranks. ``at``: 0 for values, 1 for remarks."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         if rank in rows and rows[rank][at]:

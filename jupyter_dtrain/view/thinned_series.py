@@ -30,7 +30,7 @@ class History:
         """Number of points that were added."""
 
     def add(self, points: Columns) -> None:
-        """Append points."""
+        """Append ``points``, and thin the series if it has too many."""
         size = len(points.values)
         if not size:
             return

@@ -36,7 +36,7 @@ NAMES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "w
 
 
 class Lane(msgspec.Struct, frozen=True, array_like=True):
-    """The actions of one rank."""
+    """The actions of one rank in a step of a pipeline."""
 
     rank: int
     stages: list[int]

@@ -12,9 +12,11 @@ import msgspec
 
 from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
+from jupyter_dtrain.core.framework_report import FrameworkReport
+from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.stacks import Stack, Wait
+from jupyter_dtrain.core.variables import SeenVariable
 
-from .answers import NameDescription, Surroundings
 from .healing_messages import AnyHealingRequest
 from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
 
@@ -28,7 +30,7 @@ EVERY_FRAMEWORK = ""
 
 
 class RunCell(msgspec.Struct, frozen=True):
-    """Run a cell. Events say what becomes of it, the reply does not."""
+    """Run a cell. Its events report its progress and its end; the reply says nothing about them."""
 
     run: int
     code: str
@@ -64,7 +66,7 @@ class Fetched(msgspec.Struct, frozen=True):
     names: list[str]
     digests: list[str]
     missing: list[str]
-    """Names that are not defined."""
+    """The names that are not defined on the rank."""
     failed: dict[str, str]
     """Why a value cannot be pickled, by name."""
 
@@ -81,13 +83,13 @@ class WidgetsSaid(msgspec.Struct, frozen=True):
     messages: list[CommMessage]
 
 
-class TellWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
+class SendToWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
     """Pass the browser's messages on to widgets that were made in the rank."""
 
     messages: list[CommMessage]
 
 
-AnyValuesRequest = StoreValues | FetchValues | TellWidgets
+AnyValuesRequest = StoreValues | FetchValues | SendToWidgets
 
 
 # To the agent.
@@ -99,11 +101,11 @@ class RankPosition(msgspec.Struct, frozen=True):
     rank: int
     state: Literal["idle", "running"]
     run: int | None
-    """The newest run that it has begun; None before the first."""
+    """The newest run that the rank has begun; None before the first."""
     next: int
-    """The number that its next event of that run gets."""
+    """The number that the rank's next event of that run gets."""
     finished: bool
-    """Whether it has ended that run."""
+    """Whether the rank has ended that run."""
     waits: Wait | None
     """The call in which it waits for other ranks; None where it does not, or where that was not asked."""
     frameworks: list[str]
@@ -127,7 +129,7 @@ class ReleaseRank(AgentRequest[Done], frozen=True, tag="release"):
     run: int
     frameworks: list[str]
     generation: int
-    """The world's; a rank of a newer one does nothing."""
+    """The generation of the world; a rank that has a newer one ignores the request."""
 
 
 class ReadStack(AgentRequest[Stack], frozen=True, tag="stacks"):
@@ -173,6 +175,18 @@ class Complete(AgentRequest[Completions], frozen=True, tag="complete"):
     text: str
 
 
+class NameDescription(msgspec.Struct, frozen=True):
+    """The object behind a name on one rank."""
+
+    type: str
+    value: str
+    """In few words, such as ``float32 (64, 10) on cuda:0``; empty where there are none."""
+    signature: str
+    doc: str
+    source: str
+    """The source code, where it was asked for and is known; else empty."""
+
+
 class Described(msgspec.Struct, frozen=True):
     """The object behind a name; None where there is none."""
 
@@ -185,6 +199,18 @@ class Describe(AgentRequest[Described], frozen=True, tag="describe"):
     name: str
     source: bool = False
     """Whether to send the source too."""
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The environment variables and frameworks of one rank."""
+
+    variables: list[SeenVariable]
+    frameworks: dict[str, FrameworkReport]
+    """The report of each framework, by its name; a framework without anything to report is left out."""
+    open: bool = False
+    """Whether servers that ask for no password hear all users of the rank's host. One rank of a host finds out."""
+    processors: Processors | None = None
+    """The processors on which the rank may run now; None where Linux does not say."""
 
 
 class SurroundingsRead(msgspec.Struct, frozen=True):
@@ -202,7 +228,7 @@ class VariablesRead(msgspec.Struct, frozen=True):
 
     found: dict[str, NamedValue]
     left_out: int = 0
-    """Further variables."""
+    """How many further variables there are."""
 
 
 class ReadVariables(AgentRequest[VariablesRead], frozen=True, tag="variables"):
@@ -241,9 +267,9 @@ class SendSignal(WatchRequest[Done], frozen=True, tag="signal"):
     rank: int
     signal: int
     reason: str = ""
-    """Why, for the report of the rank's death."""
+    """Why the signal is sent, for the report of the rank's death."""
     pid: int = 0
-    """The process that is meant: numbers change while a resize goes on. 0: the rank that has the number."""
+    """The id of the process, as ranks' numbers change during a resize; 0: whichever process has the rank's number."""
 
 
 class RenewWatch(WatchRequest[Done], frozen=True, tag="lease"):

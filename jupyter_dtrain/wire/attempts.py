@@ -19,7 +19,7 @@ AGAIN = 0.4
 
 
 class Attempts:
-    """The sendings of one request. Nothing here waits."""
+    """Sends one request until its answer comes. Nothing here waits: the caller asks when to send again."""
 
     def __init__(self, client: KernelClient, request: msgspec.Struct) -> None:
         self._client = client

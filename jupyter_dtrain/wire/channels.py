@@ -72,7 +72,7 @@ CLIENT = Patch(
     lost="no cell runs on the ranks",
 )
 
-NO_ANSWER: Final = "The world's steward does not answer: start a new world with %distributed start."
+NO_ANSWER: Final = "The world does not answer: start a new world with %distributed start."
 
 
 class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
@@ -107,7 +107,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         super().close(linger)
 
     def activate(self, targets: Any = "all", suffix: str = "") -> None:
-        """Do nothing: ipyparallel would add its own magics to the notebook."""
+        """Do nothing, in place of ipyparallel, which would add its own magics to the notebook."""
 
     @unpack_message  # type: ignore[untyped-decorator]
     def _dispatch_iopub(self, message: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         return list(waiting)
 
     def greet(self, engine: str) -> Future[Done]:
-        """Greet the main thread of a rank; it answers once it has had all that was sent to it before."""
+        """Ping the main thread of a rank; it answers once it has taken all messages that were sent before."""
         answer: Future[Done] = Future()
         sent = self._send(self._mux_stream, HELLO_MESSAGE, ident=engine.encode())
 

@@ -21,7 +21,7 @@ class HealBegun(msgspec.Struct, frozen=True):
     """The steward replaces the dead ranks."""
 
     number: int
-    """Counts the heals of the world."""
+    """The number of the heal, which counts the heals of the world."""
 
 
 class Heal(StewardRequest[HealBegun], frozen=True, tag="heal"):
@@ -42,17 +42,17 @@ class HealState(msgspec.Struct, frozen=True):
 
     phase: Literal["going on", "done", "failed"]
     words: str
-    """How far it is, or why it has failed."""
+    """How far the heal is, or why it has failed."""
     ranks: list[Rank] = []
-    """The new ranks, once it is done."""
+    """The new ranks, once the heal is done."""
     size: int = 0
-    """How many ranks the world has, once it is done."""
+    """How many ranks the world has, once the heal is done."""
     generation: int = 0
-    """The world's, once it is done."""
+    """The generation of the world, once the heal is done."""
     notes: list[str] = []
-    """Sentences on what it cannot make whole."""
+    """Sentences about what the heal cannot rebuild."""
     moved: list[Rank] = []
-    """The living ranks that have another number, under that number, once it is done."""
+    """The living ranks that got another number, under that number, once the heal is done."""
 
 
 class ReadHeal(StewardRequest[HealState], frozen=True, tag="heal-state"):
@@ -68,30 +68,30 @@ class Heritage(msgspec.Struct, frozen=True):
     """The answer of a rank before a heal."""
 
     run: int | None
-    """The run that it works on."""
+    """The run that the rank works on; None where it is idle."""
     notes: list[str]
-    """Sentences of its frameworks on what a heal cannot make whole."""
+    """Sentences of the rank's frameworks about what a heal cannot rebuild."""
     obstacles: list[str] = []
-    """Clauses of its frameworks on why no heal can work."""
+    """Clauses of the rank's frameworks that say why no heal can work; empty where one can."""
     spread: list[str] = []
-    """Clauses of its frameworks on why the world cannot lose ranks that live."""
+    """Clauses of the rank's frameworks that say why the world cannot lose living ranks."""
 
 
 class ReadHeritage(AgentRequest[Heritage], frozen=True, tag="heritage"):
-    """Ask whether the rank is idle, and what a heal cannot make whole in it."""
+    """Ask whether the rank is idle, and what of its state a heal cannot rebuild."""
 
 
 class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
-    """Form MPI's world anew, with new processes for ``ranks``. A report says what becomes of it."""
+    """Form MPI's world anew, with new processes for ``ranks``. A :class:`~.reports.Formed` report has the result."""
 
     number: int
-    """Counts the tries."""
+    """The number of the try; no two tries of a world have the same."""
     size: int
     """How many ranks the world has then."""
     ranks: list[int]
     """The numbers that the new ranks have then."""
     generation: int
-    """The world's, once they are replaced."""
+    """The generation of the world, once the ranks are replaced."""
     command: list[str]
     """With one more argument it starts the process that hands a slot to the watch."""
     hosts: list[str] = msgspec.field(default_factory=list)

@@ -82,9 +82,9 @@ class Cell(msgspec.Struct, frozen=True):
     """One cell, as its notebook knows it."""
 
     number: int | None = None
-    """As the notebook shows it: ``In [3]``; None outside IPython."""
+    """The number that the notebook shows, such as 3 for ``In [3]``; None outside IPython."""
     id: str = ""
-    """As the notebook file has it; empty where the front end does not tell: a terminal, an old front end."""
+    """The cell's id in the notebook file; empty where the front end sends none, as a terminal or an old one."""
     run_name: str = ""
     """The name that the person gave the run of the cell."""
     above: int = 0
@@ -101,11 +101,11 @@ class Watching(msgspec.Struct, frozen=True):
     check: str = ""
     """The model that is compared over ranks while the cell runs; empty for none."""
     check_every: int = 10
-    """After how many steps each."""
+    """How many steps lie between two comparisons."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The answer that says no more than that the request was taken."""
+    """The answer that says only that the request was accepted."""
 
 
 def to_content(message: msgspec.Struct) -> dict[str, Any]:

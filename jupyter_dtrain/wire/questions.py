@@ -38,12 +38,12 @@ Futures = dict[int, Future[A]]
 
 
 def ask_agents(world: World, channel: RanksChannel, ranks: list[int], question: AgentRequest[A]) -> Futures[A]:
-    """Ask the living ones among ``ranks``."""
+    """Send ``question`` to the agents of the living ``ranks``; each rank's future gets the answer."""
     return {rank: channel.ask(world.ranks[rank].engine, question) for rank in _living(world, ranks)}
 
 
 def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
-    """Ask the watches where the living ones among ``ranks`` are."""
+    """Ask the watches for the stacks of the living ``ranks``; each rank's future gets the answer."""
     return {rank: channel.ask_watch(world.ranks[rank].watch, InspectRank(rank)) for rank in _living(world, ranks)}
 
 
@@ -53,7 +53,7 @@ def silent(answers: Answers[A]) -> list[int]:
 
 
 def take_answers(ranks: list[int], futures: Futures[A]) -> Answers[A]:
-    """The answers so far; the other questions are given up."""
+    """The answers that have come so far, None for the others; those questions are cancelled."""
     answers: Answers[A] = dict.fromkeys(ranks)
     for rank, future in futures.items():
         if not future.cancel() and future.exception() is None:

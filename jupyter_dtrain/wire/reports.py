@@ -32,7 +32,7 @@ class WatchReady(msgspec.Struct, frozen=True, tag="watching"):
     gpus: int
     """How many GPUs the ranks of this host may use."""
     identity: str
-    """Its routing identity."""
+    """The routing identity of the watch."""
     interface: str = ""
     """The network interface that reaches the steward, where that is another host."""
     address: str = ""
@@ -80,18 +80,18 @@ class Formed(msgspec.Struct, frozen=True, tag="formed"):
 
     rank: int
     number: int
-    """The try."""
+    """The number of the try, see :class:`~.healing_messages.FormWorld`."""
     words: str
-    """Why it could not; empty where it has."""
+    """Why the rank could not form the world; empty where it has."""
     local_rank: int = 0
-    """Its index on its host in that world."""
+    """The index of the rank on its host in that world."""
 
 
 class Renumbered(msgspec.Struct, frozen=True, tag="renumbered"):
     """A living rank takes another number, as it takes the world that a resize has formed. It is for its watch alone."""
 
     rank: int
-    """The number from now on."""
+    """The rank's number from now on."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):

@@ -135,7 +135,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """All fields, without the values of ``env``: they may be secrets."""
+        """Show all fields but the values of ``env``, which may be secrets."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return list((fields | {"env": dict.fromkeys(self.env, HIDDEN)}).items())
 
@@ -289,7 +289,7 @@ class RankSpec(msgspec.Struct, frozen=True):
 
 
 class ServerSpec(msgspec.Struct, frozen=True):
-    """The facts about the world that a framework's server needs. The server gets them on standard input."""
+    """The facts about the world that a framework's server needs; it reads them from its standard input."""
 
     secret: str
     """Every request of a rank carries it, so that the server ignores other processes of the host."""

@@ -79,7 +79,10 @@ def members(begun: Started) -> list[int]:
 
 
 class Spool:
-    """The writer's side, with a reader for the same process. Not locked: its recorder is."""
+    """The file of one rank and run for its writer, and a reader in the same process.
+
+    It has no lock of its own: the recorder that owns it calls it under its lock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,7 +95,7 @@ class Spool:
         self._ring_bytes = 0
         self.dropped_events = 0
         self.dropped_bytes = 0
-        """Bytes of text for which memory had no room."""
+        """How many bytes of text were dropped, because memory had no room for them."""
         self._fd = -1
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ class Spool:
             self.failure = str(error) or type(error).__name__
 
     def append(self, event: Event) -> int:
-        """Keep ``event``; returns its size in bytes."""
+        """Write ``event`` to the file, or keep it in memory; return its size in bytes."""
         line = encode(event)
         if self.failure is None:
             try:

@@ -27,7 +27,7 @@ def check_variable(name: str) -> None:
 
 
 def pickle_values(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Each value as a pickle. Raises :class:`TransferFailed` naming the first that cannot be one."""
+    """Pickle each value. Raises :class:`TransferFailed`, which names the first value that cannot be pickled."""
     if not values:
         return {}
     import cloudpickle
@@ -59,7 +59,9 @@ def unpack(names: list[str], signed: list[str], buffers: Iterable[Any]) -> dict[
     for name, digest, buffer in zip(names, signed, buffers, strict=True):
         data = bytes(buffer)
         if hashlib.sha256(data).hexdigest() != digest:
-            raise TransferFailed(f"{name!r} does not match its signature and was not read.")
+            raise TransferFailed(
+                f"{name!r} was changed on its way between notebook and ranks, so it was not read. Send it again."
+            )
         pickled[name] = data
     return pickled
 

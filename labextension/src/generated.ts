@@ -118,7 +118,7 @@ export interface MetricPart {
 }
 
 /**
- * The actions of one rank.
+ * The actions of one rank in a step of a pipeline.
  * `actions`: Kind, stage, micro-batch, start and length of each as uint16 in base64.
  */
 export type Lane = [
@@ -263,9 +263,9 @@ export interface ScalingDocument {
 
 /** Why a world did not start. */
 export interface StartFailure {
-  /** A sentence. */
+  /** Why the world did not start, as a sentence. */
   reason: string;
-  /** A sentence; empty if none is known. */
+  /** What helps, as a sentence; empty if nothing is known to. */
   cure: string;
   /** The lines of a log that show the reason; empty if no log says more. */
   log: string;
@@ -397,7 +397,7 @@ export interface RunMessage {
   document: RunDocument;
 }
 
-/** The changes in such a run. */
+/** The changes in a run since the last message about it. */
 export interface NewsMessage {
   type: "news";
   /** Counts the messages with points. */
@@ -504,7 +504,7 @@ export interface HeldRow {
 
 /** The variables of ranks. */
 export interface HeldVariables {
-  /** Whether ranks have the same. */
+  /** A sentence that says whether all ranks have the same variables. */
   words: string;
   rows: HeldRow[];
   /** Further variables. */

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jupyter_dtrain.core.causes import blocks
-from jupyter_dtrain.core.device_faults import fault_in, tell_faults
+from jupyter_dtrain.core.device_faults import fault_in, fault_lines
 from jupyter_dtrain.core.events import Error
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
@@ -53,8 +53,8 @@ def test_the_rank_is_named_with_what_replaces_it(ended_run):
 
 def test_several_ranks_and_all_ranks():
     """Where all ranks have lost it, nothing is gained by replacing them one by one."""
-    some = tell_faults({0: "misaligned address", 2: "misaligned address"}, range(4))
-    every = tell_faults({0: "misaligned address"}, range(1))
+    some = fault_lines({0: "misaligned address", 2: "misaligned address"}, range(4))
+    every = fault_lines({0: "misaligned address"}, range(1))
 
     assert some[0].startswith("Ranks 0,2 have lost the GPU (misaligned address): ")
     assert "%distributed kill 0,2 and then %distributed heal replace them;" in some[1]

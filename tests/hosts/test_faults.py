@@ -240,7 +240,7 @@ def test_a_killed_watch_ends_the_ranks_of_its_host_alone(network: Network) -> No
         "if kept == 3: os.kill(os.getppid(), 9)\n"
         "MPI.COMM_WORLD.allreduce(1)"
     )
-    with pytest.raises(DistributedError, match="rank 3 ended for an unknown reason: its watch is gone"):
+    with pytest.raises(DistributedError, match="rank 3 ended for an unknown reason: its parent process is gone"):
         session.run(code, view=None)
     until(lambda: [rank.rank for rank in session.world.dead] == [2, 3])
     kept = values(session.run("kept", ranks=[0, 1], view=None))

@@ -193,8 +193,8 @@ def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network
     assert "The disk of gpu1 is full" in full.hosts[0].reason
     assert "Free space there" in full.hosts[0].cure
     assert (full.hosts[1].files, full.hosts[1].reason) == (2, "")
-    assert "can only be read" in read_only.hosts[0].reason
-    assert "A file and a folder have one name" in taken.hosts[0].reason
+    assert "is mounted read-only" in read_only.hosts[0].reason
+    assert "A file has the name of a folder" in taken.hosts[0].reason
     assert gpu1.run(["ls", "/tmp/taken/model.py"]).stdout == "inside\n"
     assert "gpu2 does not answer" in away.hosts[1].reason or "No network leads to gpu2" in away.hosts[1].reason
     assert away.hosts[0].reason == ""

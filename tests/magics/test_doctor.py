@@ -89,11 +89,12 @@ def test_leftovers_are_removed_on_request(notebook):
     try:
         assert world in notebook.ok("%distributed doctor --quick").display_texts[0]
         assert (
-            f"this machine: ended {pid}." in notebook.ok(f"%distributed doctor --quick --remove-leftovers {world}").out
+            f"this machine: ended process {pid}."
+            in notebook.ok(f"%distributed doctor --quick --remove-leftovers {world}").out
         )
         assert not runs(pid)
         again = notebook.ok(f"%distributed doctor --quick --remove-leftovers {world}")
-        assert again.lines == ["Dead worlds have left nothing on this machine."]
+        assert again.lines == ["Worlds that have ended left nothing on this machine."]
     finally:
         if runs(pid):
             psutil.Process(pid).kill()

@@ -194,7 +194,7 @@ def test_two_machines_of_one_name_are_seen():
     one = only({"a": facts(hostname="node"), "b": facts(hostname="node"), "c": FINE})
 
     assert (one.severity, one.where) == ("warning", ["a", "b"])
-    assert one.what == "a, b call themselves by one name, 'node'."
+    assert one.what == "a, b have the same hostname, 'node'."
 
 
 def test_drivers_and_numbers_of_gpus_are_compared():

@@ -414,7 +414,7 @@ def test_pages_renew_no_lease(page, launch):
     assert page.until(lambda: not page.world("short"))
     assert wait_until_gone(folder) == []
     assert page.until(lambda: page.items("ended"))
-    assert page.items("ended")[0]["words"] == "World 'short' has ended: the lease is over"
+    assert page.items("ended")[0]["words"] == "World 'short' has ended: no client has driven it for 3 s"
 
 
 @pytest.mark.slow

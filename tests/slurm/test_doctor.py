@@ -151,7 +151,7 @@ def test_leftovers_of_a_dead_world_are_ended_on_a_node(site: Site) -> None:
         table = " ".join(done.stdout.split())
         assert re.search(rf"Processes of dead worlds \({world}[-\w]*, {world}[-\w]*\) still run on gpu2: pid ", table)
         assert "`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them" in table
-        assert re.search(r"^this machine: ended \d+\.$", ended, re.MULTILINE), ended
+        assert re.search(r"^this machine: ended process \d+\.$", ended, re.MULTILINE), ended
         assert orphans[1].poll() is None
     finally:
         for pid in _sleepers(node):

@@ -146,7 +146,7 @@ def test_a_steward_that_is_asked_to_end_ends_the_world_in_order(launch, mark) ->
     assert run.outcomes == {0: "lost", 1: "lost"}
     assert wait_until_gone(mark) == []
     assert not Path(session.request.folder).exists()
-    with pytest.raises(WorldLost, match="the steward was asked to end"):
+    with pytest.raises(WorldLost, match="its main process was asked to end"):
         session.run("1", view=None)
 
 
@@ -170,7 +170,7 @@ def test_ranks_outlive_their_mpiexec(launch, mark) -> None:
     assert (run.outcome, again.outcome) == ("ok", "ok")
     assert states == ["running", "dead", "running"]
     assert words.startswith("rank 1 was killed (SIGKILL)")
-    assert session.world.ranks[2].words == "rank 2 ended for an unknown reason: its watch is gone"
+    assert session.world.ranks[2].words == "rank 2 ended for an unknown reason: its parent process is gone"
     session.stop()
     assert wait_until_gone(mark) == []
 

@@ -204,7 +204,7 @@ def test_a_rank_that_hangs_while_it_starts_says_where(fails, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("part", "number", "words"),
     [
-        ("watch.watch", None, r"The watch of the ranks was killed \(SIGKILL\) while the world was starting"),
+        ("watch.watch", None, r"The parent process of the ranks was killed \(SIGKILL\) while the world was starting"),
         ("slot_holder", "1", "Rank 1 (ended for an unknown reason|was killed)"),
     ],
     ids=["the watch", "a slot"],

@@ -294,7 +294,7 @@ def test_runs_that_ended_unseen_are_known_once_their_driver_is_gone(store, db, m
                 world.finish(number, [number % 2], when=when + 1)
         from jupyter_dtrain.wire.steward_messages import Followed
 
-        world.writer.tell(Followed(2))
+        world.writer.take_followed(Followed(2))
         drain(world.writer, db)
     opened, connect = [], sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: opened.append(1) or connect(*args, **more))

@@ -179,7 +179,7 @@ def test_an_interrupted_elastic_run_stays_interrupted(store, db, fake):
     fake.begin(2, ranks=[1], joins=1)
     drain(fake.writer, db)
     fake.writer.rank_died(1, "rank 1 was killed (SIGKILL)")
-    fake.writer.tell(Followed(1, interrupted=True, ranks={"0": "ok"}))
+    fake.writer.take_followed(Followed(1, interrupted=True, ranks={"0": "ok"}))
     drain(fake.writer, db)
     fake.finish(2, [1])
     drain(fake.writer, db)
@@ -214,7 +214,7 @@ def test_a_log_that_ends_early_is_ended_by_the_clients_report(store, db, fake):
     fake.begin(1)
     fake.finish(1, [1], outcome="error")
     drain(fake.writer, db)
-    fake.writer.tell(Followed(1, ranks={"0": "ok", "1": "ok"}))
+    fake.writer.take_followed(Followed(1, ranks={"0": "ok", "1": "ok"}))
     drain(fake.writer, db)
     (run,) = store.runs()
 
@@ -256,12 +256,12 @@ def test_an_interrupt_that_the_ranks_took_for_an_end_is_reported_by_the_client(s
     """A cell that catches KeyboardInterrupt ends well on its ranks, but was interrupted; the report may come later."""
     fake.begin(1)
     if not late:
-        fake.writer.tell(Followed(1, interrupted=True))
+        fake.writer.take_followed(Followed(1, interrupted=True))
         drain(fake.writer, db)
     fake.finish(1)
     drain(fake.writer, db)
     if late:
-        fake.writer.tell(Followed(1, interrupted=True))
+        fake.writer.take_followed(Followed(1, interrupted=True))
         drain(fake.writer, db)
 
     assert store.runs()[0].outcome == "interrupted"
@@ -280,7 +280,7 @@ def test_a_full_disk_loses_nothing_that_the_spool_has(store, db, fake):
             fake.writer.poll(db)
     kept = len(store.runs()[0].metrics["loss"][0].values)
     fake.say(1, 0, points("loss", [3.0], 20_100))
-    fake.writer.tell(Followed(1))
+    fake.writer.take_followed(Followed(1))
     db.execute("PRAGMA max_page_count = 1073741823")
     drain(fake.writer, db)
     (run,) = store.runs()

@@ -11,8 +11,7 @@ from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Frame, Met
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view.document import status
-from jupyter_dtrain.view.rank_state import rank_state
-from jupyter_dtrain.view.run_state import RunState
+from jupyter_dtrain.view.run_state import RunState, rank_state
 from tests.steward.until import until
 
 

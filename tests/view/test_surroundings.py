@@ -12,7 +12,7 @@ from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.variables import SeenVariable
 from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.view.surroundings import OPEN, surroundings_tables
-from jupyter_dtrain.wire.answers import Surroundings
+from jupyter_dtrain.wire.agent_messages import Surroundings
 
 
 def world_of(size: int) -> World:
