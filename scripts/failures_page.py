@@ -21,10 +21,10 @@ HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and framew
 
 # What happens when something fails
 
-The steward of a world and the watches of its ranks act whether or not a notebook is open. Rank 0 is no exception. Times
-count from the moment when the situation arises. Names of times, such as `release_grace`, are settings
-(`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays every row (see
-`CONTRIBUTING.md`).
+A world has a main process, the *steward*, and on each host a parent process of its ranks, the *watch*. Both act whether
+or not a notebook is open, and rank 0 is no exception. Times count from the moment when the situation arises. Names of
+times, such as `release_grace`, are settings (`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays
+every row (see `CONTRIBUTING.md`).
 
 """
 

@@ -282,7 +282,7 @@ class Link:
     def check_alive(self) -> None:
         """Notice at once, rather than within a second, that the steward is gone."""
         if not self.over and not worlds.is_alive(self.listing):
-            self.lose("its steward has ended")
+            self.lose("its main process has ended")
 
     def number_run(self) -> int:
         """The number of a new run."""

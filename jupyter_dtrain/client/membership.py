@@ -141,7 +141,7 @@ class Membership:
             self._link.stop()
         if not self._await_steward_end():
             pid = self._link.listing.steward
-            raise WorldLost(f"World {name!r} did not stop in time: its steward (pid {pid}) is still running.")
+            raise WorldLost(f"World {name!r} did not stop in time: its main process (pid {pid}) is still running.")
         self.close()
 
     def stop_soon(self) -> None:

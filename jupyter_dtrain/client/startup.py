@@ -90,13 +90,14 @@ class Startup:
                 if not worlds.is_alive(self._listing):
                     log = self._steward_said(patience=1.0)
                     mend = len(log.splitlines()) > 1  # the last line is its guard's, which names the signal
-                    raise StartFailed(f"The steward of world {name!r} ended.", MEND if mend else AGAIN, log) from None
+                    words = f"The main process of world {name!r} ended."
+                    raise StartFailed(words, MEND if mend else AGAIN, log) from None
                 # It may still answer while it works, or waits for a processor of a busy machine.
                 steward = steward or Work([self._listing.steward])
                 late = self._seconds > settings.start_timeout and steward.rest() > settings.start_timeout / 2
                 if late or self._seconds > settings.longest_step:
                     raise StartFailed(
-                        f"The steward of world {name!r} does not answer.",
+                        f"The main process of world {name!r} does not answer.",
                         "Start the world again, or give it more time with JUPYTER_DTRAIN_START_TIMEOUT "
                         f"(seconds, now {settings.start_timeout:g}).",
                         self._steward_said(),

@@ -313,7 +313,7 @@ def _after_loss(run: Run) -> str:
     """The next step where ranks have ended, or this client has left them, while their world goes on; else empty."""
     if any(LEFT in words for words in run.lost.values()):
         return "The cell goes on while its world does: %distributed attach joins the world again, and shows all of it."
-    ended = run.world_end or any("its world" in words or "its steward" in words for words in run.lost.values())
+    ended = run.world_end or any("its world" in words or "its main process" in words for words in run.lost.values())
     if not run.lost or ended:
         return ""
     if len(run.lost) == len(run.ranks):

@@ -121,7 +121,7 @@ def describe_controller_end(code: int) -> str:
 
 def describe_steward_end(code: int) -> str:
     """Describe the end of the steward with ``code``, as the last line of its log."""
-    return f"The steward {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})."
+    return f"The world's main process {'was killed' if code == -signal.SIGKILL else 'ended'} ({_status(code)})."
 
 
 def _status(code: int) -> str:

@@ -397,7 +397,7 @@ SITUATIONS: tuple[Situation, ...] = (
         (by(span(3.0), "the guard ends the world's remaining processes and removes its folders."),),
         span(3.0),
         "lost",
-        ("its steward has ended",),
+        ("its main process has ended",),
         LOGS_ALONE,
         "ended",
         "ended",

@@ -351,7 +351,7 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             log.seek(0)  # the log itself has gone with the world's folder
             words = relevant(log.read().decode(errors="replace"))
             raise StartFailed(
-                "The world's steward did not start.", package_gone() or (MEND if words else AGAIN), words
+                "The world's main process did not start.", package_gone() or (MEND if words else AGAIN), words
             ) from error
 
 

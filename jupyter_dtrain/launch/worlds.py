@@ -168,7 +168,7 @@ def stop_world(name: str, patience: float = 20.0) -> None:
     finally:
         channel.close()
     if not await_end(listing, patience):
-        raise WorldLost(f"World {name!r} did not stop: its steward (pid {listing.steward}) is still running.")
+        raise WorldLost(f"World {name!r} did not stop: its main process (pid {listing.steward}) is still running.")
 
 
 def interrupt_world(name: str, *, force: bool = False, patience: float = 10.0) -> int | None:

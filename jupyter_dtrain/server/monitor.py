@@ -507,7 +507,7 @@ class Monitor:
         """Report that the world is gone; return whether the list must keep it, as a page waits for its failed start."""
         self._alarms.ranks_ended()
         if self._failure is None:
-            self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its steward has ended")
+            self._alarms.world_ended(self._end or (self._state and self._state.reason) or "its main process has ended")
             return False
         self._report_failure()
         return self._expected

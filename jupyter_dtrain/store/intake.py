@@ -108,7 +108,7 @@ class StoreIntake:
             if self._orphans:
                 orphan = self._orphans[-1]
                 if not orphan.poll(db):
-                    orphan.close(db, "its steward was killed")
+                    orphan.close(db, "its main process was killed")
                     self._orphans.pop()
                 return True
             if self._old:

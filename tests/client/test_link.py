@@ -203,7 +203,7 @@ def test_a_steward_that_has_ended_is_noticed(steward, listing, notices):
     gone = msgspec.structs.replace(listing, created=0.0)
     link = Link(gone, steward, Settings(), notices, "a client")
     steward.silent = True
-    with pytest.raises(WorldLost, match="its steward has ended"):
+    with pytest.raises(WorldLost, match="its main process has ended"):
         link.ask(ReadStatus())
     steward.silent = False
     other = Link(gone, steward, Settings(), notices, "a client")

@@ -70,7 +70,7 @@ def test_after_a_world_was_lost_no_cell_starts_another_one(empty):
 
     for cell in cells:
         assert cell.ename == "NoWorld"
-        assert "World 'lost' is gone (its steward has ended)" in cell.traceback
+        assert "World 'lost' is gone (its main process has ended)" in cell.traceback
         assert all(line in cell.traceback for line in ("%distributed start", "%distributed attach"))
         assert cell.out == ""
     assert "World 'lost' is gone" in status

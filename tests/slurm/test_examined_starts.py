@@ -176,7 +176,7 @@ def test_a_steward_that_is_killed_during_the_examination_leaves_nothing(site: Si
             os.kill(listing.steward, signal.SIGKILL)
 
     with with_hanging_python(site.network["gpu2"]):
-        with pytest.raises(StartFailed, match="The steward of world 'world-examined' ended"):
+        with pytest.raises(StartFailed, match="The main process of world 'world-examined' ended"):
             start(ntasks_per_node=1, name="world-examined", progress=say)
         until(lambda: site.jobs() == [], GONE)
         until(lambda: _processes_of(killed[0]) == [], GONE)

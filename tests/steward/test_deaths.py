@@ -35,7 +35,7 @@ def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
     assert run.outcomes == {0: "lost", 1: "lost"}
     assert wait_until_gone(mark) == []
     assert not Path(session.request.folder).exists()
-    with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
+    with pytest.raises(WorldLost, match=r"its main process has ended.*%distributed start"):
         session.run("1", view=None)
     with pytest.raises(WorldLost):
         session.pull("x")
@@ -47,7 +47,7 @@ def test_the_first_request_to_a_killed_steward_says_that_it_has_ended(launch) ->
     """A request before the loss was noticed gets the same answer as a later one, and at once."""
     session = launch(n=1, settings=Settings(request_timeout=60))
     steward_of(session).kill()
-    with pytest.raises(WorldLost, match=r"its steward has ended.*%distributed start"):
+    with pytest.raises(WorldLost, match=r"its main process has ended.*%distributed start"):
         session.restart()
 
     assert session.closed
@@ -69,7 +69,7 @@ def test_ranks_that_were_ordered_to_end_are_not_the_news(launch) -> None:
 
     assert len(gone) == len(ranks)
     assert ended
-    assert run.lost == {rank: f"rank {rank} is lost: its steward has ended" for rank in run.ranks}
+    assert run.lost == {rank: f"rank {rank} is lost: its main process has ended" for rank in run.ranks}
 
 
 def test_the_wait_for_the_reason_of_an_end_is_short(launch) -> None:

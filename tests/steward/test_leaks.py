@@ -106,7 +106,7 @@ def test_a_lost_world_leaves_nothing_in_its_client(launch) -> None:
     assert of_a_world(there) == []
     assert run.outcome == "lost"
     for session in sessions:
-        with pytest.raises(WorldLost, match="its steward has ended"):
+        with pytest.raises(WorldLost, match="its main process has ended"):
             session.run("1", view=None)
         session.stop()
         with pytest.raises(NoWorld):

@@ -104,7 +104,8 @@ def test_an_mpiexec_that_hangs(fails, tmp_path) -> None:
 def test_a_steward_that_is_killed_says_so_though_its_log_goes_with_it(fails, tmp_path) -> None:
     """The steward asks this mpiexec for its version; the guard then removes the world's folders, with all logs."""
     killer = script(tmp_path / "killer", "kill -9 $PPID")
-    fails(r"(?s)The steward of world 'fails-\w+' ended\..*The steward was killed \(SIGKILL\)\.", mpiexec=killer)
+    killed = r"The world's main process was killed \(SIGKILL\)\."
+    fails(rf"(?s)The main process of world 'fails-\w+' ended\..*{killed}", mpiexec=killer)
 
 
 def test_a_start_needs_no_variable_home(mark, monkeypatch) -> None:

@@ -50,7 +50,7 @@ def test_the_next_steward_stores_the_rest_of_a_killed_one(store, make_world):
     assert (first.number, first.outcome, first.elapsed) == (1, "lost", 5.0)
     assert list(first.metrics["loss"][0].values) == [1.0, 2.0]
     assert first.text(0) == "late\n"
-    assert "its steward was killed" in first.parts[1].words
+    assert "its main process was killed" in first.parts[1].words
     assert (second.number, second.outcome) == (2, "ok")
 
 
