@@ -5,8 +5,9 @@ from, and neither is a run that ended well. An item stays until the person dismi
 (:meth:`Attention.settle`). Equal findings are one item with a count.
 
 :class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
-loss has left the others', a slow rank, and GPU memory that is nearly full; ``labextension/src/anomalies.ts`` marks the
-same findings in the chart of a saved notebook, where there is no server.
+loss has left the others', a slow rank, and GPU memory that is nearly full. ``labextension/src/anomalies.ts`` finds the
+ranks that have left the others once more, for the chart of a saved notebook, where there is no server:
+``tests/server/apart.json`` has cases that both must judge alike.
 """
 
 from __future__ import annotations
