@@ -5,8 +5,9 @@ from, and neither is a run that ended well. An item stays until the person dismi
 (:meth:`Attention.settle`). Equal findings are one item with a count.
 
 :class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
-loss has left the others', a slow rank, and GPU memory that is nearly full; ``labextension/src/anomalies.ts`` marks the
-same findings in the chart of a saved notebook, where there is no server.
+loss has left the others', a slow rank, and GPU memory that is nearly full. ``labextension/src/anomalies.ts`` finds the
+ranks that have left the others once more, for the chart of a saved notebook, where there is no server:
+``tests/server/apart.json`` has cases that both must judge alike.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class Judge:
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
-        self._recent: dict[str, dict[int, deque[float]]] = {}
+        self._recent: dict[str, dict[int, deque[tuple[int, float]]]] = {}
+        """The newest finite points, with their steps, by metric and rank."""
         self._strange: dict[str, dict[int, tuple[int, float]]] = {}
         """The first value that is not a number, with its step, by metric and rank."""
 
@@ -176,7 +178,8 @@ class Judge:
             self._strange.setdefault(name, {}).setdefault(rank, (points.steps[bad], points.values[bad]))
         if is_main(name) and is_loss(name):
             recent = self._recent.setdefault(name, {}).setdefault(rank, deque(maxlen=_WINDOW))
-            recent.extend(value for value in points.values[-_WINDOW:] if is_finite(value))
+            newest = zip(points.steps[-_WINDOW:], points.values[-_WINDOW:], strict=True)
+            recent.extend((step, value) for step, value in newest if is_finite(value))
 
     def look(self, picture: Picture) -> list[RunFinding]:
         """The present findings, which may repeat those of earlier looks. ``picture`` needs no metrics."""
@@ -197,7 +200,7 @@ class Judge:
 
     def _find_apart(self) -> Iterator[RunFinding]:
         for name, recent in self._recent.items():
-            for rank, where in outliers(recent).items():
+            for rank, where in outliers(_without_those_behind(recent)).items():
                 words = f"{name} of rank {rank} is {where} the others'"
                 yield RunFinding("apart", "warning", words, [rank], f"{name}:{rank}")
 
@@ -212,13 +215,19 @@ def _full(picture: Picture) -> list[RunFinding]:
     return found
 
 
+def _without_those_behind(recent: Mapping[int, Sequence[tuple[int, float]]]) -> dict[int, list[float]]:
+    """The newest values of each rank. One that is far behind, such as one that has died, has none to compare."""
+    logged = {rank: points for rank, points in recent.items() if points}
+    since = max(logged.values(), key=lambda points: points[-1][0])[0][0] if logged else 0
+    return {rank: [value for _, value in points] for rank, points in logged.items() if points[-1][0] >= since}
+
+
 def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
     """The ranks whose newest values have left the others', and where; none with fewer than three ranks."""
     nows = {}
     for rank, values in recent.items():
-        if values:
-            mean = sum(values) / len(values)
-            nows[rank] = mean, (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+        mean = sum(values) / len(values)
+        nows[rank] = mean, (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
     if len(nows) < 3:  # noqa: PLR2004 — two ranks cannot show which one is wrong
         return {}
     middle = median(mean for mean, _ in nows.values())

@@ -1,4 +1,9 @@
-/** Finds ranks whose values differ from the others'. */
+/**
+ * Finds ranks whose values differ from the others'.
+ *
+ * The server finds them too, by the same rule (jupyter_dtrain/server/attention.py), and a saved notebook has no server:
+ * tests/server/apart.json has cases that both must judge alike.
+ */
 
 import type { Column } from "./column";
 import { type Metric, WINDOW } from "./model";

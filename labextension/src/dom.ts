@@ -67,14 +67,19 @@ export function nameParts(name: string): [head: string, tail: string] {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An SVG icon from one path in a 12 × 12 box. */
-export function icon(path: string, filled: boolean): SVGSVGElement {
+/** An SVG drawing of one path; `box` is its view box, and `shape` has the path's attributes. */
+export function drawing(box: string, className: string, shape: Record<string, string>): SVGSVGElement {
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 12 12");
+  svg.setAttribute("viewBox", box);
   svg.setAttribute("aria-hidden", "true");
-  svg.setAttribute("class", filled ? "dtrain-icon dtrain-icon-filled" : "dtrain-icon");
-  const shape = document.createElementNS(SVG, "path");
-  shape.setAttribute("d", path);
-  svg.append(shape);
+  svg.setAttribute("class", className);
+  const path = document.createElementNS(SVG, "path");
+  for (const [name, value] of Object.entries(shape)) path.setAttribute(name, value);
+  svg.append(path);
   return svg;
+}
+
+/** An icon from one path in a 12 × 12 box. */
+export function icon(path: string, filled: boolean): SVGSVGElement {
+  return drawing("0 0 12 12", filled ? "dtrain-icon dtrain-icon-filled" : "dtrain-icon", { d: path });
 }

@@ -10,6 +10,13 @@ export function number(value: number): string {
   return value.toPrecision(4).replace("-", "−");
 }
 
+/** A number beside an axis, as short as it can be. */
+export function short(value: number): string {
+  const size = Math.abs(value);
+  if (value !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(0).replace("e+", "e");
+  return String(+value.toPrecision(4));
+}
+
 /** A whole number with thousands separators. */
 export function count(value: number): string {
   return Math.round(value)

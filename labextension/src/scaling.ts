@@ -4,6 +4,7 @@ import "../style/scaling.css";
 import uPlot from "uplot";
 import { h } from "./dom";
 import type { ScalingDocument, SizeRow } from "./generated";
+import { axisOf } from "./plot";
 import { onThemeChange, themeOf } from "./theme";
 
 /** The newest version that this code can read. */
@@ -95,12 +96,7 @@ export class ScalingView {
     if (width <= 0 || sizes.length < 2) return;
     this.plot?.destroy();
     const theme = themeOf(this.root);
-    const axis: uPlot.Axis = {
-      stroke: theme.text,
-      font: "11px system-ui, sans-serif",
-      grid: { stroke: theme.grid, width: 1 },
-      ticks: { stroke: theme.grid, width: 1, size: 4 },
-    };
+    const axis = axisOf(theme);
     const places = sizes.map((size) => size.ranks);
     const highest = Math.max(...sizes.map((size) => Math.max(size.linear, size.speedup_high ?? size.speedup!)));
     const room = (places.at(-1)! - places[0]!) * 0.06;

@@ -37,6 +37,7 @@ class PlayedStream:
             outcome="running",
             started=time.time(),
             ended=None,
+            elapsed=None,
             states=dict(Counter(shown.states.values())),
         )
         world = World(
@@ -46,7 +47,7 @@ class PlayedStream:
         )  # fmt: skip
         ranks = [
             WorldRank(rank, rank // PER_HOST, f"node-{rank // PER_HOST}", rank % PER_HOST, f"cuda:{rank % PER_HOST}",
-                      1000 + rank, state, "", "", "")
+                      1000 + rank, state, "", "", "", fresh=False)
             for rank, state in states.items()
         ]  # fmt: skip
         begin = [

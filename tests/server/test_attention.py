@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from array import array
+from collections import defaultdict
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,7 +30,7 @@ from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.server.alarms import Alarms
-from jupyter_dtrain.server.attention import MOST, Attention, Judge, RunFinding, outliers
+from jupyter_dtrain.server.attention import MOST, Attention, Judge, RunFinding
 from jupyter_dtrain.server.follower import SKIPPED, Follower, tail
 from jupyter_dtrain.server.monitor import BYTES_PER_SECOND, FLUSH
 from jupyter_dtrain.store.source import SpoolFolder
@@ -35,6 +39,8 @@ from jupyter_dtrain.wire.spool import spool_path
 from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 WORLD = ("id", "name")
+APART = json.loads(Path(__file__).with_name("apart.json").read_text())
+"""Values of the ranks of a run, and which of them have left the others'."""
 
 
 def columns(*values, first=0):
@@ -242,13 +248,16 @@ def test_a_rank_that_is_apart_is_reported_when_it_stays_so():
     assert kinds(judge, picture()) == []
 
 
-def test_a_rank_is_apart_only_among_three_and_from_a_majority():
-    """With two ranks, or where half of them differ, it is open which ones are wrong."""
-    assert outliers({0: [1.0], 1: [9.0]}) == {}
-    assert outliers({0: [1.0], 1: [1.0], 2: [9.0]}) == {2: "above"}
-    assert outliers({0: [1.0], 1: [1.0], 2: [9.0], 3: [9.0]}) == {}
-    assert outliers({0: [1.0], 1: [1.0], 2: [], 3: [-9.0]}) == {3: "below"}
-    assert outliers({rank: [1.0 + 0.1 * rank, 1.2 - 0.1 * rank] for rank in range(4)}) == {}
+@pytest.mark.parametrize("case", APART, ids=lambda case: case["name"])
+def test_a_rank_is_apart_where_the_page_finds_it(case):
+    """A saved notebook has no server, so the page judges too: labextension/tests/anomalies.test.ts has these cases."""
+    judge = Judge()
+    for rank, values in enumerate(case["values"]):
+        points = (math.nan if value is None else value for value in values)
+        judge.take("loss", rank, columns(*points, first=case.get("first", defaultdict(int))[rank]))
+    found = [judge.look(picture()) for _ in range(3)][-1]
+    words = [f"loss of rank {rank} is {where} the others'" for rank, where in case["apart"].items()]
+    assert [one.words for one in found if one.kind == "apart"] == words
 
 
 def test_a_slow_rank_and_full_memory_are_reported():

@@ -3,15 +3,16 @@
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { nameParts } from "../../dom";
-import { bytes, clock, count, number } from "../../format";
+import { bytes, clock, count, number, short } from "../../format";
 import type { Range } from "../../layout";
+import { Plot } from "../../plot";
 import type { Theme } from "../../theme";
 import { Fragment, h } from "../jsx";
 import { metricFigures, metricNames, resourceFigures } from "./figures";
 import type { Chosen, Figure, Spread, Unit } from "./figures";
 import { fileName, rasterised, save } from "./files";
+import { lineChart } from "./lineChart";
 import type { Axis, Line } from "./lines";
-import { Plot } from "./plot";
 import { drawSvg } from "./svg";
 import { Swatch } from "./table";
 
@@ -216,26 +217,32 @@ function FigureView({
   const runs = new Set(figure.lines.map((line) => line.run)).size;
   const onX = figure.axis === "step" ? steps : clock;
   const axisTitle = figure.axis === "step" ? trans.__("step") : trans.__("time since the run's start");
+  const label = trans.__(
+    "%1 over %2, %3. Arrow keys read values, plus and minus zoom, 0 shows all. A table of values follows.",
+    figure.title,
+    axisTitle,
+    trans._n("%1 line", "%1 lines", lines.length),
+  );
+  const content = useMemo(
+    () =>
+      lineChart({
+        lines,
+        axis: axisTitle,
+        log,
+        range,
+        height: tall ? TALL : HEIGHT,
+        theme,
+        formatX: onX,
+        formatY: SHORT[figure.unit],
+        formatValue: LONG[figure.unit],
+        head: (at) => (figure.axis === "step" ? trans.__("step %1", at) : at),
+        more: (left) => trans.__("and %1 more", left),
+      }),
+    [lines, log, range, tall, theme],
+  );
   const draw = (): void => {
-    plot.current?.update({
-      lines,
-      axis: axisTitle,
-      label: trans.__(
-        "%1 over %2, %3. Arrow keys read values, plus and minus zoom, 0 shows all. A table of values follows.",
-        figure.title,
-        axisTitle,
-        trans._n("%1 line", "%1 lines", lines.length),
-      ),
-      log,
-      range,
-      height: tall ? TALL : HEIGHT,
-      theme,
-      formatX: onX,
-      formatY: SHORT[figure.unit],
-      formatValue: LONG[figure.unit],
-      head: (at) => (figure.axis === "step" ? trans.__("step %1", at) : at),
-      more: (left) => trans.__("and %1 more", left),
-    });
+    plot.current?.frame.setAttribute("aria-label", label);
+    plot.current?.update(content);
   };
   const redraw = useRef(draw);
   redraw.current = draw;
@@ -244,15 +251,17 @@ function FigureView({
       zoomed.current(chosen);
     });
     plot.current = made;
-    place.current!.append(made.node);
+    made.frame.classList.add("dtrain-runs-plot");
+    made.frame.append(made.readout);
+    place.current!.append(made.frame);
     const observer = new ResizeObserver(() => {
       redraw.current();
     });
-    observer.observe(made.node);
+    observer.observe(made.frame);
     return () => {
       observer.disconnect();
       made.destroy();
-      made.node.remove();
+      made.frame.remove();
       plot.current = null;
     };
   }, []);
@@ -389,12 +398,6 @@ function Values({
 function steps(value: number): string {
   if (!Number.isInteger(value)) return "";
   return Math.abs(value) >= 1e6 ? `${+(value / 1e6).toFixed(2)}M` : count(value);
-}
-
-function short(value: number): string {
-  const size = Math.abs(value);
-  if (value !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(0).replace("e+", "e");
-  return String(+value.toPrecision(4));
 }
 
 const ROUND: Record<Exclude<Unit, "number">, (value: number) => string> = {
