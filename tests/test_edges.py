@@ -50,9 +50,9 @@ from jupyter_dtrain.jobs.notebook import JobWorld, Notebook, NotebookCell
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.launch.starting import choose_name, find_paths, new_id
-from jupyter_dtrain.magics import doctor, part_of, scripts, sync
+from jupyter_dtrain.magics import doctor, part_of, sync
 from jupyter_dtrain.magics import worlds as world_verbs
-from jupyter_dtrain.magics.cells import cell_parser, rank_parser
+from jupyter_dtrain.magics.cells import cell_parser, exec_script, rank_parser
 from jupyter_dtrain.magics.completion import RankCompletions
 from jupyter_dtrain.magics.parsing import HelpShown, MagicParser
 from jupyter_dtrain.magics.registered import verb_parser
@@ -216,7 +216,7 @@ def shell(home, tmp_path_factory) -> Iterator[Any]:
     os.chdir(before)
 
 
-STARTS = (world_verbs.start, doctor.doctor, scripts.exec_script, sync.sync)
+STARTS = (world_verbs.start, doctor.doctor, exec_script, sync.sync)
 """Verbs that begin long work; of those the tests here only read the line."""
 
 
