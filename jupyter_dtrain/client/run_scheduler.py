@@ -274,7 +274,8 @@ class RunScheduler:
                 submitted.read_from_start(rank)
 
     def _send_ready(self) -> None:
-        while (submitted := self._runs.next_ready()) is not None:
+        # A run may end well just as its world is lost; those that are queued behind it end with the world.
+        while not self._gone and (submitted := self._runs.next_ready()) is not None:
             self._send(submitted)
 
     def _send(self, submitted: SubmittedRun) -> None:
@@ -331,6 +332,12 @@ class RunScheduler:
         self._runs.forget_left()
         for submitted in self._runs.open:
             run = submitted.run
+            if submitted.sent:
+                try:
+                    # What a rank has said already counts: the store has it from the same file.
+                    submitted.read_spools()
+                except Exception:  # noqa: BLE001 — the run ends all the same
+                    _log.exception("What the ranks have said last in run %s could not be read", run.number)
             for rank in [*run.unfinished, *self._unexplained(run)]:
                 run.mark_lost(rank, f"rank {rank} is lost: {words}")
                 run.abandoned = True

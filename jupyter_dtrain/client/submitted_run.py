@@ -131,6 +131,11 @@ class SubmittedRun:
         if finished or self.run.joins is not None:
             self._changed(self)
 
+    def read_spools(self) -> None:
+        """Read what this host's ranks have said until now: nothing will be heard of them any more."""
+        for rank in self.run.unfinished:
+            self._missed.read_spool(rank)
+
     def lose_rank(self, rank: int, words: str, events: list[Event]) -> None:
         """``rank`` is gone, as ``words`` say; ``events`` are its last."""
         self._missed.read_end(rank, events)

@@ -248,6 +248,23 @@ def test_everything_ends_with_its_world(scene, submit):
     assert scene.channel.cells[-2:] == [(0, 4), (1, 4)]
 
 
+def test_what_ranks_have_said_counts_when_their_world_is_lost(scene, submit, tmp_path):
+    """Their announcements are under way; the store has read the same file. No cell goes to a world that is gone."""
+    first, second, third = submit(1, (0, 1)), submit(2, (2, 3)), submit(3, (2,))
+    scene.settle()
+    for run, rank in ((1, 0), (2, 2), (2, 3)):
+        spool = Spool(spool_path(tmp_path, run, rank))
+        spool.append(Event(run, rank, 0, 0.0, Output("stdout", f"of {rank}\n")))
+        spool.append(Event(run, rank, 1, 0.0, Finished("ok", 0.1)))
+        spool.close()
+    scene.scheduler.world_lost("its world was stopped")
+
+    assert all(run.wait(5) for run in (first, second, third))
+    assert [run.outcomes for run in (first, second, third)] == [{0: "ok", 1: "lost"}, {2: "ok", 3: "ok"}, {2: "lost"}]
+    assert [first.text(0), first.lost] == ["of 0\n", {1: "rank 1 is lost: its world was stopped"}]
+    assert scene.channel.cells == [(0, 1), (1, 1), (2, 2), (3, 2)]
+
+
 def test_a_message_that_cannot_be_taken_ends_nothing(scene, submit, finished, caplog):
     """It is logged; so is a task that raises."""
     run = submit(1)

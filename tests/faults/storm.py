@@ -355,7 +355,13 @@ class StormPlay:
                     self._expect("points", found >= logged, f"{found} of {logged} points of rank {rank}")
 
     def _check_store(self, run: Run) -> None:
-        """It is stored as it was told."""
+        """It is stored as it was told.
+
+        A client that ends its world, or leaves it, hears its ranks no more: it says that they are lost. What they say
+        in the moment until they end is in the store alone.
+        """
+        left = {rank for rank, words in run.lost.items() if words.endswith(tuple(ENDS.values()))}
+        told = {rank: outcome for rank, outcome in run.outcomes.items() if rank not in left}
 
         def row() -> Any:
             with contextlib.suppress(DtrainError):
@@ -363,9 +369,9 @@ class StormPlay:
             return None
 
         def stored() -> bool:
-            if (found := row()) is None or found.outcome != run.outcome:
+            if (found := row()) is None or (found.outcome != run.outcome and not (left and run.outcome == "lost")):
                 return False
-            return run.outcomes.items() <= found.outcomes.items()
+            return told.items() <= found.outcomes.items()
 
         def words() -> str:
             found = row()
