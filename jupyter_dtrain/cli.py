@@ -16,8 +16,7 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import DtrainError
 
-from .jobs import TARGETS
-from .jobs.targets import find_target
+from .jobs.exporting import TARGETS, find_target
 from .magics.export import choice_arguments, export_parsed
 from .magics.parsing import HelpShown, MagicParser, Parsed
 from .magics.table import verbs

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.client.cells import check_syntax
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.scaling import Repeat, Scaling, Size, count_of

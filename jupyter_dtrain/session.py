@@ -20,19 +20,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.client.cells import CellRunner
-from jupyter_dtrain.client.compare import check_model
+from jupyter_dtrain.client.cells import CellRunner, current_cell, script_cell, script_name
 from jupyter_dtrain.client.healing import Healed, Heals, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
-from jupyter_dtrain.client.notebook import current_cell
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.run_scheduler import RunScheduler
-from jupyter_dtrain.client.scripts import script_cell, script_name
 from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots
-from jupyter_dtrain.client.variables import SessionVariables
+from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
@@ -54,8 +51,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from jupyter_dtrain.client.compare import Inventory, VariableComparison
     from jupyter_dtrain.client.rank_names import RankNames
+    from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
     from jupyter_dtrain.core.stacks import Stacks
@@ -75,16 +72,13 @@ class Session:
         self.request = request
         """The request that started the world."""
         settings = request.settings
-        self._settings = settings
         self._notices = Notices()
         self._link = Link(listing, steward, settings, self._notices, describe_process())
         self._scheduler = RunScheduler(settings, self._link, self._run_ended)
         self._requests = RankRequests(self._link.bound, self._scheduler.busy, settings)
-        self._cells = CellRunner(
-            self._link, self._scheduler, self._requests, self._notices, request, patience=settings.request_timeout
-        )
+        self._cells = CellRunner(self._link, self._scheduler, self._requests, self._notices, request)
         self._membership = Membership(
-            self._link, self._scheduler, self._notices, settings, request, left=lambda: open_sessions.remove(self)
+            self._link, self._scheduler, self._notices, request, left=lambda: open_sessions.remove(self)
         )
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request)
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
@@ -170,7 +164,7 @@ class Session:
     @property
     def settings(self) -> Settings:
         """The settings that this session was started with."""
-        return self._settings
+        return self.request.settings
 
     # Starting.
 
@@ -356,7 +350,11 @@ class Session:
         from .view import CommRelay, view_of_cell
 
         self._relay = self._relay or CommRelay(self._send_comm, self._scheduler.busy)
-        options = {"hold": self._settings.hold, "shown_bytes": self._settings.shown_bytes, "paint_errors": paint_errors}
+        options = {
+            "hold": self.request.settings.hold,
+            "shown_bytes": self.request.settings.shown_bytes,
+            "paint_errors": paint_errors,
+        }
         hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
         return view_of_cell(
             run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, self._displays, **options

@@ -26,8 +26,8 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dtrain.client.replay import collectives_in
-from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.client.cells import check_syntax
+from jupyter_dtrain.client.healing import collectives_in
 from jupyter_dtrain.core.clients import this_place
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Output, Result

@@ -1,4 +1,7 @@
-"""Cells on their way to the ranks: what is checked before one goes out, and the wait for its end.
+"""Cells on their way to the ranks: where one comes from, what is checked before it goes out, and the wait for its end.
+
+A front end finds the cell of a run again by the notebook's cell that runs in this process. The cell that runs a script
+is checked here, and :func:`jupyter_dtrain.run_script` runs it in the ranks. A typing error reaches no rank.
 
 Under failure: everything that can be refused is refused before anything was sent. A press of Stop goes to the ranks;
 a cell that is waited for ends with its run, whose every step has a deadline.
@@ -6,13 +9,18 @@ a cell that is waited for ends with its run, whose every step has a deadline.
 
 from __future__ import annotations
 
+import ast
+import os
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, LeftRunning, telling
-from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.run_names import WIDTH
 from jupyter_dtrain.core.stop_button import StopButton, shutdown
 from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
 from jupyter_dtrain.wire.messages import Cell, Watching
@@ -23,7 +31,6 @@ from jupyter_dtrain.wire.values import pickle_values
 
 from .rank_requests import check_free
 from .submitted_run import SubmittedRun
-from .syntax import check_syntax
 
 if TYPE_CHECKING:
     from jupyter_dtrain.view import RunView
@@ -37,13 +44,112 @@ if TYPE_CHECKING:
 
 MakeView = Callable[[Run], "RunView | None"]
 
-
 Beside = Callable[[Run], Callable[[StopButton], None]]
 """The work beside a run, for as long as it lasts. It is called with the run once that is on its way to its ranks, and
 returns what waits for the rest of the work after the run has ended; see :meth:`.elastic.Companion.follow`."""
 
 END_PATIENCE = 10.0
 """Seconds in which the steward knows why all ranks of a world are gone."""
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def current_cell(code: str = "") -> Cell:
+    """The cell that runs in this process, and from which ``code`` goes to the ranks."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or shell.history_manager is None:
+        return Cell()
+    # The execution count is raised before a cell runs in some versions of IPython (9.18), after it in others.
+    number = len(shell.history_manager.input_hist_parsed) - 1
+    above = lines_above(shell.history_manager.input_hist_raw[-1], code)
+    return Cell(number if number > 0 else None, _id_of_cell(shell), above=above)
+
+
+def lines_above(cell: str, code: str) -> int:
+    """The lines of ``cell`` above ``code``, such as its magic; 0 if ``code`` is not the end of the cell."""
+    cell, code = cell.rstrip(), code.rstrip()
+    return cell.removesuffix(code).count("\n") if code and cell.endswith(f"\n{code}") else 0
+
+
+def _id_of_cell(shell: object) -> str:
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return ""
+    # JupyterLab, Notebook 7 and VS Code send it with every request to execute a cell.
+    found = kernel.get_parent("shell").get("metadata", {}).get("cellId", "")
+    return found if isinstance(found, str) else ""
+
+
+def script_name(script: str | os.PathLike[str], arguments: Sequence[Any] = ()) -> str:
+    """The name of a run of ``script``: its file and arguments, on one line."""
+    words = "".join(one if one.isprintable() else " " for one in " ".join([Path(script).name, *map(str, arguments)]))
+    return words if len(words) <= WIDTH else f"{words[: WIDTH - 1]}…"
+
+
+def script_cell(
+    script: str | os.PathLike[str], arguments: Sequence[Any] = (), *, module: bool = False, fresh: bool = False
+) -> str:
+    """The cell that runs ``script`` with ``arguments``, as text, on ranks of this machine.
+
+    ``module``: ``script`` is the name of a module; the ranks look for it. ``fresh``: in a namespace of its own, which
+    is dropped afterwards. Raises :class:`BadRequest` for a script that is not there, cannot be read, or is no Python,
+    and for what cannot be the name of a module.
+    """
+    if module:
+        name = os.fspath(script)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise BadRequest(f"{name!r} cannot be the name of a module, such as package.train; a file needs no -m.")
+        return _call(name, arguments, module=True, fresh=fresh)
+    path = Path(script).expanduser().absolute()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"The script {path} cannot be read: {error.strerror}.") from None
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise BadRequest(f"{path.name}, line {error.lineno}: {error.msg}. No rank ran it.") from None
+    except ValueError as error:
+        raise BadRequest(f"{path.name} is not Python: {error}.") from None
+    return _call(str(path), arguments, fresh=fresh)
+
+
+def _call(script: str, arguments: Sequence[Any], **options: bool) -> str:
+    given = [f"{name}=True" for name, value in options.items() if value]
+    call = ", ".join([*map(repr, [script, *map(str, arguments)]), *given])
+    return f"import jupyter_dtrain\njupyter_dtrain.run_script({call})"
+
+
+def check_syntax(code: str, above: int = 0) -> None:
+    """Raise :class:`BadSyntax` if ``code`` would not parse as an IPython cell, before it goes anywhere.
+
+    The notebook's cell has so many lines ``above`` it.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    transform: Any = TransformerManager
+    text = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            text = "\n" * above + transform().transform_cell(code)
+            tree = compile(text, "<cell>", "exec", _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+            # IPython compiles each statement of a cell by itself: there an import from the future is always the first.
+            later = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+            rest = [one for one in tree.body if one not in later]
+            for part in (rest, *([one] for one in later)):
+                compile(ast.Module(part, []), "<cell>", "exec", _FLAGS, dont_inherit=True)
+        except SyntaxError as error:
+            lines = text.splitlines()
+            if error.text is None and error.lineno is not None and 0 < error.lineno <= len(lines):
+                error.text = lines[error.lineno - 1]  # the compiler, unlike the parser, looks for it in a file
+            raise BadSyntax(error) from None
+        except ValueError as error:
+            raise BadRequest(f"The cell cannot be run: {error}.") from None
+        except (RecursionError, MemoryError):
+            raise BadRequest("The cell cannot be run: its code is nested too deeply for Python.") from None
 
 
 class CellRunner:
@@ -56,15 +162,13 @@ class CellRunner:
         requests: RankRequests,
         notices: Notices,
         request: WorldRequest,
-        patience: float,
     ) -> None:
-        """``request``: what the world was asked to be; ``patience``: seconds for a run that has ended to be read."""
+        """``request``: what the world was asked to be."""
         self._link = link
         self._scheduler = scheduler
         self._requests = requests
         self._notices = notices
         self._request = request
-        self._patience = patience
         self.last: Run | None = None
         """The run that was submitted last, without those that only prepare ranks or join another run."""
         self._known: set[int] = set()
@@ -165,7 +269,7 @@ class CellRunner:
         run = self._adopt(newest, make_view)
         if not self._requests.may_go_on(run):
             # A cell that is run now must not queue behind it.
-            run.wait(self._patience)
+            run.wait(self._request.settings.request_timeout)
 
     def _follow(self, runs: list[OpenRun], make_view: MakeView) -> None:
         """Follow those of ``runs`` that this session does not know."""

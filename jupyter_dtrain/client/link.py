@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -51,8 +52,6 @@ from jupyter_dtrain.wire.steward_messages import (
     WorldEnded,
     WorldRestarting,
 )
-
-from .notebook import kernel_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -96,7 +95,7 @@ class Link:
         self._steward = steward
         self._settings = settings
         self._notices = news
-        self.me = Client(uuid.uuid4().hex, *own_process(), words, kernel_id())
+        self.me = Client(uuid.uuid4().hex, *own_process(), words, _kernel_id())
         """This client, as others see it."""
         self._driver: Client | None = None
         self._world: World | None = None
@@ -541,3 +540,18 @@ def check_living(world: World, ranks: Sequence[int]) -> None:
         run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
         cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
     raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")
+
+
+def _kernel_id() -> str:
+    """The id of the Jupyter kernel that this process is, as its server knows it; empty where it is none."""
+    from IPython.core.getipython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is None:
+        return ""
+    try:
+        from ipykernel.connect import get_connection_file
+
+        name = Path(get_connection_file()).stem
+    except Exception:  # noqa: BLE001 — a kernel of another kind, or its file is gone: no pills, and nothing else
+        return ""
+    return name.removeprefix("kernel-") if name.startswith("kernel-") else ""

@@ -40,8 +40,8 @@ from jupyter_dtrain.core.snapshots import (
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.values import check_variable
 
-from .compare import CALL
 from .rank_names import RankNames
+from .variables import CALL
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run

@@ -7,22 +7,22 @@ The way of an export::
 
 :mod:`.notebook` has the cells and the world as plain data; who reads them lies elsewhere, as only the magics know the
 options of a cell's first line. :mod:`.syntax` turns IPython's syntax into Python, :mod:`.names` finds what a cell reads
-and binds, :mod:`.dependencies` decides which cells without ``%%distributed`` a job needs, :mod:`.packages` finds the
-installed versions. :mod:`.script` puts the sections together; the set-up at its beginning is the source of
-:mod:`.script_preamble`. :mod:`.targets` is the table of targets. :mod:`.launchers` has those that run here and in
-Slurm, :mod:`.platforms` those that other libraries read; one more module has the files of a launcher that reads its
-own. :mod:`.record` is the way back: a job writes its metrics into the store, as a world with one run.
+and binds, :mod:`.dependencies` decides which cells without ``%%distributed`` a job needs, and finds the installed
+versions of packages. :mod:`.script` puts the sections together; the set-up at its beginning is the source of
+:mod:`.script_preamble`. :mod:`.exporting` makes one export, and has the table of targets: :mod:`.launchers` has those
+that run here and in Slurm, :mod:`.platforms` those that other libraries read; one more module has the files of a
+launcher that reads its own. :mod:`.record` is the way back: a job writes its metrics into the store, as a world with
+one run.
 
 Everything up to the last step is a pure function. So an export that is refused has written nothing, and one that fails
-to write (:mod:`.files`) leaves the earlier files as they were. Each refusal is a
+to write leaves the earlier files as they were. Each refusal is a
 :class:`~jupyter_dtrain.core.errors.BadRequest` that names the cells and the cure. Values of ``--env`` never come here:
 readers pass on their names alone.
 """
 
 from __future__ import annotations
 
-from .exporting import Exported, export_notebook
+from .exporting import TARGETS, Exported, export_notebook
 from .notebook import JobWorld, Notebook, NotebookCell
-from .targets import TARGETS
 
 __all__ = ["TARGETS", "Exported", "JobWorld", "Notebook", "NotebookCell", "export_notebook"]

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .job import Job, Made, Setting, Target, this_python
+from .job import Job, Made, Setting, Target
+from .launchers import HERE, program, this_python
 from .notebook import listed
 
 PACKAGE: Final = "deepspeed"
@@ -69,16 +70,14 @@ def make_deepspeed(job: Job) -> Made:
     texts = {hostfile: "\n".join(lines) + "\n"}
     # With one node DeepSpeed's launcher does not go through ssh, which the hostfile would make it do.
     where = f'--hostfile "$here/{hostfile}"' if world.nodes > 1 else f"--num_gpus {world.per_node}"
-    launch = [
-        "#!/usr/bin/env bash",
-        f"# DeepSpeed: {world.words}. Exported by jupyter-dtrain.",
-        "set -euo pipefail",
-        *(f': "${{{name}?Set {name}: an export has names of variables, never values}}"' for name in world.env),
-        'here="$(cd "$(dirname "$0")" && pwd)"',
-        f'exec "${{PYTHON:-{this_python()}}}" -m deepspeed.launcher.runner {where} \\',
+    launch = program(
+        job,
+        "DeepSpeed",
+        HERE,
+        f"exec {this_python()} -m deepspeed.launcher.runner {where} \\",
         '  --master_port "${MASTER_PORT:-29500}" \\',
         f'  "$here/{job.script_name}" "$@"',
-    ]
+    )
     notes = []
     if values or computed:
         texts[config] = json.dumps(values, indent=2) + "\n"
@@ -88,7 +87,7 @@ def make_deepspeed(job: Job) -> Made:
         notes.append(f"Cells compute {listed(computed)}, so {config} lacks it; the script has it.")
     if world.nodes > 1 and not job.settings["hosts"]:
         notes.append(f"Put the names of your nodes into {hostfile}.")
-    texts = {job.path.name: "\n".join(launch) + "\n", **texts}
+    texts = {job.path.name: launch, **texts}
     return Made(texts, job.command, tuple(notes))
 
 

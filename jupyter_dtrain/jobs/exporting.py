@@ -1,8 +1,13 @@
-"""One export, from a notebook to its files."""
+"""One export, from a notebook to its files: all of them are written, or none.
+
+The table of the places to which a job can be exported alone names the targets that frameworks bring.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,13 +15,22 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .dependencies import needed_cells
-from .files import check_places, write_files
-from .job import Job
+from . import deepspeed, launchers, platforms
+from .dependencies import needed_cells, packages_of
+from .job import Job, Target
 from .notebook import Notebook, choose, listed
-from .packages import packages_of
-from .script import translate_cells, write_script
-from .targets import find_target
+from .script import write_script
+from .syntax import translate
+
+TARGETS: tuple[Target, ...] = (*launchers.TARGETS, *platforms.TARGETS, *deepspeed.TARGETS)
+
+
+def find_target(name: str) -> Target:
+    """The target of this name. Raises :class:`BadRequest` where there is none."""
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise BadRequest(f"There is no target {name!r}. There is: {', '.join(target.name for target in TARGETS)}.")
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -67,7 +81,7 @@ def export_notebook(
     world = notebook.world.resized(ranks, nodes)
     try:
         needed = needed_cells(notebook, choose(notebook, cells, tag), with_local=with_local)
-        codes = translate_cells(needed)
+        codes = [translate(cell, needed.known) for cell in needed.cells]
     except RecursionError:
         raise BadRequest(
             "The code of a cell is nested too deeply to be exported, such as a sum of hundreds of terms: take such "
@@ -80,11 +94,11 @@ def export_notebook(
             f"otherwise, such as train{kind.suffix}."
         )
     script = write_script(notebook, world, needed, codes, packages, script_place.name)
-    job = Job(script_place.stem, place, script.text, script.codes, world, packages, chosen)
+    job = Job(script_place.stem, place, script, [code.code for code in codes], world, packages, chosen)
     made = kind.make(job)
-    texts = {place.parent / name: text for name, text in made.texts.items()} | {script_place: script.text}
-    check_places(list(texts), force=force)
-    write_files(texts)
+    texts = {place.parent / name: text for name, text in made.texts.items()} | {script_place: script}
+    _check_places(list(texts), force=force)
+    _write_files(texts)
     notes = [*notebook.left_out, *needed.notes, *made.notes]
     if packages.own:
         notes.append(f"The job needs these modules beside it: {listed(packages.own)}.")
@@ -101,3 +115,51 @@ def export_notebook(
         made.command,
         notes,
     )
+
+
+def _check_places(paths: list[Path], *, force: bool) -> None:
+    """Raise :class:`BadRequest` where a file cannot be written, or is there and ``force`` is False."""
+    for path in paths:
+        if path.is_dir():
+            raise BadRequest(f"{path} is a folder: name another file.")
+        if not path.parent.is_dir():
+            raise BadRequest(f"The folder {path.parent} does not exist: make it first, or name another file.")
+    there = [path for path in paths if path.exists()]
+    if there and not force:
+        these = "it" if len(there) == 1 else "them"
+        raise BadRequest(
+            f"{listed(there)} exist{'s' if len(there) == 1 else ''} already: add --force to replace {these}, or name "
+            f"another file."
+        )
+
+
+def _write_files(texts: Mapping[Path, str]) -> None:
+    """Write each file; one that begins with ``#!`` is a program. Raises :class:`BadRequest`; none is half written.
+
+    Every text is written beside its place first, and only then put there.
+    """
+    ready: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            ready[path] = Path(name)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            ready[path].chmod((0o777 if text.startswith("#!") else 0o666) & ~_umask())
+        for path, written in ready.items():
+            written.replace(path)
+    except OSError as error:
+        raise BadRequest(
+            f"The export cannot be written to {error.filename or next(iter(texts)).parent} ({error.strerror}): name a "
+            f"file in another folder."
+        ) from None
+    finally:
+        for written in ready.values():
+            with contextlib.suppress(OSError):
+                written.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

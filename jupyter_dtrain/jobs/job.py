@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -14,8 +13,8 @@ import msgspec
 from jupyter_dtrain.core.declarations import ScriptSupport, declarations
 from jupyter_dtrain.core.errors import BadRequest
 
+from .dependencies import Packages
 from .notebook import JobWorld
-from .packages import Packages
 
 
 class Job(NamedTuple):
@@ -119,8 +118,3 @@ def choice(job: Job, setting: str, choices: tuple[str, ...], otherwise: str) -> 
     if value not in choices:
         raise BadRequest(f"The setting {setting} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}.")
     return value
-
-
-def this_python() -> str:
-    """The Python of the notebook, as a word of a shell."""
-    return shlex.quote(sys.executable)

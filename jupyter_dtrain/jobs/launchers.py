@@ -6,28 +6,30 @@ script. They give the job the environment that they are started with, so ``JUPYT
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterable
+from typing import Final
+
 from jupyter_dtrain.core.errors import BadRequest
 
-from .job import Job, Made, Setting, Target, number, this_python
+from .job import Job, Made, Setting, Target, number
 
-_HERE = 'here="$(cd "$(dirname "$0")" && pwd)"'
-
-
-def _heading(job: Job, words: str) -> list[str]:
-    return [
-        "#!/usr/bin/env bash",
-        f"# {words}: {job.world.words}. Exported by jupyter-dtrain.",
-        "set -euo pipefail",
-    ]
+HERE: Final = 'here="$(cd "$(dirname "$0")" && pwd)"'
+"""The line after which ``$here`` is the folder of the launch file."""
 
 
-def _checks(job: Job) -> list[str]:
-    """Lines that end the job where a variable that ``--env`` gave is not set."""
-    return [f': "${{{name}?Set {name}: an export has names of variables, never values}}"' for name in job.world.env]
+def program(job: Job, words: str, *lines: str, options: Iterable[str] = ()) -> str:
+    """A launch file of ``lines``. ``words`` name the launcher, which reads its ``options`` at the very beginning."""
+    # An export has the names of what --env gave the world, never values.
+    checks = [f': "${{{name}?Set {name}: an export has names of variables, never values}}"' for name in job.world.env]
+    heading = [f"# {words}: {job.world.words}. Exported by jupyter-dtrain.", "set -euo pipefail"]
+    return "\n".join(["#!/usr/bin/env bash", *options, *heading, *checks, *lines]) + "\n"
 
 
-def _program(*lines: str) -> str:
-    return "\n".join(lines) + "\n"
+def this_python() -> str:
+    """The Python of the notebook, unless ``PYTHON`` names another, as a word of a shell."""
+    return f'"${{PYTHON:-{shlex.quote(sys.executable)}}}"'
 
 
 def make_script(job: Job) -> Made:
@@ -41,7 +43,7 @@ def make_script(job: Job) -> Made:
 def make_torchrun(job: Job) -> Made:
     """A line for torchrun, on one node or on each of several."""
     world = job.world
-    words = [f'exec "${{PYTHON:-{this_python()}}}" -m torch.distributed.run']
+    words = [f"exec {this_python()} -m torch.distributed.run"]
     notes: tuple[str, ...] = ()
     if world.nodes == 1:
         words.append(f"--standalone --nproc-per-node {world.per_node}")
@@ -53,7 +55,7 @@ def make_torchrun(job: Job) -> Made:
         )
         notes = (f"Run the same line on each of the {world.nodes} nodes, with MASTER_ADDR set to one of them.",)
     words.append(f'"$here/{job.script_name}" "$@"')
-    text = _program(*_heading(job, "torchrun"), *_checks(job), _HERE, " \\\n  ".join(words))
+    text = program(job, "torchrun", HERE, " \\\n  ".join(words))
     return Made({job.path.name: text}, job.command, notes)
 
 
@@ -72,12 +74,12 @@ def make_mpi(job: Job) -> Made:
             "passed=()",
             f'for name in {listed}; do [ -z "${{!name+set}}" ] || passed+=(-x "$name"); done',
         ]
-    words.append(f'"${{PYTHON:-{this_python()}}}" "$here/{job.script_name}" "$@"')
+    words.append(f'{this_python()} "$here/{job.script_name}" "$@"')
     binding = [
         "# Each rank may use all processors of its node: frameworks have threads of their own.",
         'binding="--bind-to none"',
     ]
-    text = _program(*_heading(job, "mpirun"), *_checks(job), _HERE, *binding, *passing, " \\\n  ".join(words))
+    text = program(job, "mpirun", HERE, *binding, *passing, " \\\n  ".join(words))
     notes = (f"Set HOSTS to the {world.nodes} nodes first.",) if world.nodes > 1 else ()
     return Made({job.path.name: text}, job.command, notes)
 
@@ -96,21 +98,17 @@ def make_slurm(job: Job) -> Made:
     if world.gpus:
         options.append(f"--gpus-per-node={world.per_node}")
     options += [f"--{name}={job.settings[name]}" for name in ("partition", "account") if job.settings[name]]
-    first, *rest = _heading(job, "Slurm")
     folder = job.path.parent.absolute()
     lines = [
-        first,
-        *(f"#SBATCH {option}" for option in options),
-        *rest,
-        *_checks(job),
         "# The ranks meet on the first node, at a port that belongs to this job.",
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 12000))"',
-        f'exec srun --kill-on-bad-exit=1 "${{PYTHON:-{this_python()}}}" \\',
+        f"exec srun --kill-on-bad-exit=1 {this_python()} \\",
         f'  "${{JOB_FOLDER:-{folder}}}/{job.script_name}" "$@"',
     ]
     notes = ("The nodes must see the script and the Python environment under the same paths.",)
-    return Made({job.path.name: _program(*lines)}, f"sbatch {job.command}", notes)
+    text = program(job, "Slurm", *lines, options=[f"#SBATCH {option}" for option in options])
+    return Made({job.path.name: text}, f"sbatch {job.command}", notes)
 
 
 TARGETS = (

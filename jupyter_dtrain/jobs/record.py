@@ -33,8 +33,8 @@ from jupyter_dtrain.core.events import Body, Error, Event, Finished, Frame, Metr
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.plugins.patches import Patch
+from jupyter_dtrain.store.file import last_number
 from jupyter_dtrain.store.intake import StoreIntake
-from jupyter_dtrain.store.numbers import last_number
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.store.writer import SKIPPED, WorldOwner
 from jupyter_dtrain.wire.spool import Spool, spool_path

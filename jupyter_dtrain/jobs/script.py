@@ -11,7 +11,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Iterable
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import BadRequest
@@ -20,24 +20,14 @@ from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.world import parse_ranks
 
 from . import script_preamble
-from .dependencies import Needed
+from .dependencies import OWN, Needed, Packages
 from .job import supports
 from .names import names_of
 from .notebook import JobWorld, Notebook, NotebookCell
-from .packages import OWN, Packages
-from .syntax import Python, translate
+from .syntax import Python
 
 _NOQA: Final = re.compile(r"  # noqa.*")
 _WIDTH: Final = 100
-
-
-class Script(NamedTuple):
-    """The script of a job."""
-
-    text: str
-    cells: list[NotebookCell]
-    codes: list[str]
-    """The cells in plain Python, as they stand in the script but for the ranks' conditions."""
 
 
 class _Words:
@@ -53,15 +43,13 @@ class _Words:
         return name
 
 
-def translate_cells(needed: Needed) -> list[Python]:
-    """The cells in plain Python. Raises :class:`BadRequest`."""
-    return [translate(cell, needed.known) for cell in needed.cells]
-
-
 def write_script(
     notebook: Notebook, world: JobWorld, needed: Needed, codes: list[Python], packages: Packages, name: str
-) -> Script:
-    """The script. ``name``: that of its file. Raises :class:`BadRequest` for ranks that are not in the world."""
+) -> str:
+    """The script of a job. ``codes``: its cells in plain Python; ``name``: that of its file.
+
+    Raises :class:`BadRequest` for ranks that are not in the world.
+    """
     words = _Words(needed.known | {one for code in codes for one in _read(code.code)})
     sections = [_section(cell, code, world, words) for cell, code in zip(needed.cells, codes, strict=True)]
     parts = [
@@ -80,7 +68,7 @@ def write_script(
             f"The cells do not fit into one script ({error.msg}, line {error.lineno}: {(error.text or '').strip()}): "
             f"change that line, or leave its cell out with --cells."
         ) from None
-    return Script(text, needed.cells, [code.code for code in codes])
+    return text
 
 
 def _read(code: str) -> frozenset[str]:

@@ -7,9 +7,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.client.notebook import current_cell
-from jupyter_dtrain.client.scripts import script_cell, script_name
-from jupyter_dtrain.client.syntax import check_syntax
+from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell, script_name
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
 from jupyter_dtrain.core.world import parse_ranks
 from jupyter_dtrain.launch.local import default_size

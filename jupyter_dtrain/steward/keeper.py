@@ -124,8 +124,8 @@ class Keeper:
             self._say(f"Runs are no longer stored ({type(error).__name__}: {error}). Cells run as before.")
 
     def _begin(self) -> None:
+        from jupyter_dtrain.store.file import last_number
         from jupyter_dtrain.store.intake import StoreIntake
-        from jupyter_dtrain.store.numbers import last_number
         from jupyter_dtrain.store.source import SpoolFolder
         from jupyter_dtrain.store.tensorboard import UNWANTED, TensorBoardIntake
         from jupyter_dtrain.store.writer import SKIPPED, WorldOwner

@@ -19,8 +19,7 @@ If a steward is killed, the next one stores the rest.
 from __future__ import annotations
 
 from .comparison import Comparison, compare
-from .run_list import RunList
-from .runs import Store, runs
+from .runs import RunList, Store, runs
 from .schema import store_file
 from .stored_run import StoredRun
 

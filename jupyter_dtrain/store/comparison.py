@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run import Run
 
-from .run_list import RunList
-from .runs import Store
+from .runs import RunList, Store
 from .stored_run import StoredRun
 
 if TYPE_CHECKING:

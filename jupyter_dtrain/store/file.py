@@ -1,12 +1,13 @@
-"""Questions to the store's file, and changes to it.
+"""Questions to the store's file, and changes to it; and where the numbers of a new world's runs begin.
 
-Under failure: everything raises :class:`~jupyter_dtrain.core.errors.StoreFailed` with the reason in words; a change
-that raises has changed nothing.
+Under failure: a question and a change raise :class:`~jupyter_dtrain.core.errors.StoreFailed` with the reason in words,
+and a change that raises has changed nothing. :func:`last_number` never raises.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,3 +64,34 @@ class StoreFile:
             raise StoreFailed(explain(error, self.path)) from error
         finally:
             db.close()
+
+
+def last_number(store: Path, spool: Path, name: str) -> int:
+    """The highest number of a run of the worlds called ``name``, after which a new one counts on; 0 if they have none.
+
+    So ``world/17`` names one run, and the number in a cell is the one in lists. Both the store and the spools are
+    asked: one may be unreadable, and a steward that was killed has left runs that only its spool has. ``spool``: the
+    spool folder of a world, which lies beside those of other worlds. Never raises.
+    """
+    return max(_stored(store, name), _spooled(spool, name))
+
+
+def _stored(store: Path, name: str) -> int:
+    # Deleted runs count: their numbers are not given again.
+    query = "SELECT max(number) FROM runs JOIN worlds ON worlds.id = runs.world WHERE worlds.name = ?"
+    with contextlib.suppress(StoreFailed):
+        return StoreFile(store).ask(lambda db: db.execute(query, (name,)).fetchone()[0]) or 0
+    return 0
+
+
+def _spooled(spool: Path, name: str) -> int:
+    # Ids end with the time at which their world started, and numbers grow: the newest spool with a run has the highest.
+    named = re.compile(re.escape(name) + r"-\d{8}-\d{6}-[0-9a-f]+\Z")
+    with contextlib.suppress(OSError):
+        worlds = sorted((path for path in spool.parent.iterdir() if named.match(path.name)), reverse=True)
+        for world in worlds:
+            with contextlib.suppress(OSError):
+                found = [int(path.name[4:]) for path in world.glob("run-*") if path.name[4:].isdecimal()]
+                if found and world != spool:
+                    return max(found)
+    return 0

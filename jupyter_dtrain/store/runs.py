@@ -1,4 +1,4 @@
-"""The reading side: stored runs, found by number or name.
+"""The reading side: stored runs, found by number, by name or by what a person wants to see, and the list of them.
 
 Every call opens the file, reads and closes it. So nothing stays open, and a running run shows its present state.
 """
@@ -12,19 +12,19 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, StoreFailed
+from jupyter_dtrain.core.events import OUTCOMES, RUNNING
 from jupyter_dtrain.core.world import format_ranks
 
 from . import losses
 from .file import StoreFile
-from .run_filter import Wanted
-from .run_list import RunList
 from .schema import store_file
-from .stored_run import COLUMNS, KEPT, StoredRun, find_runs, run_with_id
+from .stored_run import COLUMNS, KEPT, StoredRun, find_runs, run_with_id, world_is_over
 
 if TYPE_CHECKING:
+    import pandas as pd
     from typing_extensions import Self
 
     from jupyter_dtrain.core.run import Run
@@ -36,6 +36,8 @@ AWAY = 60.0
 
 _NAME = re.compile(r"(?:(?P<world>[^/\s]+)/)?(?P<number>\d{1,18})\Z")
 _AT_ONCE = 500  # runs whose losses one query reads
+_TEXT: Final = """(worlds.name || '/' || runs.number || char(10) || runs.name || char(10) || runs.note || char(10)
+    || runs.tags || char(10) || runs.source)"""
 
 
 def runs(
@@ -55,6 +57,53 @@ def runs(
     Raises :class:`StoreFailed` when the store cannot be read.
     """
     return Store.open().runs(limit, world, outcome=outcome, search=search, tag=tag)
+
+
+class RunList(list[StoredRun]):
+    """Stored runs, newest first. It is a list; a notebook shows it as a table."""
+
+    def frame(self) -> pd.DataFrame:
+        """A :class:`pandas.DataFrame` with a row for each run.
+
+        Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, tags, note, kept, and
+        ``last NAME`` and ``best NAME`` for each loss. Raises :class:`ImportError` where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("A data frame needs pandas, which is not installed here: pip install pandas") from None
+        rows: list[dict[str, Any]] = []
+        for run in self:
+            row = {
+                "id": run.id,
+                "run": run.label,
+                "name": run.name,
+                "world": run.world,
+                "outcome": run.outcome,
+                "started": pd.Timestamp(run.started, unit="s", tz="UTC"),
+                "elapsed": run.elapsed,
+                "ranks": len(run.ranks),
+                "tags": run.tags,
+                "note": run.note,
+                "kept": run.kept,
+            }
+            for loss in run.losses:
+                row |= {f"last {loss.name}": loss.last, f"best {loss.name}": loss.best}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        from jupyter_dtrain.view.stored import listing
+
+        return listing(self) if self else {"text/plain": "No runs."}
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
+        # IPython prefers its printer of lists to the text of a bundle.
+        printer.text(self._repr_mimebundle_()["text/plain"])
+
+    def _repr_html_(self) -> str:
+        shown: str = self._repr_mimebundle_().get("text/html", "<p>No runs.</p>")
+        return shown
 
 
 class Store(StoreFile):
@@ -80,10 +129,9 @@ class Store(StoreFile):
         """Like :func:`jupyter_dtrain.runs`. ``before``: the ``id`` of the run before which the list goes on."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise BadRequest(f"The number of runs must be a whole number above 0, not {limit!r}.")
-        wanted = Wanted(world, outcome, search, tag, before)
 
         def look(db: sqlite3.Connection) -> RunList:
-            where, values = wanted.clause(db)
+            where, values = _clause(db, world, outcome, search, tag, before)
             query = f"SELECT {COLUMNS} {KEPT} AND {where} ORDER BY runs.id DESC LIMIT ?"
             found = RunList(StoredRun(self, *row) for row in db.execute(query, (*values, min(limit, 1 << 32))))
             _read_losses(db, found)
@@ -101,10 +149,9 @@ class Store(StoreFile):
         tag: str | None = None,
     ) -> int:
         """How many runs :meth:`runs` has without a limit."""
-        wanted = Wanted(world, outcome, search, tag, None)
 
         def look(db: sqlite3.Connection) -> int:
-            where, values = wanted.clause(db)
+            where, values = _clause(db, world, outcome, search, tag)
             return int(db.execute(f"SELECT count(*) {KEPT} AND {where}", values).fetchone()[0])
 
         return self.ask(look) or 0
@@ -204,3 +251,51 @@ def _read_losses(db: sqlite3.Connection, runs: RunList) -> None:
         found = losses.newest(db.execute(query, [run.id for run in some]))
         for run in some:
             run.take_newest(found.get(run.id))
+
+
+def _clause(
+    db: sqlite3.Connection,
+    world: str | None,
+    outcome: str | None,
+    search: str | None,
+    tag: str | None,
+    before: int | None = None,
+) -> tuple[str, list[Any]]:
+    """The runs that :meth:`Store.runs` is asked for, as a condition for SQLite with its values; None is no condition.
+
+    Raises :class:`BadRequest` for a word that is no outcome.
+    """
+    found: list[str] = ["1"]
+    values: list[Any] = []
+    for condition, value in (
+        ("worlds.name = ?", world),
+        ("EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE json_each.value = ?)", tag),
+        ("runs.id < ?", before),
+    ):
+        if value is not None:
+            found.append(condition)
+            values.append(value)
+    for word in (search or "").split():
+        found.append(f"{_TEXT} LIKE ? ESCAPE '!'")
+        values.append("%" + "".join(f"!{one}" if one in "!%_" else one for one in word) + "%")
+    if outcome is not None:
+        found.append(_ended_as(db, outcome))
+        values += [outcome] if outcome != RUNNING else []
+    return " AND ".join(found), values
+
+
+def _ended_as(db: sqlite3.Connection, outcome: str) -> str:
+    if outcome not in OUTCOMES:
+        *words, last = OUTCOMES
+        raise BadRequest(f"{outcome!r} is no outcome of a run: choose {', '.join(words)} or {last}.")
+    if outcome not in ("lost", RUNNING):
+        return "runs.outcome = ?"
+    # The end of a run is not recorded where its steward was killed.
+    rows = db.execute(
+        "SELECT id, ended, host, steward, steward_created FROM worlds "
+        "WHERE id IN (SELECT world FROM runs WHERE outcome IS NULL)"
+    ).fetchall()
+    over = ", ".join(str(world) for world, *facts in rows if world_is_over(*facts))
+    if outcome == RUNNING:
+        return f"(runs.outcome IS NULL AND runs.world NOT IN ({over}))"
+    return f"(runs.outcome = ? OR (runs.outcome IS NULL AND runs.world IN ({over})))"

@@ -6,7 +6,6 @@ Text comes in pieces, ``(stream, text)``. Sizes are bytes of UTF-8. Plain data; 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -46,20 +45,13 @@ class Tail:
         return self._pieces
 
 
-class TextCut(NamedTuple):
-    """A text cut in two: the first part, and the rest."""
-
-    head: str
-    rest: str
-
-
-def cut(text: str, room: int) -> TextCut:
+def cut(text: str, room: int) -> tuple[str, str]:
     """The part of ``text`` that fits ``room`` bytes, and the rest."""
     data = text.encode("utf-8", "replace")
     if len(data) <= room:
-        return TextCut(text, "")
+        return text, ""
     head = data[: max(0, room)].decode("utf-8", "ignore")
-    return TextCut(head, text[len(head) :])
+    return head, text[len(head) :]
 
 
 def size(text: str) -> int:

@@ -7,6 +7,10 @@ their numbers. The writer's memory is a copy of what the file says, and is read 
 A run has ended when all its ranks have. A rank has ended at its ``Finished`` event, or as ``lost`` when it can never
 write one, because its process or the world is gone. Where a rank goes on but its log ends early (its disk is full), the
 client that ran the cell reports how it ended, or else the rank's next run shows that it did.
+
+The outcome of an elastic run is that of its ranks, and of the runs that joined it in the place of lost ones. A run that
+joins has a number of its own, and may end before the elastic run or after it. So the outcome is found when the elastic
+run ends, and again whenever a run that joined it ends.
 """
 
 from __future__ import annotations
@@ -15,24 +19,26 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started
 from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
 
-from . import elastic, text_storage
+from . import text_storage
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
-from .size_limits import bounded_error, bounded_result, to_json
 from .source import Read, SpoolFolder
 
 MAX_SOURCE = 1 << 20
 """Characters of a cell."""
+MAX_JSON: Final = 64 << 10
+"""Bytes of an error or a result."""
 SKIPPED = ("display", "clear_output", "progress", "dropped")
 """Types of events that only the spool keeps."""
 
@@ -338,9 +344,9 @@ class StoreWriter:
                 case Started() as started:
                     self._write_start(db, run, started, event.time)
                 case Error() as error:
-                    self._write_json(db, run, rank, "error", bounded_error(error))
+                    self._write_json(db, run, rank, "error", _bounded_error(error))
                 case Result() as result:
-                    self._write_json(db, run, rank, "result", bounded_result(result))
+                    self._write_json(db, run, rank, "result", _bounded_result(result))
         stored.position = read.position
         self._write_text(db, run, rank, head, changed=stored.bytes > before)
         self._columns.write(db, run.row, rank, fresh)
@@ -348,16 +354,16 @@ class StoreWriter:
 
     def _write_start(self, db: sqlite3.Connection, run: _Run, started: Started, when: float) -> None:
         if started.elastic or started.joins is not None:
-            elastic.note(db, run.row, run.fold.joins)
+            _note_elastic(db, run.row, run.fold.joins)
         if started.ranks:
             run.ranks = started.ranks
             db.execute(
                 "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
-                (started.source[:MAX_SOURCE], to_json(started.ranks), when, started.name, run.row),
+                (started.source[:MAX_SOURCE], _to_json(started.ranks), when, started.name, run.row),
             )
         elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
             run.ranks = members(started)
-            db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (to_json(run.ranks), run.row))
+            db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (_to_json(run.ranks), run.row))
         for rank in run.ranks or ():
             run.fold.rank(rank)
 
@@ -366,7 +372,7 @@ class StoreWriter:
     ) -> None:
         self._write_part(db, run, rank)
         query = f"UPDATE parts SET {column} = ? WHERE run = ? AND rank = ?"  # noqa: S608 — one of two names of ours
-        db.execute(query, (to_json(value), run.row, rank))
+        db.execute(query, (_to_json(value), run.row, rank))
 
     def _write_part(self, db: sqlite3.Connection, run: _Run, rank: int) -> None:
         db.execute(_SET_PART, (run.row, rank, *run.values(rank)))
@@ -445,7 +451,7 @@ class StoreWriter:
         fold = run.fold
         outcome, remark = fold.end
         if fold.elastic and not fold.abandoned:
-            outcome, remark = elastic.end_of(db, self._world, number, run.row)
+            outcome, remark = _end_of(db, self._world, number, run.row)
         if run.told is not None and run.told.interrupted:
             outcome = "interrupted"
         db.execute(
@@ -456,12 +462,12 @@ class StoreWriter:
                 fold.elastic and not fold.abandoned,
                 fold.ended,
                 fold.elapsed or 0.0,
-                to_json(run.expected),
+                _to_json(run.expected),
                 run.row,
             ),
         )
         if fold.joins is not None:
-            elastic.count_join(db, self._world, fold.joins)
+            _count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)
 
 
@@ -475,3 +481,56 @@ def _add_text(part: _Stored, head: list[text_storage.Piece], stream: str, text: 
         text_storage.append(head, stream, first)
     if text:
         part.tail.add(stream, text)
+
+
+def _note_elastic(db: sqlite3.Connection, run: int, joins: int | None) -> None:
+    """The run in row ``run`` is elastic or, with the number of one, ``joins`` it."""
+    db.execute("UPDATE runs SET elastic = ?, joins = ? WHERE id = ?", (joins is None, joins, run))
+
+
+def _end_of(db: sqlite3.Connection, world: int, number: int, run: int) -> ElasticEnd:
+    """How the elastic run ``number`` of ``world``, in row ``run``, has ended as far as its runs have."""
+    rows = db.execute("SELECT id FROM runs WHERE world = ? AND joins = ? ORDER BY number", (world, number)).fetchall()
+    return elastic_end(_outcomes(db, run), [_outcomes(db, join) for (join,) in rows])
+
+
+def _count_join(db: sqlite3.Connection, world: int, number: int) -> None:
+    """A run that joined run ``number`` of ``world`` has ended: if that one has ended, too, its outcome may change."""
+    found = db.execute(
+        "SELECT id FROM runs WHERE world = ? AND number = ? AND elastic "
+        "AND outcome IS NOT NULL AND outcome != 'interrupted'",
+        (world, number),
+    ).fetchone()
+    if found is not None:
+        outcome, remark = _end_of(db, world, number, *found)
+        db.execute("UPDATE runs SET outcome = ?, remark = ? WHERE id = ?", (outcome, remark, *found))
+
+
+def _outcomes(db: sqlite3.Connection, run: int) -> dict[int, str | None]:
+    return dict(db.execute("SELECT rank, outcome FROM parts WHERE run = ?", (run,)).fetchall())
+
+
+def _bounded_error(error: Error) -> Error:
+    """``error``, shortened where it is longer."""
+    if len(_to_json(error)) <= MAX_JSON:
+        return error
+    return Error(
+        error.ename[:1000],
+        error.evalue[:20_000],
+        error.frames[-20:] if len(_to_json(error.frames[-20:])) < MAX_JSON // 2 else [],
+        syntax=error.syntax[:1000] if error.syntax is not None else None,
+        left_out=error.left_out + len(error.members),
+    )
+
+
+def _bounded_result(result: Result) -> Result:
+    """``result``; a longer one as text alone, shortened."""
+    if len(_to_json(result)) <= MAX_JSON:
+        return result
+    text = str(result.data.get("text/plain", ""))[: MAX_JSON // 4]
+    return Result({"text/plain": text}, execution_count=result.execution_count)
+
+
+def _to_json(value: Any) -> str:
+    """``value`` as JSON."""
+    return msgspec.json.encode(value).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.client.replay import collectives_in
+from jupyter_dtrain.client.healing import collectives_in
 
 IMPORT = "from torchft import DistributedDataParallel, Manager"
 MAKE = f"""

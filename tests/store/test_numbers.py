@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dtrain.store.numbers import last_number
+from jupyter_dtrain.store.file import last_number
 from tests.store.conftest import drain
 
 

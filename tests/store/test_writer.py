@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from jupyter_dtrain.core.events import Display, Error, Finished, Frame, Gpu, Output, Result, Sample
-from jupyter_dtrain.store.size_limits import MAX_JSON
+from jupyter_dtrain.store.writer import MAX_JSON
 from jupyter_dtrain.view import stored as view
 from jupyter_dtrain.wire.spool import spool_path
 from jupyter_dtrain.wire.steward_messages import Followed
