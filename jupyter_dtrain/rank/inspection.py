@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
 from jupyter_dtrain.wire.agent_messages import NameDescription
 
+from .contents import full_type_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
@@ -58,7 +60,7 @@ def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> NameDe
         return None
     is_code = is_plainly(value, type, *FUNCTIONS)
     return NameDescription(
-        _type_name(value),
+        full_type_name(value),
         _tried(lambda: _in_few_words(value)),
         _tried(lambda: f"{path}{_signature(value)}") if is_code else "",
         "" if is_plainly(value, *_PLAIN, *_CONTAINERS) else _tried(lambda: inspect.getdoc(value) or "")[:DOC],
@@ -84,12 +86,6 @@ def _kind(value: Any) -> str:
     if is_plainly(value, *FUNCTIONS, classmethod, staticmethod):
         return "function"
     return "instance"
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    module = kind.__module__
-    return kind.__qualname__ if module in {"builtins", "__main__"} else f"{module}.{kind.__qualname__}"
 
 
 def _in_few_words(value: Any) -> str:

@@ -46,7 +46,7 @@ from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
-from jupyter_dtrain.rank.network_interface import NetworkInterface, interface_to
+from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
 from jupyter_dtrain.rank.slots import Slot, Slots
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
