@@ -70,7 +70,7 @@ def verb_cell() -> tuple[RankHome, dict[str, Any]]:
 
 
 def answer(kind: str, found: msgspec.Struct, words: str) -> None:
-    """In such a cell: have the first rank send ``found`` to the client, as a display of ``kind`` that says ``words``."""
+    """In such a cell: the first rank sends ``found`` to the client as a display of ``kind``; ``words`` is its text."""
     from IPython.core import display_functions
 
     if _home is not None and not _home.place.rank:
