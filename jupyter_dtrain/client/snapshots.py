@@ -189,7 +189,7 @@ class SessionSnapshots:
                 self._notices.show()
 
     def _order(self, function: str, values: tuple[Any, ...], options: Mapping[str, Any], label: str) -> SnapshotAnswer:
-        code = CALL.format("snapshots", function, values, dict(options))
+        code = CALL.format("snapshot_cells", function, values, dict(options))
         inputs = {} if function == "run_cancel" else {KEY: key()}
         self._ordering = True
         try:

@@ -73,7 +73,7 @@ from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .process_tree import CellProcesses
-from .questions import Question, Questions
+from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
@@ -198,7 +198,7 @@ class Agent:
             min(healing.heritage, default=None),
         )
         self._step_work = step_work
-        self._questions = Questions(self._shell.user_ns, self._shell.user_ns_hidden, plugins, place)
+        self._questions = RankQuestions(self._shell.user_ns, self._shell.user_ns_hidden, plugins, place)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._recovering = False

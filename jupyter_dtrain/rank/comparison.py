@@ -28,7 +28,7 @@ from .contents import fingerprint, parts_of, random_parts
 from .rank_context import answer, verb_cell
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.framework import Part
 
     from .plugins import Plugins
 

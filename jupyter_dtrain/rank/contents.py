@@ -20,7 +20,7 @@ import msgspec
 
 from jupyter_dtrain.core.contents import PASSING, Kind, PartSummary
 from jupyter_dtrain.core.dotted_paths import is_plainly
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part
 
 if TYPE_CHECKING:
     from .plugins import Plugins

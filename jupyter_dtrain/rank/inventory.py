@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.contents import NamedValue, PartSummary
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
-from jupyter_dtrain.plugins.framework import of_ipython
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part, of_ipython
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
 from .contents import fingerprint, own_parts, parts_of

@@ -28,8 +28,7 @@ from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Framework
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Framework, Part
 
 from .interrupts import CellStopped, Overdue
 from .user_text import Words, words_of

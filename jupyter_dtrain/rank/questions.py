@@ -50,7 +50,7 @@ _KINDS: Final[dict[type, str]] = {
 }
 
 
-class Questions:
+class RankQuestions:
     """Answers such questions for one rank. A caller never waits."""
 
     def __init__(

@@ -5,9 +5,6 @@ all ranks have written theirs, rank 0 writes the manifest and gives the snapshot
 Frameworks save what they know (``Snapshots``). Anything else is pickled on each rank, an object with a state as its
 state.
 
-The client sends cells that call :func:`run_save` and its like on all ranks. The user's key comes as a variable of the
-cell, which it takes away at once: a cell's text is kept in logs.
-
 All ranks must call :func:`save` and :func:`load` together. Under failure: an obstacle on one rank raises on all ranks,
 and nothing was saved, or changed; an obstacle in the middle of a load may leave some variables loaded. A rank that dies
 while files are written leaves a folder without a manifest, which nobody loads and a later snapshot removes; rank 0
@@ -31,11 +28,8 @@ import msgspec
 
 from jupyter_dtrain.core.errors import TransferFailed
 from jupyter_dtrain.core.snapshots import (
-    ANSWER,
-    KEY,
     FileFacts,
     Manifest,
-    SnapshotAnswer,
     SnapshotRefused,
     begin,
     code_of,
@@ -50,7 +44,6 @@ from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .contents import has_state
-from .rank_context import answer, verb_cell
 from .user_text import words_of
 
 if TYPE_CHECKING:
@@ -62,38 +55,6 @@ PERIOD: Final = 0.1
 DONE: Final = "rank-{}.done"
 STATE: Final = "state"
 VALUE: Final = "value"
-
-
-def run_save(name: str, names: list[str], root: str, world: str) -> None:
-    """In a cell: save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk."""
-    home, namespace = verb_cell()
-    size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world), namespace, home.plugins)
-    _answer(SnapshotAnswer(names, notes=notes, bytes=size, seconds=seconds))
-
-
-def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None:
-    """In a cell: load ``names``, or all, from a snapshot's folder."""
-    home, namespace = verb_cell()
-    key = namespace.pop(KEY)
-    loaded, waiting, notes = load(Path(folder), names, key, namespace, home.plugins, trust=trust, ready=ready)
-    _answer(SnapshotAnswer(loaded, waiting, notes))
-
-
-def run_order(name: str, names: list[str], root: str, world: str, *, steps: int, seconds: float) -> None:
-    """In a cell: save after every ``steps`` steps, or whenever ``seconds`` have passed, from the next cell on."""
-    home, namespace = verb_cell()
-    home.step_work.place(Order(name, names, root, namespace.pop(KEY), world), steps, seconds)
-    _answer(SnapshotAnswer(names))
-
-
-def run_cancel(name: str) -> None:
-    """In a cell: stop saving ``name`` automatically; an empty name stands for all snapshots."""
-    home, _ = verb_cell()
-    _answer(SnapshotAnswer(home.step_work.cancel(name)))
-
-
-def _answer(found: SnapshotAnswer) -> None:
-    answer(ANSWER, found, ", ".join(found.names))
 
 
 class Order(msgspec.Struct, frozen=True):

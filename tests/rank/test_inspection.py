@@ -14,7 +14,7 @@ from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.world import placements
 from jupyter_dtrain.rank.inspection import MOST, complete, describe
 from jupyter_dtrain.rank.plugins import Plugins
-from jupyter_dtrain.rank.questions import Questions
+from jupyter_dtrain.rank.questions import RankQuestions
 from jupyter_dtrain.wire.agent_messages import Complete
 
 
@@ -129,7 +129,7 @@ def test_a_question_that_waits_stops_no_other():
             assert go.wait(10)
             raise SystemExit
 
-    questions = Questions({"slow": Slow(), "loss": 1}, (), Plugins([]), placements(["here"])[0])
+    questions = RankQuestions({"slow": Slow(), "loss": 1}, (), Plugins([]), placements(["here"])[0])
     assert questions.ask(Complete("slow."), answers.put)
     assert not questions.ask(Complete("lo"), answers.put)
     go.set()
