@@ -24,7 +24,7 @@ from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share, share_of
 from jupyter_dtrain.core.world import PLACES
 from jupyter_dtrain.rank.metrics import MAX_NAME
-from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home
+from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home, user_namespace
 
 if TYPE_CHECKING:
     from jupyter_dtrain.rank.rank_context import RankHome
@@ -74,18 +74,14 @@ def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> 
     home = rank_home()
     if home is None:
         return
-    from IPython.core.getipython import get_ipython
-
     from jupyter_dtrain.core.world import parse_ranks
     from jupyter_dtrain.rank.resync import resync as transfer
     from jupyter_dtrain.wire.values import check_variable
 
     for name in names:
         check_variable(name)
-    shell = get_ipython()
-    assert shell is not None
     (rank,) = parse_ranks(source, home.place.size)
-    for note in transfer(list(names), rank, shell.user_ns, home.plugins, new=new):
+    for note in transfer(list(names), rank, user_namespace(), home.plugins, new=new):
         if home.place.rank == rank:
             print(f"{note}.")
 

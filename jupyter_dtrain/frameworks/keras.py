@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jupyter_dtrain.core.contents import Kind, PartSummary
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.frameworks.torch.metrics import unheard
-from jupyter_dtrain.plugins.framework import Framework
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Framework, Part
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.rank.rank_context import ProgressBar, bar_text

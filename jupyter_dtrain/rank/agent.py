@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import sys
@@ -30,8 +29,6 @@ from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
-    Complete,
-    Describe,
     EventsRead,
     FetchValues,
     InterruptRank,
@@ -39,14 +36,11 @@ from jupyter_dtrain.wire.agent_messages import (
     ReadEvents,
     ReadPosition,
     ReadStack,
-    ReadSurroundings,
-    ReadVariables,
     ReleaseRank,
     RunCell,
     SendToWidgets,
     Signalled,
     StoreValues,
-    SurroundingsRead,
     WidgetsSaid,
     read_agent_request,
     read_values_request,
@@ -67,26 +61,23 @@ from jupyter_dtrain.wire.messages import (
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import unpack
 
-from .background import Background
 from .cell_end import CellEnd
 from .cell_sources import CellSources
 from .comms import RankComms
 from .descriptors import DescriptorReader
 from .healing import RankHealing
-from .inspection import Inspector
 from .interrupts import CellStopped, Interrupts
-from .inventory import RankInventory
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .process_tree import CellProcesses
+from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
 from .spending import Spending
-from .surroundings import look_around
 from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
 
@@ -103,7 +94,6 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_Aside = Complete | Describe | ReadSurroundings | ReadVariables
 _Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
 
 
@@ -207,10 +197,8 @@ class Agent:
             report,
             min(healing.heritage, default=None),
         )
-        self._inspector = Inspector(self._shell.user_ns, self._shell.user_ns_hidden)
         self._step_work = step_work
-        self._inventory = RankInventory(self._shell.user_ns, self._shell.user_ns_hidden, plugins)
-        self._surroundings = Background("dtrain-surroundings")
+        self._questions = RankQuestions(self._shell.user_ns, self._shell.user_ns_hidden, plugins, place)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._recovering = False
@@ -322,7 +310,7 @@ class Agent:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
             return
         exception: BaseException | None = None
-        yielded = self._inventory.yield_values()
+        yielded = self._questions.inventory.yield_values()
         try:
             self._begin(cell)
             self._prepare(cell, parent["buffers"])
@@ -339,7 +327,7 @@ class Agent:
         finally:
             self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
             if yielded:
-                self._inventory.take_values()
+                self._questions.inventory.take_values()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:
@@ -488,21 +476,13 @@ class Agent:
         except Refused as error:
             say(refused(error))
             return
-        if isinstance(request, _Aside):
+        if isinstance(request, Question):
             # They may take long, and this thread has more to do; it sends the answer once that is there.
             loop = asyncio.get_running_loop()
-            if not self._ask_aside(request, lambda content: loop.call_soon_threadsafe(say, content)):
+            if not self._questions.ask(request, lambda content: loop.call_soon_threadsafe(say, content)):
                 say(refused(Refused("The rank is still answering an earlier question.")))
             return
         say(replied(lambda: self._answer(request)))
-
-    def _ask_aside(self, request: _Aside, answer: Callable[[dict[str, Any]], object]) -> bool:
-        if isinstance(request, ReadVariables):
-            return self._inventory.ask(request, answer)
-        if isinstance(request, ReadSurroundings):
-            look = functools.partial(look_around, self._plugins, self._place.local_rank)
-            return self._surroundings.ask(lambda: SurroundingsRead(look()), answer)
-        return self._inspector.ask(request, answer)
 
     def _answer(self, request: _Direct) -> msgspec.Struct:
         match request:

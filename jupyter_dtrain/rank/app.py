@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ from .comms import RankComms
 from .connectivity import check_reach
 from .descriptors import DescriptorReader
 from .healing import RankHealing, introduce
-from .ipengine import IPEngine
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .plugins import Plugins
@@ -52,6 +52,29 @@ from .recorder import Recorder
 from .resources import GpuReader, Sampler
 from .slots import Replacement
 from .step_work import StepWork
+
+
+@contextlib.contextmanager
+def _no_debugger() -> Iterator[None]:
+    """Have ipykernel find no debugger: a rank has none, and importing one took a third of a rank's own start.
+
+    ipykernel looks for it once, when its own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A
+    cell that imports debugpy gets it.
+    """
+    server = "debugpy.server"
+    if "ipykernel.debugger" in sys.modules or server in sys.modules:
+        yield
+        return
+    sys.modules[server] = None  # type: ignore[assignment]  # for the import system: there is none
+    try:
+        import_module("ipykernel.debugger")
+        yield
+    finally:
+        del sys.modules[server]
+
+
+with _no_debugger():
+    from ipyparallel.engine.app import IPEngine
 
 CONNECTIONS = ("registration", "control", "mux", "task", "iopub")
 """ipyparallel's names for the controller's sockets that an engine connects to, each at a port of its own."""

@@ -25,10 +25,10 @@ from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import TransferFailed
 
 from .contents import fingerprint, parts_of, random_parts
-from .rank_context import rank_home
+from .rank_context import answer, verb_cell
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.framework import Part
 
     from .plugins import Plugins
 
@@ -92,17 +92,9 @@ def compare(path: str, namespace: Mapping[str, Any], plugins: Plugins, *, states
 
 def run_comparison(path: str, *, states: bool = False) -> None:
     """In a cell, on all ranks: compare, and send the answer to the client as a display of the first rank."""
-    from IPython.core import display_functions
-    from IPython.core.getipython import get_ipython
-
-    home, shell = rank_home(), get_ipython()
-    assert home is not None
-    assert shell is not None
-    found = compare(path, shell.user_ns, home.plugins, states=states)
-    if home.place.rank:
-        return
-    show: Any = display_functions.publish_display_data
-    show({COMPARISON: msgspec.json.encode(found).decode(), "text/plain": f"comparison of {found.name}"})
+    home, namespace = verb_cell()
+    found = compare(path, namespace, home.plugins, states=states)
+    answer(COMPARISON, found, f"comparison of {found.name}")
 
 
 def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins) -> list[Part]:

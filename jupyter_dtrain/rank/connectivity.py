@@ -1,18 +1,43 @@
-"""Checks whether packets come back from another machine of the world, and says what to do where none does.
+"""The network between this host and another machine of the world: the interface that leads there, and whether it does.
 
 A firewall that drops packets makes a connection wait without an error, so a rank checks before it waits for long.
 
-Under failure: :func:`check_reach` raises after :data:`PATIENCE` seconds at the latest. A machine that refuses the
-connection is reached: its packet came back.
+Under failure: where no interface leads there, its name and address are empty. :func:`check_reach` raises, with what to
+do, after :data:`PATIENCE` seconds at the latest. A machine that refuses the connection is reached: its packet came
+back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+from typing import NamedTuple
+
+import psutil
 
 PATIENCE = 5.0
 """Seconds that a connection may take: more than Linux's second retry."""
+
+
+class NetworkInterface(NamedTuple):
+    """A network interface, by its name and the address that this host has there; both empty where there is none."""
+
+    name: str = ""
+    address: str = ""
+
+
+def interface_to(address: str) -> NetworkInterface:
+    """The interface that leads to ``address``. Nothing is sent."""
+    with contextlib.suppress(OSError):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            own = str(probe.getsockname()[0])
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(one.address.partition("%")[0] == own for one in addresses):
+                return NetworkInterface(name, own)
+    return NetworkInterface()
 
 
 def check_reach(what: str, address: tuple[str, int], call: str = "") -> None:

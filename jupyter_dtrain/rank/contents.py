@@ -20,7 +20,7 @@ import msgspec
 
 from jupyter_dtrain.core.contents import PASSING, Kind, PartSummary
 from jupyter_dtrain.core.dotted_paths import is_plainly
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part
 
 if TYPE_CHECKING:
     from .plugins import Plugins
@@ -134,7 +134,7 @@ class OpaquePart(Part):
     """An object that nobody here can read."""
 
     def __init__(self, name: str, kind: Kind, value: Any) -> None:
-        self.name, self.kind, self._type = name, kind, _type_name(value)
+        self.name, self.kind, self._type = name, kind, full_type_name(value)
 
     def facts(self) -> PartSummary:
         """Describe the object by its type."""
@@ -181,7 +181,7 @@ def _look(
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not value.dtype.hasobject:
         shape, dtype, size = list(value.shape), str(value.dtype), int(value.nbytes)
         yield ArrayPart(
-            PartSummary(name, "value", _type_name(value), shape, dtype, "cpu", size=size), lambda: asarray(value)
+            PartSummary(name, "value", full_type_name(value), shape, dtype, "cpu", size=size), lambda: asarray(value)
         )
         return
     inner = _inside(value) if depth < DEPTH and id(value) not in above else None
@@ -251,7 +251,8 @@ def fingerprint(part: Part, *, norm: bool = False) -> PartSummary:
     return msgspec.structs.replace(facts, digest=part.digest(), norm=part.norm() if norm else None)
 
 
-def _type_name(value: Any) -> str:
+def full_type_name(value: Any) -> str:
+    """The type of ``value`` with its module, where that is not Python's or the cells' own."""
     kind = type(value)
     module = kind.__module__
     return kind.__qualname__ if module in {"builtins", "__main__"} else f"{module}.{kind.__qualname__}"

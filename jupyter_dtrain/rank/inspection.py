@@ -2,10 +2,9 @@
 
 A rank answers while a cell runs, too, so it runs hardly any user code: no property and no ``__repr__``, which might
 compute, talk to other ranks, or wait. It does call ``__dir__`` and ``__getattr__``, by which neural networks have
-their layers. Since these may wait all the same, :class:`Inspector` answers on a thread of its own.
+their layers. Since these may wait all the same, :mod:`.questions` answers on a thread of its own.
 
-Under failure: the answer leaves out a name that cannot be inspected. While one question is at work, the inspector takes
-no other.
+Under failure: the answer leaves out a name that cannot be inspected.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.dotted_paths import DATA, FUNCTIONS, is_plainly, resolve
-from jupyter_dtrain.wire.agent_messages import Complete, Completions, Describe, Described, NameDescription
+from jupyter_dtrain.wire.agent_messages import NameDescription
 
-from .background import Background
+from .contents import full_type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,25 +31,6 @@ SOURCE: Final = 20_000
 
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), range)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
-
-
-class Inspector:
-    """Answers questions about one rank's names. A caller never waits."""
-
-    def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str]) -> None:
-        """``hidden``: names of the namespace that are not the user's."""
-        self._namespace = namespace
-        self._hidden = hidden
-        self._background = Background("dtrain-inspection")
-
-    def ask(self, question: Complete | Describe, answer: Callable[[dict[str, Any]], object]) -> bool:
-        """Pass the reply to ``answer``, on another thread; False while an earlier question is at work."""
-        return self._background.ask(lambda: self._find(question), answer)
-
-    def _find(self, question: Complete | Describe) -> Completions | Described:
-        if isinstance(question, Complete):
-            return Completions(complete(self._namespace, self._hidden, question.text))
-        return Described(describe(self._namespace, question.name, source=question.source))
 
 
 def complete(namespace: Mapping[str, Any], hidden: Collection[str], text: str) -> list[tuple[str, str]]:
@@ -80,7 +60,7 @@ def describe(namespace: Mapping[str, Any], path: str, *, source: bool) -> NameDe
         return None
     is_code = is_plainly(value, type, *FUNCTIONS)
     return NameDescription(
-        _type_name(value),
+        full_type_name(value),
         _tried(lambda: _in_few_words(value)),
         _tried(lambda: f"{path}{_signature(value)}") if is_code else "",
         "" if is_plainly(value, *_PLAIN, *_CONTAINERS) else _tried(lambda: inspect.getdoc(value) or "")[:DOC],
@@ -106,12 +86,6 @@ def _kind(value: Any) -> str:
     if is_plainly(value, *FUNCTIONS, classmethod, staticmethod):
         return "function"
     return "instance"
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    module = kind.__module__
-    return kind.__qualname__ if module in {"builtins", "__main__"} else f"{module}.{kind.__qualname__}"
 
 
 def _in_few_words(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The inventory of a rank's variables: what each holds, its norm and its digest, but never its values.
 
-A rank answers while a cell runs, too, so it runs hardly any user code, and on a thread of its own. Beside a cell it
-reads no values whose memory the cell may free meanwhile: such variables have neither norm nor digest then.
+A rank answers while a cell runs, too, so it runs hardly any user code, and on a thread of its own
+(:mod:`.questions`). Beside a cell it reads no values whose memory the cell may free meanwhile: such variables have
+neither norm nor digest then.
 
 Under failure: a variable that cannot be read has a type alone. After the time that the question allows, the rank
 answers with what it has: further variables have neither norm nor digest. A cell that begins waits while one tensor is
@@ -19,15 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.contents import NamedValue, PartSummary
 from jupyter_dtrain.core.dotted_paths import FUNCTIONS, is_plainly, resolve
-from jupyter_dtrain.plugins.framework import of_ipython
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part, of_ipython
 from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 
-from .background import Background
 from .contents import fingerprint, own_parts, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from .plugins import Plugins
 
@@ -38,14 +37,13 @@ PATIENCE: Final = 10.0
 
 
 class RankInventory:
-    """Answers questions about the variables of one rank. A caller never waits."""
+    """Reads the variables of one rank."""
 
     def __init__(self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins) -> None:
         """``hidden``: names of the namespace that are not the user's."""
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
-        self._background = Background("dtrain-inventory")
         self._values = threading.Lock()
 
     def yield_values(self) -> bool:
@@ -56,11 +54,8 @@ class RankInventory:
         """Read values again: the cell has ended."""
         self._values.release()
 
-    def ask(self, question: ReadVariables, answer: Callable[[dict[str, Any]], object]) -> bool:
-        """Pass the reply to ``answer``, on another thread; False while an earlier question is at work."""
-        return self._background.ask(lambda: self._take(question), answer)
-
-    def _take(self, question: ReadVariables) -> VariablesRead:
+    def read(self, question: ReadVariables) -> VariablesRead:
+        """Read the variables that ``question`` names, or all, for as long as it allows. Any thread."""
         deadline = time.monotonic() + question.seconds
         names = question.names or [name for name, value in list(self._namespace.items()) if self._is_data(name, value)]
         found = {}

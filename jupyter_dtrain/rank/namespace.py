@@ -22,7 +22,7 @@ from jupyter_dtrain.plugins.patches import Patch, meant
 from jupyter_dtrain.wire.agent_messages import Fetched
 from jupyter_dtrain.wire.values import digests
 
-from .rank_context import rank_home
+from .rank_context import rank_home, user_namespace
 
 _CURE = (
     "{} of this notebook cannot be sent to a process that multiprocessing spawns: {}: {}. Put it into a module beside "
@@ -46,7 +46,7 @@ def store_values(pickled: dict[str, bytes]) -> None:
             values[name] = pickle.loads(data)  # noqa: S301 — came signed, from the session that owns this world
         except Exception as error:  # noqa: BLE001 — unpickling may raise anything
             raise ValueError(f"{name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
-    _namespace().update(values)
+    user_namespace().update(values)
 
 
 def bound_first(code: str) -> frozenset[str]:
@@ -87,7 +87,7 @@ def _bound_by(statement: ast.stmt) -> list[str]:
 
 def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
     """The values of ``names`` as an answer and its pickles."""
-    namespace = _namespace()
+    namespace = user_namespace()
     values: dict[str, bytes] = {}
     failed: dict[str, str] = {}
     for name in names:
@@ -170,12 +170,3 @@ def _receive_code(path: str, data: bytes) -> Any:
     if "." not in path:  # so that what comes back can name it
         setattr(sys.modules["__main__"], path, value)
     return value
-
-
-def _namespace() -> dict[str, Any]:
-    from IPython.core.getipython import get_ipython
-
-    shell = get_ipython()
-    assert shell is not None
-    namespace: dict[str, Any] = shell.user_ns
-    return namespace

@@ -14,34 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import math
 import threading
 import traceback
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from jupyter_dtrain.core.framework_report import FrameworkReport
-from jupyter_dtrain.plugins.framework import GROUP
+from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.variables import Variable
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Framework, Part
 
 from .interrupts import CellStopped, Overdue
-from .plugin_calls import (
-    PluginCall,
-    as_collectives,
-    as_count,
-    as_counts,
-    as_facts,
-    as_module,
-    as_parts,
-    as_point,
-    as_text,
-    as_texts,
-    as_variables,
-    failed_in,
-    overrides,
-    taken,
-    wanted_by,
-)
 from .user_text import Words, words_of
 
 if TYPE_CHECKING:
@@ -50,11 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from jupyter_dtrain.core.stacks import Collective
-    from jupyter_dtrain.core.variables import Variable
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.plugins.framework import Read
-    from jupyter_dtrain.plugins.parts import Part
     from jupyter_dtrain.plugins.patches import Fault
     from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
@@ -63,6 +49,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds that a member may take at the end of a cell. A cell that ended well may compute for longer."""
+
+_BY_KEYWORD = ("failed", "idle")
+"""The arguments that a member gets by keyword in any case."""
+_BITS = 63
+"""Size of a count in the rank's messages, without its sign."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,11 +92,6 @@ class Plugins:
                 plugin = entry.load()()
                 loaded._plugins.append((as_text(plugin.name), plugin))
         return loaded
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the plug-ins."""
-        return [name for name, _ in self._plugins]
 
     def take_notices(self) -> list[str]:
         """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""
@@ -184,19 +170,12 @@ class Plugins:
 
     def before_joining(self, run: int) -> None:
         """Notify the plug-ins that this rank is new, and its cell that of ``run``, which goes on in other ranks."""
-        for call in self._calls("before_joining"):
-            with self._guard(call.name, "before_joining"):
-                call(run)
+        self._notify("before_joining", run)
 
     def after_cell(self, *, failed: bool) -> None:
         """Notify the plug-ins that the cell has ended. One may wait for computations of a cell that has not failed."""
         self.was_cut = False
-        patience = self.patience if failed else math.inf
-        for call in self._calls("after_cell"):
-            try:
-                self.bounded(functools.partial(call.__call__, failed=failed), patience)
-            except BaseException as error:  # noqa: BLE001 — the guard
-                self._fails(call.name, "after_cell", error)
+        self._notify_at_end("after_cell", self.patience if failed else math.inf, failed=failed)
 
     def services(self) -> list[str]:
         """Words in the command lines of processes that outlive the cell that started them."""
@@ -205,11 +184,7 @@ class Plugins:
 
     def children_ended(self, pids: set[int]) -> None:
         """Notify the plug-ins that the rank has ended the processes ``pids`` of the interrupted cell."""
-        for call in self._calls("children_ended"):
-            try:
-                self.bounded(functools.partial(call.__call__, pids), self.patience)
-            except BaseException as error:  # noqa: BLE001 — the guard
-                self._fails(call.name, "children_ended", error)
+        self._notify_at_end("children_ended", self.patience, pids)
 
     def steps(self) -> dict[str, int]:
         """Return how many steps each optimizer has made, by its variable."""
@@ -217,9 +192,7 @@ class Plugins:
 
     def follow_steps(self, call: Callable[[int], object] | None) -> None:
         """Call ``call`` after each step of the optimizer that steps first; None ends that."""
-        for one in self._calls("follow_steps"):
-            with self._guard(one.name, "follow_steps"):
-                one(call)
+        self._notify("follow_steps", call)
 
     def is_log(self, line: str) -> bool:
         """Whether ``line`` is a log that no cell shows."""
@@ -431,13 +404,17 @@ class Plugins:
             ]
         return found
 
-    def _notify(self, member: str, **arguments: Any) -> None:
+    def _notify(self, member: str, *values: Any, **arguments: Any) -> None:
         """Call a member that has no answer in every plug-in."""
         for call in self._calls(member):
-            try:
-                call(**arguments)
-            except BaseException as error:  # noqa: BLE001 — the guard
-                self._fails(call.name, member, error)
+            with self._guard(call.name, member):
+                call(*values, **arguments)
+
+    def _notify_at_end(self, member: str, patience: float, *values: Any, **arguments: Any) -> None:
+        """Call such a member at the end of a cell, in each plug-in for at most ``patience`` seconds."""
+        for call in self._calls(member):
+            with self._guard(call.name, member):
+                self.bounded(functools.partial(call.__call__, *values, **arguments), patience)
 
     def _answers(
         self,
@@ -461,7 +438,7 @@ class Plugins:
     def _asked_at_end(self, member: str, take: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
         for call in self._calls(member):
             try:
-                answer = self.bounded(functools.partial(taken, take, call), self.patience)
+                answer = self.bounded(lambda call=call: take(call()), self.patience)  # type: ignore[misc]
             except BaseException as error:  # noqa: BLE001 — the guard
                 self._fails(call.name, member, error)
             else:
@@ -493,9 +470,123 @@ class Plugins:
                 return
             self._failed.add((name, member))
         words = Words()
-        notice = f"The plug-in {name!r} {failed_in(member)}: {words_of(error, words)}. This rank goes on without it."
+        what = f"failed in {member}" if member else "cannot be loaded"
+        notice = f"The plug-in {name!r} {what}: {words_of(error, words)}. This rank goes on without it."
         with self._lock:
             self._notices.append(notice)
         trace = words.ask(lambda: "".join(traceback.format_exception(error)), "Its traceback {}.".format)
         with contextlib.suppress(Exception):
             self.log(f"{notice}\n{trace}")
+
+
+class PluginCall(NamedTuple):
+    """A member of one plug-in."""
+
+    name: str
+    plugin: Any
+    member: str
+    wanted: frozenset[str] | None
+    """The arguments that the plug-in takes by name; None where it takes all, in the order of the contract."""
+
+    def __call__(self, *values: Any, **arguments: Any) -> Any:
+        """Call the member with the arguments that the plug-in takes."""
+        method = getattr(self.plugin, self.member)
+        if self.wanted is not None:
+            return method(*values, **{name: arguments[name] for name in self.wanted})
+        by_keyword = {name: arguments.pop(name) for name in _BY_KEYWORD if name in arguments}
+        return method(*values, *arguments.values(), **by_keyword)
+
+
+def wanted_by(plugin: Any, member: str) -> frozenset[str] | None:
+    """The arguments that the member of a plug-in takes by name.
+
+    None for a plug-in that has names of its own for them: it gets all arguments, in the order of the contract.
+    """
+    known = ARGUMENTS.get(member, ())
+    try:
+        parameters = inspect.signature(getattr(plugin, member)).parameters.values()
+    except BaseException:  # noqa: BLE001 — the call will raise it again, where it is guarded
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if any(one.kind not in named or (one.name not in known and one.default is one.empty) for one in parameters):
+        return None
+    return frozenset(one.name for one in parameters if one.name in known)
+
+
+def overrides(plugin: Any, member: str) -> bool:
+    """Whether the plug-in overrides a member, and so has something to do there."""
+    try:
+        own = getattr(type(plugin), member, None)
+    except BaseException:  # noqa: BLE001 — the call will raise it again, where it is guarded
+        return True
+    return own is not None and own is not getattr(Framework, member)
+
+
+# The types that answers may have. Each raises for another type; the guard then names the plug-in.
+
+
+def as_text(answer: Any) -> str:
+    """Read an answer that is a text, and replace lone surrogates in it."""
+    if not isinstance(answer, str):
+        raise TypeError(f"a string is expected, not {type(answer).__name__}")
+    return answer.encode("utf-8", "replace").decode()
+
+
+def as_texts(answer: Any) -> tuple[str, ...]:
+    """Read an answer that is several texts."""
+    return tuple(map(as_text, answer))
+
+
+def as_module(answer: Any) -> str | None:
+    """Read an answer that is the name of a module, or None."""
+    return None if answer is None else as_text(answer)
+
+
+def as_count(answer: Any) -> int:
+    """Read an answer that is a number which the rank's messages can carry."""
+    number = int(answer)
+    if number.bit_length() > _BITS:
+        raise OverflowError("a count of 64 bits is expected, not a larger one")
+    return number
+
+
+def as_counts(answer: Any) -> dict[str, int]:
+    """Read an answer that is counts by name."""
+    return {as_text(name): as_count(count) for name, count in answer.items()}
+
+
+def as_variables(answer: Any) -> dict[str, Variable]:
+    """Read an answer that is variables of the environment, by name."""
+    found = {as_text(name): variable for name, variable in answer.items()}
+    return msgspec.convert(msgspec.to_builtins(found), readable(dict[str, Variable]))
+
+
+def as_facts(answer: Any) -> FrameworkReport | None:
+    """Read an answer that is a framework's report of itself, or None."""
+    return msgspec.convert(msgspec.to_builtins(answer), readable(FrameworkReport | None))
+
+
+def as_collectives(answer: Any) -> list[Collective]:
+    """Read an answer that is a list of recorded collectives."""
+    return msgspec.convert(msgspec.to_builtins(answer), readable(list[Collective]))
+
+
+def as_point(answer: Any) -> tuple[Any, Read] | None:
+    """Read an answer that is a value which metrics take, with its reader, or None."""
+    if answer is None:
+        return None
+    value, read = answer
+    if not callable(read):
+        raise TypeError(f"a function that reads values is expected, not {type(read).__name__}")
+    return value, read
+
+
+def as_parts(answer: Any) -> list[Part] | None:
+    """Read an answer that is parts of a variable, or None."""
+    if answer is None:
+        return None
+    found = list(answer)
+    for one in found:
+        if not isinstance(one, Part):
+            raise TypeError(f"a Part is expected, not {type(one).__name__}")
+    return found

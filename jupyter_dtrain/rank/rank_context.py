@@ -1,4 +1,6 @@
-"""The rank's side of the calls in :mod:`jupyter_dtrain.rank_api`: where metrics go, and one loop's bar.
+"""The rank's side of what runs in cells: where metrics go, the user's names, a verb's answer, and one loop's bar.
+
+The calls in :mod:`jupyter_dtrain.rank_api` begin here, and so do the cells that the client sends for a verb.
 
 Under failure: a bar that cannot be shown changes nothing in the loop that it shows.
 """
@@ -9,7 +11,9 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from jupyter_dtrain.core.events import Body, Progress
 
@@ -47,6 +51,31 @@ def connect(home: RankHome) -> None:
 def rank_home() -> RankHome | None:
     """The home of this process, if it is a rank."""
     return _home
+
+
+def user_namespace() -> dict[str, Any]:
+    """The names of user code in this rank, with their values."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    assert shell is not None
+    namespace: dict[str, Any] = shell.user_ns
+    return namespace
+
+
+def verb_cell() -> tuple[RankHome, dict[str, Any]]:
+    """In a cell that the client sends for a verb: this rank's home, and :func:`user_namespace`."""
+    assert _home is not None
+    return _home, user_namespace()
+
+
+def answer(kind: str, found: msgspec.Struct, words: str) -> None:
+    """In such a cell: the first rank sends ``found`` to the client as a display of ``kind``; ``words`` is its text."""
+    from IPython.core import display_functions
+
+    if _home is not None and not _home.place.rank:
+        show: Any = display_functions.publish_display_data
+        show({kind: msgspec.json.encode(found).decode(), "text/plain": words})
 
 
 class ProgressBar:

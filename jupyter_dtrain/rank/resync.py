@@ -21,7 +21,7 @@ import cloudpickle
 from jupyter_dtrain.core.errors import TransferFailed
 from jupyter_dtrain.core.world import count_ranks
 
-from .contents import own_parts, parts_of
+from .contents import has_state, own_parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,7 +57,7 @@ def resync(
     if problems:
         raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
     # With new ranks, the others keep values that are no states.
-    replaced = [name for name in names if name not in missing and (new is None or _has_state(namespace[name]))]
+    replaced = [name for name in names if name not in missing and (new is None or has_state(namespace[name]))]
     notes = _lost(comm, replaced, source, namespace, plugins)
     data = _broadcast(comm, packed, source)
     if here:
@@ -107,7 +107,7 @@ def _pack(
             return b"", {}, f"{name!r} is not defined"
         value = namespace[name]
         try:
-            kind, content = ("state", value.state_dict()) if _has_state(value) else ("value", value)
+            kind, content = ("state", value.state_dict()) if has_state(value) else ("value", value)
             found[name] = (kind, plugins.on_host(content))
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything
             return b"", {}, f"{name!r}: {error}" + (f"; {_SPREAD}" if name in lacking else "")
@@ -134,7 +134,7 @@ def _unlike(shapes: dict[str, dict[str, list[int]]], source: int, namespace: dic
         value = namespace.get(name)
         if value is None:
             continue
-        if not _has_state(value):
+        if not has_state(value):
             return f"{name!r} has no state_dict, as it has on rank {source}"
         mine = _shapes(value.state_dict())
         for key in [*theirs, *mine]:
@@ -144,14 +144,6 @@ def _unlike(shapes: dict[str, dict[str, list[int]]], source: int, namespace: dic
                 other = "has none" if there is None else f"has {there}"
                 return f"{key} of {name!r} {words}, and rank {source} {other}: they are no replicas of each other"
     return ""
-
-
-def _has_state(value: Any) -> bool:
-    return (
-        not isinstance(value, type)
-        and callable(getattr(value, "state_dict", None))
-        and callable(getattr(value, "load_state_dict", None))
-    )
 
 
 def _broadcast(comm: Any, data: bytes, source: int) -> bytes:

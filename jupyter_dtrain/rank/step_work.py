@@ -31,7 +31,7 @@ from .snapshots import Order, Saving, stage
 from .user_text import words_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.framework import Part
     from jupyter_dtrain.wire.messages import Watching
 
     from .plugins import Plugins

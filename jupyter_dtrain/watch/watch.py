@@ -46,26 +46,21 @@ from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
-from jupyter_dtrain.rank.network_interface import NetworkInterface, interface_to
+from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
 from jupyter_dtrain.rank.slots import Slot, Slots
 from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
-from jupyter_dtrain.wire.reports import Died, Fell, Paused, Reached, Ready, Report, WatchReady
+from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import RankSpec
 
 from . import own_folders
 from .orphans import Orphans, end_all
 from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
-from .spool_copier import PERIOD, SpoolCopier
 
 LAST_WORDS: Final = 5.0
 """Seconds in which the steward must have read the last reports."""
-PROMPT: Final = 1 << 20
-"""Bytes of a dead rank's spool that are copied before its end is reported."""
-TURN: Final = 0.1
-"""Seconds in which the loop copies spools before it looks around."""
 LONGEST: Final = 30.0
 """Seconds without an event after which the loop looks around."""
 
@@ -106,12 +101,8 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, dict[int, int]] = {}
         """The events that are awaited for each rank, by process id and descriptor."""
-        self._reports = ReportPipe(1)
+        self._reports = ReportPipe(1, spec.spool if spec.remote else "")
         self._reports_awaited = False
-        self._copier = SpoolCopier(spec.spool) if spec.remote else None
-        self._copy_at = 0.0
-        self._late: dict[int, Died] = {}
-        """The last reports of dead ranks whose spools are still being copied, by rank."""
         self._orders = orders
         self._alone = False
         """Whether the steward is gone, or out of reach."""
@@ -150,7 +141,7 @@ class Watch:
             self._reap()
             self._see_off()
             self._give_turns()
-            self._copy_spools()
+            self._reports.copy_spools()
             self._await_pipe()
         while self._kept:
             os.close(self._kept.pop())
@@ -159,17 +150,8 @@ class Watch:
 
     def _finish(self) -> NoReturn:
         """Send the rest, and leave nothing on a host of its own."""
-        deadline = time.monotonic() + LAST_WORDS
-        self._reports.finish(deadline)
-        if self._copier is not None:
-            for piece in self._copier.pieces():
-                self._reports.send(piece)
-                self._reports.finish(deadline)
-                if not self._reports.free:
-                    break
-            for report in self._late.values():
-                self._reports.send(report)
-            self._reports.finish(deadline)
+        self._reports.finish(time.monotonic() + LAST_WORDS)
+        if self._spec.remote:
             if self._alone:
                 self._end_daemons()
             own_folders.remove(self._spec)
@@ -180,19 +162,6 @@ class Watch:
         for daemon in self._daemons:
             with contextlib.suppress(psutil.Error):
                 daemon.kill()  # it looks at the time of creation first
-
-    def _copy_spools(self) -> None:
-        now = time.monotonic()
-        if self._copier is None or now < self._copy_at or not self._reports.free:
-            return
-        for rank in [*self._late, None]:  # the dead first: people wait for their last words
-            for piece in self._copier.pieces(rank):
-                self._reports.send(piece)
-                if not self._reports.free or time.monotonic() > now + TURN:
-                    return  # there may be more: the loop comes back as soon as it can
-            if rank is not None:
-                self._reports.send(self._late.pop(rank))
-        self._copy_at = now + PERIOD
 
     def _await_pipe(self) -> None:
         """Wait until the steward has read, while there is more for it."""
@@ -209,8 +178,8 @@ class Watch:
             return 0.0
         leaving = [] if self._ending and self._ranks else [orphans.look_at for orphans, _ in self._leaving]
         moments = [*self._due.values(), *leaving, self._lease_end, time.monotonic() + LONGEST]
-        if self._copier is not None and (self._ranks or self._late) and self._reports.free:
-            moments.append(self._copy_at)
+        if (copies_at := self._reports.copies_at(living=bool(self._ranks))) is not None:
+            moments.append(copies_at)
         return max(0.0, min(moments) - time.monotonic())
 
     def _give_turns(self) -> None:
@@ -298,15 +267,6 @@ class Watch:
             self._connect()
         if isinstance(report, Reached | Ready | Paused | Died):
             report = msgspec.structs.replace(report, watch=self._identity)
-        if isinstance(report, Died) and self._copier is not None:
-            # A client that hears of the end reads the rank's last words in the mirror.
-            if self._copier.backlog(report.rank) > PROMPT:
-                self._late[report.rank] = report
-                self._copy_at = 0.0
-                self._reports.send(Fell(report.rank, report.words, report.run, report.pid, report.watch))
-                return
-            for piece in self._copier.pieces(report.rank):
-                self._reports.send(piece)
         self._reports.send(report)
 
     def _reap(self) -> None:

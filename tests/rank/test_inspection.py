@@ -11,7 +11,10 @@ import weakref
 import pytest
 
 from jupyter_dtrain.core.dotted_paths import resolve
-from jupyter_dtrain.rank.inspection import MOST, Inspector, complete, describe
+from jupyter_dtrain.core.world import placements
+from jupyter_dtrain.rank.inspection import MOST, complete, describe
+from jupyter_dtrain.rank.plugins import Plugins
+from jupyter_dtrain.rank.questions import RankQuestions
 from jupyter_dtrain.wire.agent_messages import Complete
 
 
@@ -126,12 +129,12 @@ def test_a_question_that_waits_stops_no_other():
             assert go.wait(10)
             raise SystemExit
 
-    inspector = Inspector({"slow": Slow(), "loss": 1}, ())
-    assert inspector.ask(Complete("slow."), answers.put)
-    assert not inspector.ask(Complete("lo"), answers.put)
+    questions = RankQuestions({"slow": Slow(), "loss": 1}, (), Plugins([]), placements(["here"])[0])
+    assert questions.ask(Complete("slow."), answers.put)
+    assert not questions.ask(Complete("lo"), answers.put)
     go.set()
     assert answers.get(timeout=10)["status"] == "error"
-    assert inspector.ask(Complete("lo"), answers.put)
+    assert questions.ask(Complete("lo"), answers.put)
     assert answers.get(timeout=10) == {"status": "ok", "names": [("loss", "instance")]}
 
 

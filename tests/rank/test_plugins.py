@@ -326,7 +326,6 @@ def test_a_plugin_that_cannot_prepare_gets_no_other_call():
 
     assert before == ["Bad"]
     assert plugins.in_use() == []
-    assert plugins.names == ["plain"]
 
 
 def test_a_text_that_cannot_be_made():

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from jupyter_dtrain.watch import spool_copier
-from jupyter_dtrain.watch.spool_copier import NEWEST, SpoolCopier
+from jupyter_dtrain.watch import report_pipe
+from jupyter_dtrain.watch.report_pipe import NEWEST, SpoolCopier
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def copied(pieces):
 
 def test_a_reader_that_stops_after_each_piece_gets_all_once(tmp_path, spool, monkeypatch):
     """The pipe is full after each; pieces are no larger than they must be for whole lines."""
-    monkeypatch.setattr(spool_copier, "PIECE", 100)
+    monkeypatch.setattr(report_pipe, "PIECE", 100)
     text = "".join(f"line {number}\n" for number in range(100)) + "x" * 500 + "\n"
     spool(1, 0, text)
     spool(1, 1, "other\n")

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from jupyter_dtrain.core.contents import PartSummary
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
 
 

@@ -32,8 +32,7 @@ from .waits import PATIENCE_FAILED, call_that_waits, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Read
-    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.framework import Part, Read
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10 and 0.12"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_dtrain.core.contents import PartSummary
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import Framework
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Framework, Part
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.wire.messages import Watching

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from jupyter_dtrain.core.contents import Kind, PartSummary
-from jupyter_dtrain.plugins.parts import Part
+from jupyter_dtrain.plugins.framework import Part
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import PlainPart
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Read
-    from jupyter_dtrain.plugins.parts import Part
+    from jupyter_dtrain.plugins.framework import Part, Read
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.core.variables import Variable
 from jupyter_dtrain.plugins.framework import Framework
-from jupyter_dtrain.rank.network_interface import interface_to
+from jupyter_dtrain.rank.connectivity import interface_to
 from jupyter_dtrain.wire.requests import ADDRESS
 
 from .checkpoints import TRANSPORT, hook_transport
