@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from jupyter_dtrain.core.cpu_activity import Work
 from jupyter_dtrain.core.errors import StartFailed, WorldLost
+from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, StartFailure, relevant
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.steward_messages import ReadState, WorldState

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
+from jupyter_dtrain.core.fold import ElasticEnd, elastic_end
 
 
 def note(db: sqlite3.Connection, run: int, joins: int | None) -> None:
