@@ -30,13 +30,12 @@ from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots
 from jupyter_dtrain.client.variables import SessionVariables, check_model
-from jupyter_dtrain.core.clients import describe_process
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.numbering import moves, numbers_without
+from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks
+from jupyter_dtrain.core.world import Ranks, moves, numbers_without
 from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import SendToWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching

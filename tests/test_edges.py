@@ -28,9 +28,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dtrain.client.cells import check_syntax
 from jupyter_dtrain.client.healing import collectives_in
-from jupyter_dtrain.core.clients import this_place
 from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.core.events import Output, Result
+from jupyter_dtrain.core.processes import this_place
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.snapshots import (

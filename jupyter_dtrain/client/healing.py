@@ -21,9 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
-from jupyter_dtrain.core.numbering import describe_moves, numbers_without
 from jupyter_dtrain.core.run_names import cut_name
-from jupyter_dtrain.core.world import MAX_RANKS, Ranks, count_ranks, format_ranks, parse_ranks
+from jupyter_dtrain.core.world import (
+    MAX_RANKS,
+    Ranks,
+    count_ranks,
+    describe_moves,
+    format_ranks,
+    numbers_without,
+    parse_ranks,
+)
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.spool import read_beginning
 from jupyter_dtrain.wire.values import check_variable

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from jupyter_dtrain.core.clients import Client, own_process
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.start_failures import AGAIN
-from jupyter_dtrain.core.world import Rank, Ranks, World, count_ranks, parse_ranks
+from jupyter_dtrain.core.world import Client, Rank, Ranks, World, count_ranks, parse_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.messages import PROTOCOL, StewardRequest
 from jupyter_dtrain.wire.steward_messages import (

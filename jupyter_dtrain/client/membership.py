@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from jupyter_dtrain.core.cpu_activity import Work
 from jupyter_dtrain.core.errors import (
     BadRequest,
     DtrainError,
@@ -25,6 +24,7 @@ from jupyter_dtrain.core.errors import (
     WorldLost,
     package_gone,
 )
+from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, StartFailure, relevant
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch import starting, worlds

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
-from .device_faults import fault_in, fault_lines
 from .errors import DtrainError, package_gone
 from .events import LOCAL
+from .gpus import fault_in, fault_lines
 from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:

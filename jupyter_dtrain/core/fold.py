@@ -7,6 +7,10 @@ steps and values. What a reader keeps beyond that, such as text, points or rows 
 Under failure: an event that came before changes nothing, and neither does one after the rank's end. Memory is bounded
 by the number of ranks, of metrics (``most_names``) and by the size limits of events; points and text are not kept.
 Nothing here waits or raises: a metric whose columns have different lengths is left out.
+
+A cell that goes on without a rank that dies (an elastic run) has not failed because of it. So its outcome is that of
+the other ranks and of those that joined it in the place of lost ones. The store, which has outcomes but no events,
+comes to the same by the same function, :func:`elastic_end`.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from .divergence import Divergences
-from .elastic_end import ElasticEnd, elastic_end
 from .events import (
+    OUTCOMES,
+    RUNNING,
     Checked,
     Error,
     Event,
@@ -36,6 +41,7 @@ from .events import (
 from .metrics import Columns, RankSteps, StepTime, is_main
 from .pipelines import Pipelines
 from .readings import Readings
+from .world import count_ranks
 
 _MARKS: Final = 24
 """Reports of a rank, the newest ones, in which it may turn out to be slow."""
@@ -334,3 +340,38 @@ class RunFold:
     def last_values(self) -> list[float]:
         """The newest value of each metric on each rank, without learning rates and the like."""
         return [value for name in self.newest if is_main(name) for _, value in self.newest[name].values()]
+
+
+class ElasticEnd(NamedTuple):
+    """The end of an elastic run."""
+
+    outcome: Outcome
+    remark: str
+    """The fate of the ranks that were lost, where the outcome is ok: ``rank 1 was replaced``; else empty."""
+
+
+def elastic_end(own: Mapping[int, str | None], joined: Iterable[Mapping[int, str | None]]) -> ElasticEnd:
+    """The end of an elastic run whose ranks ended as ``own`` says.
+
+    ``joined``: the same for each run that joined it, oldest first. A rank of those that has no outcome yet, whatever it
+    has instead, works in the place of the lost one. One that was interrupted there has found nothing to join, or was
+    stopped with all others.
+    """
+    last = {rank: outcome for rank, outcome in own.items() if outcome is not None}
+    replaced: set[int] = set()
+    for join in joined:
+        for rank, outcome in join.items():
+            if own.get(rank) == "lost" and outcome != "interrupted":
+                last[rank] = outcome if outcome in OUTCOMES and outcome != RUNNING else "ok"
+                replaced.add(rank)
+    lost = sorted(rank for rank, outcome in last.items() if outcome == "lost")
+    others = [outcome for outcome in last.values() if outcome != "lost"]
+    outcome = worst(others if "ok" in others else list(last.values()))
+    if outcome != "ok":
+        return ElasticEnd(outcome, "")
+    said = [_ranks(sorted(replaced - {*lost}), "replaced"), _ranks(lost, "lost")]
+    return ElasticEnd("ok", ", ".join(part for part in said if part))
+
+
+def _ranks(ranks: list[int], became: str) -> str:
+    return f"{count_ranks(ranks)} {'were' if len(ranks) > 1 else 'was'} {became}" if ranks else ""

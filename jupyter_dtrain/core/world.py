@@ -10,7 +10,8 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -29,6 +30,9 @@ LONGEST_SET = 160
 
 _NAMED_SET = 24
 """Characters that are shown of a longer one."""
+
+ONE_BY_ONE: Final = 4
+"""The most ranks with another number that :func:`describe_moves` names one by one."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 
@@ -116,6 +120,21 @@ class World(msgspec.Struct, frozen=True):
         found = {rank.rank: rank for rank in (*self.ranks, *ranks)}
         kept = range(self.size if size is None else size)
         return msgspec.structs.replace(self, ranks=[found[number] for number in kept if number in found])
+
+
+class Client(msgspec.Struct, frozen=True):
+    """One client of a world, as others know it."""
+
+    id: str
+    pid: int
+    created: float
+    """When the client's process was created, in seconds since the epoch."""
+    words: str
+    """The client in words, such as ``the notebook a.ipynb``."""
+    kernel: str = ""
+    """The id of the Jupyter kernel that it is; empty for any other process."""
+    auto: bool = False
+    """Whether the client sends plain cells to the ranks too."""
 
 
 def size_at(ranks: Iterable[int], size: int) -> int:
@@ -218,6 +237,47 @@ def count_ranks(ranks: Sequence[int]) -> str:
 def first_ranks(whole: str) -> str:
     """The beginning of a long set of ranks, for people: ``0,2,4,…``. Not for sets that a program reads."""
     return whole[: whole.rindex(",", 0, _NAMED_SET)] + ",…"
+
+
+# The numbers of ranks when some of them leave the world: those that stay are numbered anew, in their order.
+
+
+def numbers_without(leaving: Collection[int], size: int) -> dict[int, int]:
+    """The later number of each rank that stays, by its number now, where ``leaving`` leave a world of ``size``."""
+    staying = [rank for rank in range(size) if rank not in leaving]
+    return {rank: number for number, rank in enumerate(staying)}
+
+
+def moves(numbers: Mapping[int, int]) -> dict[int, int]:
+    """The entries of ``numbers`` in which a rank gets another number."""
+    return {rank: number for rank, number in numbers.items() if rank != number}
+
+
+def describe_moves(moved: Mapping[int, int]) -> str:
+    """The moves as a clause: ``rank 2 is rank 1 now, rank 3 is rank 2``; empty where there are none."""
+    if len(moved) <= ONE_BY_ONE:
+        said = [f"rank {rank} is rank {number}" for rank, number in sorted(moved.items())]
+    else:
+        # Ranks that follow one another, and move equally far.
+        runs = [
+            [rank for _, (rank, _) in group]
+            for _, group in itertools.groupby(
+                enumerate(sorted(moved.items())), lambda one: (one[1][0] - one[0], one[1][1] - one[0])
+            )
+        ]
+        said = [
+            f"ranks {run[0]}-{run[-1]} are ranks {moved[run[0]]}-{moved[run[-1]]}"
+            if len(run) > 1
+            else f"rank {run[0]} is rank {moved[run[0]]}"
+            for run in runs
+        ]
+    return ", ".join([f"{said[0]} now", *said[1:]]) if said else ""
+
+
+def renamed(words: str, rank: int, number: int) -> str:
+    """``words`` that begin with ``rank``, such as those on its end, for the same rank under its later ``number``."""
+    beginning = f"rank {rank} "
+    return f"rank {number} {words.removeprefix(beginning)}" if words.startswith(beginning) else words
 
 
 class Placement(msgspec.Struct):

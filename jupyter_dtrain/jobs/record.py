@@ -28,9 +28,9 @@ from typing import Any, Final
 
 import psutil
 
-from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Body, Error, Event, Finished, Frame, Metrics, Outcome, Started
 from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.store.file import last_number

@@ -26,7 +26,7 @@ from typing import Final
 
 import psutil
 
-from jupyter_dtrain.core.clients import CLOSE
+from jupyter_dtrain.core.processes import CLOSE
 
 from .worlds import Listing, dead_worlds
 

@@ -23,8 +23,8 @@ import msgspec
 import psutil
 from jupyter_client.connect import write_connection_file
 
-from jupyter_dtrain.core.clients import own_process, this_place
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, package_gone
+from jupyter_dtrain.core.processes import own_process, this_place
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.store.schema import store_file

@@ -17,8 +17,8 @@ import msgspec
 import psutil
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
-from jupyter_dtrain.core.clients import describe_process, own_process, still_runs, this_place
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, WorldLost
+from jupyter_dtrain.core.processes import describe_process, own_process, still_runs, this_place
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.wire.messages import UNNUMBERED
 from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
@@ -44,7 +44,7 @@ class Listing(msgspec.Struct, frozen=True):
     version: str = ""
     """The version of jupyter-dtrain that started it; empty where it is not known."""
     place: str = ""
-    """Where its process ids are valid, see :func:`~jupyter_dtrain.core.clients.this_place`; empty if unknown."""
+    """Where its process ids are valid, see :func:`~jupyter_dtrain.core.processes.this_place`; empty if unknown."""
     folders: list[str] = []
     """The folders that end with the world; the last one has this listing."""
     starting: bool = False

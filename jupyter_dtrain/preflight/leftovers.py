@@ -1,7 +1,7 @@
 """What dead worlds have left on this machine: processes and folders, found by a probe and removed on request.
 
 A *process* counts if it is this user's and has the id of a dead world in its environment. A *folder* counts by its
-label (:mod:`jupyter_dtrain.core.labels`), never by its name. A world lives if its id is among those that the caller
+label (:mod:`jupyter_dtrain.core.processes`), never by its name. A world lives if its id is among those that the caller
 knows to live, if its steward or guard runs on this machine, or if a daemon that started its processes from another
 machine is still above one of them.
 
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 import psutil
 
-from jupyter_dtrain.core.labels import LABEL, labelled_world
+from jupyter_dtrain.core.processes import LABEL, labelled_world
 from jupyter_dtrain.launch.leftovers import PATIENCE, end_processes, marked_processes, remove_leftovers
 
 from .facts import LeftFolder, Leftover

@@ -27,9 +27,9 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-from jupyter_dtrain.core.clients import this_place
 from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.gpus import ask_driver
+from jupyter_dtrain.core.processes import this_place
 from jupyter_dtrain.launch.leftovers import MARK
 
 from . import leftovers

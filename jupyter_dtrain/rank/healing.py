@@ -25,10 +25,9 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jupyter_dtrain.core.numbering import numbers_without
 from jupyter_dtrain.core.processors import Processors, read_processors
 from jupyter_dtrain.core.variables import given
-from jupyter_dtrain.core.world import place_environment, placements
+from jupyter_dtrain.core.world import numbers_without, place_environment, placements
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.healing_messages import AbandonWorld, AnyHealingRequest, FormWorld, Heritage, ReadHeritage
 from jupyter_dtrain.wire.messages import Done

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
-from jupyter_dtrain.core.cpu_activity import work_beneath
 from jupyter_dtrain.core.declarations import is_collective
+from jupyter_dtrain.core.processes import work_beneath
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch

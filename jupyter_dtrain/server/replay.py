@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,14 +34,15 @@ from jupyter_dtrain.view.document import MIME, document
 from jupyter_dtrain.view.pace import Pace
 from jupyter_dtrain.view.panel import PATIENCE, metadata_of_panel, title_of
 from jupyter_dtrain.view.run_state import RunState
-from jupyter_dtrain.view.transcript import Transcript
 
 from .messages import CellOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from jupyter_dtrain.core.events import MimeBundle
     from jupyter_dtrain.store.source import SpoolFolder
+    from jupyter_dtrain.view.painter import StreamName
 
 READING: Final = 1.0
 """Seconds that one answer may spend on reading; a long run comes in several answers."""
@@ -55,6 +57,71 @@ IDLE: Final = 60.0
 
 _UNSEEN = (Output, Display, Metrics, CommMessage)  # events that say nothing about how a cell ended
 _PANEL: Final = "panel"
+
+
+@dataclass
+class _Output:
+    content: dict[str, Any]
+    changed: int
+
+
+class Transcript:
+    """The outputs of one cell so far, as in a notebook, for a page that asks again and again for what has changed.
+
+    It is a :class:`~jupyter_dtrain.view.painter.Painter`. Text is only ever appended, and a display keeps its place, so
+    a page that has everything up to a version needs only the outputs that were changed after it: the bytes that it gets
+    grow with what is shown, not with how often it asks.
+    """
+
+    live = True
+    paced = False
+    erases = True
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Increases with each change."""
+        self._outputs: list[_Output] = []
+        self._places: dict[str, int] = {}
+
+    def since(self, version: int) -> list[tuple[int, dict[str, Any]]]:
+        """The outputs that were added or changed after ``version``, each with its place."""
+        return [(place, output.content) for place, output in enumerate(self._outputs) if output.changed > version]
+
+    def stream(self, name: StreamName, text: str) -> None:
+        """Append text."""
+        self._add({"output_type": "stream", "name": name, "text": text})
+
+    def display(
+        self,
+        data: MimeBundle,
+        metadata: dict[str, Any],
+        display_id: str | None = None,
+        *,
+        moving: bool = False,  # noqa: ARG002 — every display can change
+    ) -> None:
+        """Append a rich output."""
+        if display_id is not None:
+            self._places[display_id] = len(self._outputs)
+        self._add({"output_type": "display_data", "data": data, "metadata": metadata})
+
+    def update(self, data: MimeBundle, metadata: dict[str, Any], display_id: str) -> None:
+        """Replace the content of a display."""
+        if (place := self._places.get(display_id)) is None:
+            return
+        self.version += 1
+        content = {"output_type": "display_data", "data": data, "metadata": metadata}
+        self._outputs[place] = _Output(content, self.version)
+
+    def settle(self, display_id: str) -> None:
+        """Do nothing: every update was taken."""
+
+    def error(self, ename: str, evalue: str, traceback: list[str]) -> None:
+        """Append the exception that ended the cell."""
+        self._add({"output_type": "error", "ename": ename, "evalue": evalue, "traceback": traceback})
+
+    def _add(self, content: dict[str, Any]) -> None:
+        self.version += 1
+        self._outputs.append(_Output(content, self.version))
 
 
 class _Deaf:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from jupyter_dtrain.core.cpu_activity import Work
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.launcher import Launcher, MpiProgram

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused, package_gone
-from jupyter_dtrain.core.numbering import moves, numbers_without
-from jupyter_dtrain.core.world import Rank, count_ranks
+from jupyter_dtrain.core.world import Rank, count_ranks, moves, numbers_without
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
     AbandonWorld,

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.clients import Client, own_process
+from jupyter_dtrain.core.processes import own_process
+from jupyter_dtrain.core.world import Client
 from jupyter_dtrain.wire.requests import WorldRequest
 from jupyter_dtrain.wire.steward_messages import Followed
 

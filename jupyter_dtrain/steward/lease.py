@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from jupyter_dtrain.core.clients import Client, still_runs
+from jupyter_dtrain.core.processes import still_runs
+from jupyter_dtrain.core.world import Client
 
 
 class Lease:

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.numbering import numbers_without
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, numbers_without
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.requests import LOCAL
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
-from jupyter_dtrain.core.cpu_activity import describe_load
+from jupyter_dtrain.core.processes import describe_load
 from jupyter_dtrain.core.world import count_ranks
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.cpu_activity import Work
+    from jupyter_dtrain.core.processes import Work
     from jupyter_dtrain.core.settings import Settings
 
 STILL = 6.0

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.numbering import renamed
-from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.core.world import Rank, renamed
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.reports import Died, Fell, Paused, Reached

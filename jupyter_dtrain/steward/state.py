@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_dtrain.core.cpu_activity import describe_load
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.numbering import moves
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.processes import describe_load
+from jupyter_dtrain.core.world import Rank, World, moves
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import Lent, OpenRun, Phase, Restarter, WorldNews, WorldState
 

@@ -31,9 +31,8 @@ from jupyter_dtrain.core.exits import (
     describe_mpiexec_end,
     describe_unknown_end,
 )
-from jupyter_dtrain.core.numbering import renamed
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.world import Rank, World, renamed
 from jupyter_dtrain.launch import launcher_of, local, worlds
 from jupyter_dtrain.launch.launcher import MpiProgram
 from jupyter_dtrain.wire.agent_messages import RenewWatch

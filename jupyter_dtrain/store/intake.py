@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_dtrain.core.clients import still_runs
 from jupyter_dtrain.core.errors import StoreFailed
+from jupyter_dtrain.core.processes import still_runs
 
 from .schema import explain, open_for_writing, transaction
 from .source import SpoolFolder

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from jupyter_dtrain.core.clients import still_runs
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, Series
 from jupyter_dtrain.core.metrics import RunMetrics
+from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at

@@ -23,9 +23,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.elastic_end import ElasticEnd, elastic_end
 from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started
-from jupyter_dtrain.core.fold import RunFold
+from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed

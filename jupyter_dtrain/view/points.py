@@ -78,9 +78,7 @@ class PointQueue:
     def add(self, name: str, rank: int, points: Columns) -> None:
         """Add points of one metric of one rank; they follow the points that were added before."""
         waiting = self._waiting.setdefault((name, rank), Columns.empty())
-        waiting.steps.extend(points.steps)
-        waiting.times.extend(points.times)
-        waiting.values.extend(points.values)
+        waiting.extend(points)
         if len(waiting.values) > self._most:
             self._waiting[name, rank] = waiting.thinned(self._most // 2)
 

@@ -2,8 +2,8 @@
 
 Each such host has the world's scratch folder in its memory, under the same path as on the steward's machine, and the
 spools of its ranks among its temporary files. Both are for this user alone, and both end with the watch. The watch
-holds a lock on both as long as it lives, and labels them with their world (:mod:`jupyter_dtrain.core.labels`): by that
-the doctor knows what a watch has left that was killed.
+holds a lock on both as long as it lives, and labels them with their world (:mod:`jupyter_dtrain.core.processes`): by
+that the doctor knows what a watch has left that was killed.
 
 Under failure: :func:`make` raises :class:`OSError`, which names the folder. A folder that cannot be removed stays,
 with the world's id in its name.
@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from jupyter_dtrain.core.labels import LABEL, label
+from jupyter_dtrain.core.processes import LABEL, label
 from jupyter_dtrain.wire.requests import RankSpec
 
 PATIENCE: Final = 12.0

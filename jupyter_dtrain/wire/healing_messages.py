@@ -97,7 +97,7 @@ class FormWorld(AgentRequest[Done], frozen=True, tag="form-world"):
     hosts: list[str] = msgspec.field(default_factory=list)
     """The host of each of ``ranks``, by the name that ``mpiexec`` knows; empty where all are on one machine."""
     leaving: list[int] = msgspec.field(default_factory=list)
-    """The ranks that are no part of that world; :mod:`jupyter_dtrain.core.numbering` has the numbers of the others."""
+    """The ranks that are no part of that world; :mod:`jupyter_dtrain.core.world` has the numbers of the others."""
     keeps_local_rank: bool = False
     """Whether living ranks keep their local ranks, which name their GPUs."""
 

@@ -9,11 +9,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.events import Event, Outcome, RankState
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.world import Client, Rank, World
 
 from .agent_messages import RankPosition, VariablesRead
 from .healing_messages import Heal, ReadHeal

@@ -12,10 +12,9 @@ import pytest
 
 from jupyter_dtrain.client.link import SCHEDULING, Link
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.core.clients import Client
 from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.world import Client, Rank, World
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.wire.messages import PROTOCOL, Done
 from jupyter_dtrain.wire.steward_messages import (

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from jupyter_dtrain.core.causes import blocks
-from jupyter_dtrain.core.device_faults import fault_in, fault_lines
 from jupyter_dtrain.core.events import Error
+from jupyter_dtrain.core.gpus import fault_in, fault_lines
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
 ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import Run
-from jupyter_dtrain.core.elastic_end import elastic_end
 from jupyter_dtrain.core.events import Batch, Event, Finished, Started
+from jupyter_dtrain.core.fold import elastic_end
 from jupyter_dtrain.view.labels import ending_of
 
 OTHERS = {0: "ok", 2: "ok", 3: "ok"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.core.numbering import describe_moves, moves, numbers_without, renamed
-from jupyter_dtrain.core.world import placements
+from jupyter_dtrain.core.world import describe_moves, moves, numbers_without, placements, renamed
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from jupyter_server.auth import Authorizer
 from tornado.httpclient import HTTPClientError
 
-from jupyter_dtrain.core.clients import own_process
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.server import monitor
 from jupyter_dtrain.server.handlers import handlers
 from jupyter_dtrain.store import store_file

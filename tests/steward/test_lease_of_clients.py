@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from jupyter_dtrain.core.clients import Client, own_process
+from jupyter_dtrain.core.processes import own_process
+from jupyter_dtrain.core.world import Client
 from jupyter_dtrain.steward.lease import Lease
 from tests.machines import Clock
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_dtrain import DtrainError, OtherVersion, Refused, Session
-from jupyter_dtrain.core.clients import Client
+from jupyter_dtrain.core.world import Client
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire import messages
 from jupyter_dtrain.wire.messages import PROTOCOL, Done, StewardRequest

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Body, Event, Finished, Metrics, Started
 from jupyter_dtrain.core.metrics import Columns, pack
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from jupyter_dtrain import BadRequest
-from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Output
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.store.intake import StoreIntake
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.store.source import SpoolFolder

@@ -13,8 +13,8 @@ from html.parser import HTMLParser
 import pytest
 
 from jupyter_dtrain import BadRequest, Store, compare
-from jupyter_dtrain.core.clients import own_process
 from jupyter_dtrain.core.events import Error, Output
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.view import stored as view
 from tests.store.conftest import drain, gone_process, points
 

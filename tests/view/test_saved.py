@@ -15,8 +15,8 @@ from jupyter_dtrain.core.events import Gpu, Progress, Sample
 from jupyter_dtrain.core.metrics import Columns, Speed
 from jupyter_dtrain.view.document import MIME, SAVED_BYTES, Picture, band_of, document
 from jupyter_dtrain.view.drawing import svg
+from jupyter_dtrain.view.run_state import History
 from jupyter_dtrain.view.saved import bundle, text
-from jupyter_dtrain.view.thinned_series import History
 
 
 def columns(values, first=0):

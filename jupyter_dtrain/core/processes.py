@@ -1,17 +1,32 @@
-"""Whether processes work, wait for a processor, or rest: so a slow start or cell differs from one that hangs.
+"""Processes as others see them: which process an id names, whose a folder is, and whether a process works or rests.
 
-Under failure: a process that cannot be read counts as one that rests.
+An id alone may belong to another process by now; an id and a time of creation belong to one process only, at one
+place: this boot of this machine. A folder that a world has on a host has a label for the same reason: by it the doctor
+knows the folder after its world is dead. The watch that makes the folder writes the label, see
+:mod:`jupyter_dtrain.watch.own_folders`.
+
+Whether processes work, wait for a processor, or rest tells a slow start or cell from one that hangs.
+
+Under failure: a process that cannot be read is none that runs, and counts as one that rests.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import psutil
 
+CLOSE = 2.0
+"""Seconds within which two times of creation are the same. They are computed from the machine's start, which Linux
+gives in whole seconds, so they waver by one when its clock is set."""
+LABEL: Final = ".dtrain-folder"
+"""The name of the label in a folder."""
 LOOK = 1.0
 """Seconds between two looks."""
 LEAST = 0.03
@@ -20,6 +35,62 @@ BUSY = 2.0
 """A machine is busy when more processes than this want each core at the same time."""
 
 _BUSY_WITH = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+
+
+def this_place() -> str:
+    """Where a process id names the same process: this boot of this machine, and this namespace of process ids.
+
+    Empty if that is not known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def own_process() -> tuple[int, float]:
+    """The id of this process and when it was created, in seconds since the epoch."""
+    return os.getpid(), psutil.Process().create_time()
+
+
+def still_runs(pid: int, created: float) -> bool:
+    """Whether the process that had this id, and was created then, runs on this machine and is no mere exit status."""
+    try:
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(process.create_time() - created) < CLOSE
+    except (psutil.Error, OverflowError):  # a number that no process has
+        return False
+
+
+def describe_process() -> str:
+    """The words by which other clients show this process."""
+    notebook = os.environ.get("JPY_SESSION_NAME")
+    if notebook:
+        return f"the notebook {Path(notebook).name} (pid {os.getpid()})"
+    return f"process {os.getpid()}"
+
+
+def label(folder: Path, world: str) -> str:
+    """The text that says whose ``folder`` is: the world, the boot and process ids that count, the folder's own number.
+
+    A copy of the label is none: it lies in a folder with another number. Where this place is not known, the label
+    counts nowhere, and the folder stays.
+    """
+    status = folder.stat()
+    return json.dumps({"world": world, "place": this_place(), "folder": [status.st_dev, status.st_ino]})
+
+
+def labelled_world(folder: int) -> str:
+    """The world in the label of the open ``folder``; empty if the label is not of this folder, place and user.
+
+    Raises :class:`OSError`, :class:`ValueError`, :class:`KeyError` and :class:`TypeError` where there is none.
+    """
+    own = os.fstat(folder)
+    with open(os.open(LABEL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)) as file:
+        owner, told = os.fstat(file.fileno()).st_uid, json.load(file)
+    here = [os.getuid(), os.getuid(), [own.st_dev, own.st_ino], this_place() or None]
+    return str(told["world"]) if [own.st_uid, owner, told["folder"], told["place"]] == here else ""
 
 
 class Work:
