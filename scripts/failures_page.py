@@ -17,7 +17,7 @@ from jupyter_dtrain.core.settings import Settings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failures.md"
 
-HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and frameworks/*/situations.py: change those. -->
+HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and frameworks/*/declared.py: change those. -->
 
 # What happens when something fails
 

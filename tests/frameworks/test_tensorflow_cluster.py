@@ -11,7 +11,7 @@ import pytest
 from jupyter_dtrain import BadRequest
 from jupyter_dtrain.frameworks.tensorflow.cluster import cluster_config
 from jupyter_dtrain.frameworks.tensorflow.declared import TensorFlowOptions, assign_roles
-from jupyter_dtrain.frameworks.tensorflow.ports import hold_port
+from jupyter_dtrain.frameworks.tensorflow.servers import hold_port
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"

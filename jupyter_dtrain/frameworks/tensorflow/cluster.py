@@ -19,8 +19,7 @@ from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_packa
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.plugins.framework import Framework
 
-from .ports import hold_port, keep_here
-from .servers import SERVING, TF_CONFIG, TensorFlowServers
+from .servers import SERVING, TF_CONFIG, TensorFlowServers, hold_port, keep_here
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement

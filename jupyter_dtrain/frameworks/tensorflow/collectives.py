@@ -34,7 +34,7 @@ from typing import Any, Final
 from jupyter_dtrain.plugins.patches import Patch, meant, require
 
 from .declared import RELEASED
-from .ports import guard_server
+from .servers import guard_server
 
 UNAVAILABLE: Final = 14
 """gRPC's code for an error that may go away."""

@@ -1,7 +1,14 @@
-"""TensorFlow's declarations for the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
+"""TensorFlow's declarations for the parts that have no ranks: options, roles, rows of the failure table, its script.
+
+Imports no framework: clients read it for ``-h``.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import zlib
 from typing import Annotated, Final
 
 import msgspec
@@ -9,6 +16,7 @@ from msgspec import Meta
 
 from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.failures import AT_ONCE, EXIT_SEEN, LOST, OF_THE_OTHERS, Situation, after, by, span
 
 RELEASED: Final = "another rank has failed or was interrupted"
 """TensorFlow's error text on ranks that are released, and on those that such a rank has left waiting."""
@@ -55,6 +63,26 @@ def assign_roles(size: int, options: TensorFlowOptions) -> list[str]:
     return ["chief", *["worker"] * (size - 1 - ps), *["ps"] * ps]
 
 
+# Its source goes into an exported script, for ranks of one node.
+def join_tensorflow(roles: tuple[str, ...]) -> None:
+    """Set TF_CONFIG, where TensorFlow's strategies find the other ranks, if they are all on this node."""
+    env = os.environ
+    size = int(env["WORLD_SIZE"])
+    if "TF_CONFIG" in env or size == 1:
+        return
+    if env["LOCAL_WORLD_SIZE"] != env["WORLD_SIZE"]:
+        sys.exit("The ranks are on several nodes: set TF_CONFIG, where TensorFlow finds them.")
+    job = f"{env['MASTER_PORT']} {env.get('TORCHELASTIC_RUN_ID', '')}"
+    first = 20000 + zlib.crc32(job.encode()) % 12000
+    tasks = []
+    cluster: dict[str, list[str]] = {}
+    for rank, kind in enumerate(roles if len(roles) == size else ("worker",) * size):
+        hosts = cluster.setdefault(kind, [])
+        tasks.append({"type": kind, "index": len(hosts)})
+        hosts.append(f"127.0.0.1:{first + rank}")
+    env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": tasks[int(env["RANK"])]})
+
+
 DECLARATION = Declaration(
     name="tensorflow",
     forwards=("TF_", "XLA_"),
@@ -63,12 +91,49 @@ DECLARATION = Declaration(
     options=TensorFlowOptions,
     roles=assign_roles,
     echoes=(RELEASED,),
-    situations="jupyter_dtrain.frameworks.tensorflow.failure_rows:SITUATIONS",
+    situations=f"{__name__}:SITUATIONS",
     scripts=ScriptSupport(
         modules=("tensorflow", "tf_keras"),
         family="tensorflow",
-        set_up="jupyter_dtrain.frameworks.tensorflow.script:join_tensorflow",
+        set_up=f"{__name__}:join_tensorflow",
         set_up_modules=("json", "os", "sys", "zlib"),
     ),
     shard="jupyter_dtrain.frameworks.tensorflow.sharding:shard",
 )
+
+SITUATIONS = (
+    Situation(
+        "worker-killed",
+        "A worker of TensorFlow's chief is killed (`ParameterServerStrategy`).",
+        EXIT_SEEN,
+        (
+            LOST,
+            by(AT_ONCE, "the client says so in the chief's cell."),
+            after(
+                span("release_grace"), "the steward frees no rank: TensorFlow gives the worker's steps to the others."
+            ),
+        ),
+        None,
+        None,
+        ("Rank {rank} was killed (SIGKILL)",),
+        "The other ranks and the parameter servers keep their variables. All that the lost rank had reported is kept, "
+        "too.",
+        "dead",
+        "dead",
+        "tensorflow",
+    ),
+    Situation(
+        "server-killed",
+        "A parameter server of TensorFlow's chief is killed, and its variables are lost.",
+        EXIT_SEEN,
+        (LOST, by(span(5.0), "TensorFlow raises an error in the chief, whose loop ends with it.")),
+        span(10.0),
+        "error",
+        ("UnavailableError",),
+        OF_THE_OTHERS,
+        "dead",
+        "dead",
+        "tensorflow",
+    ),
+)
+"""Rows of the failure table that can come about in TensorFlow alone: ranks that work for a chief."""

@@ -25,8 +25,7 @@ from jupyter_dtrain.wire.messages import Watching
 from .collectives import COLLECTIVES, Collectives
 from .declared import RELEASED
 from .keras_fit import FITS, KerasTrainer
-from .metrics import TAPES, TensorFlowMetrics
-from .values import number
+from .metrics import TAPES, TensorFlowMetrics, number
 from .waits import call_that_waits
 
 if TYPE_CHECKING:

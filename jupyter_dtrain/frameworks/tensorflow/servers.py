@@ -1,4 +1,9 @@
-"""Parameter servers: TensorFlow's servers in the ranks that work for a chief, beside the cells of these ranks.
+"""TensorFlow's servers in the ranks: the port that each rank holds for its own, and those that work for a chief.
+
+TensorFlow's servers listen at all addresses of the host, know no password, and obey every process that reaches them.
+Where all ranks are on one host, no other host's packets get as far
+(:func:`~jupyter_dtrain.rank.tcp_guard.keep_on_loopback`), and connections from before that guard are ended. Other users
+of this host do get there, as with TensorFlow's own launchers.
 
 Under TensorFlow's own launchers a worker or parameter server is a process that starts a ``tf.distribute.Server`` and
 then waits in ``server.join()`` forever. Here the server starts as soon as such a rank has imported TensorFlow, in
@@ -8,7 +13,8 @@ and ``join()`` ends the rank's cell, because elsewhere no code after it would ru
 Under failure: TensorFlow replaces a worker that dies; the chief's loop goes on with the others, and this module does
 not end it. A chief that makes a strategy while a server is missing would wait in native code, which no interrupt ends.
 Here it first waits in Python, for :data:`PATIENCE` seconds, and then names the missing tasks. Another version of
-TensorFlow, without the parts that this module patches, stays unchanged.
+TensorFlow, without the parts that this module patches, stays unchanged. A kernel without packet filters leaves a server
+as TensorFlow made it.
 """
 
 from __future__ import annotations
@@ -25,8 +31,8 @@ from typing import Any, Final
 
 from jupyter_dtrain.plugins.framework import CellEnds
 from jupyter_dtrain.plugins.patches import Patch, meant, raises_on_purpose
-
-from .ports import guard_server
+from jupyter_dtrain.rank.sockets import listeners
+from jupyter_dtrain.rank.tcp_guard import end_others, keep_on_loopback
 
 TF_CONFIG: Final = "TF_CONFIG"
 PATIENCE = 60.0
@@ -98,6 +104,34 @@ FITS = Patch(
     why="Keras 3 cannot train with parameter servers, and fails in the middle of a fit() without a way out.",
     lost="Keras 3 fails in the middle of a fit() with parameter servers",
 )
+
+
+_here: set[int] = set()
+"""The port of this rank, where all ranks are on this host."""
+
+
+def hold_port() -> socket.socket:
+    """A socket on a free port of all addresses, kept for a server that sets ``SO_REUSEADDR``, as gRPC does."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def keep_here(port: int) -> None:
+    """Note that all ranks are on this host, so that the server at ``port`` is for them alone."""
+    _here.add(port)
+
+
+def guard_server() -> None:
+    """Guard this rank's TensorFlow server, which may just have begun to listen."""
+    for port in _here:
+        keep_on_loopback(listeners(port))
+        end_others(port)
 
 
 class TensorFlowServers:

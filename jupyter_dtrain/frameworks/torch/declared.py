@@ -1,4 +1,7 @@
-"""PyTorch's declarations for the parts that have no ranks. Imports no framework: clients read it for ``-h``."""
+"""PyTorch's declarations for the parts that have no ranks: its options, its collectives, rows of the failure table.
+
+Imports no framework: clients read it for ``-h``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from jupyter_dtrain.core.declarations import Declaration, ScriptSupport
+from jupyter_dtrain.core.failures import dies, hangs
 
 TorchBackend = Literal["auto", "nccl", "gloo"]
 
@@ -76,7 +80,7 @@ DECLARATION = Declaration(
         "op.preamble.length <= op.nbytes": "gloo aborts when ranks pass different sizes or types to one collective: "
         "start the world with --env TORCH_DISTRIBUTED_DEBUG=DETAIL, and torch names them instead",
     },
-    situations="jupyter_dtrain.frameworks.torch.failure_rows:SITUATIONS",
+    situations=f"{__name__}:SITUATIONS",
     scripts=ScriptSupport(
         modules=("torch", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"),
         family="pytorch",
@@ -89,3 +93,20 @@ DECLARATION = Declaration(
     shard="jupyter_dtrain.frameworks.torch.sharding:shard",
     place="jupyter_dtrain.frameworks.torch.sharding:place",
 )
+
+SITUATIONS = (
+    hangs(
+        "sizes-torch",
+        "Ranks pass different sizes to one collective of gloo, and none receives more than it has room for.",
+        ("moved for {hang} s.", "is not the same on all ranks: ", "all_reduce of float[2] on "),
+        framework="torch",
+    ),
+    dies(
+        "types-torch",
+        "In a collective of gloo, a rank receives more than it has room for, because another rank passes a larger size "
+        "or type, and gloo aborts the rank.",
+        ("crashed (SIGABRT), gloo aborts when ranks pass different sizes or types to one collective",),
+        framework="torch",
+    ),
+)
+"""Rows of the failure table that can come about in PyTorch alone."""

@@ -18,7 +18,7 @@ from typing import Any
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.plugins.patches import Patch
 
-from .device_copies import beside_captures
+from .values import beside_captures
 
 RECORDED = "256"
 """Number of collectives to keep, over all groups."""

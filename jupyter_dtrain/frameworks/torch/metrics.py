@@ -12,6 +12,11 @@ it), optimizer steps, ``torch.amp.GradScaler`` and the DataLoader's iterators. A
   each step adds ``grad_norm`` or ``grad_norm/NAME``: the norm of its gradients as the optimizer meets them (clipped,
   if they were; unscaled).
 
+Training across ``torch.distributed.rpc`` leaves ``backward`` and ``step`` to native code and to threads of the ranks
+that hold the parameters. So on the rank that asks, each value given to ``torch.distributed.autograd.backward`` is the
+caller's loss, and ``DistributedOptimizer.step`` is one step, whatever the optimizers on other ranks do for it. Learning
+rates belong to those ranks: if such an optimizer is torch's own, its rank shows them.
+
 These hooks never wait for a device, never raise into user code and keep no graph. In a cell without metrics, and
 between cells, each hook costs one comparison. ``torch.compile`` skips this package and makes the same graphs without.
 """
@@ -77,6 +82,18 @@ BATCHES = Patch(
     why="A DataLoader tells nobody how many samples it has returned, and from which of its loaders a model trains.",
     lost="samples/s and the batch of all ranks are not shown",
 )
+REMOTE_LOSSES = Patch(
+    "torch.distributed.autograd",
+    replaces=("backward",),
+    why="Distributed autograd computes gradients without torch's own backward(), where losses are heard.",
+    lost="losses of distributed autograd are not shown",
+)
+REMOTE_STEPS = Patch(
+    "torch.distributed.optim.optimizer",
+    replaces=("DistributedOptimizer.__init__", "DistributedOptimizer.step"),
+    why="A DistributedOptimizer makes its steps on other ranks, and calls none of torch's hooks on its own.",
+    lost="steps of a DistributedOptimizer are not counted",
+)
 HIDING = Patch(
     "torch._dynamo.trace_rules",
     calls=("add(import_name)",),
@@ -117,6 +134,8 @@ class TorchMetrics:
         OPTIMIZERS.when_imported(self._hook_optimizers)
         SCALER.when_imported(self._hook_scaler)
         BATCHES.when_imported(self._hook_loaders)
+        REMOTE_LOSSES.when_imported(_hook_autograd)
+        REMOTE_STEPS.when_imported(self._hook_remote_optimizers)
         HIDING.when_imported(_hide)
         SHARDED_SCALER.when_imported(self._hook_sharded_scaler)
         self._metrics.before_flush(self._report)
@@ -234,7 +253,7 @@ class TorchMetrics:
         hidden(BACKWARD.replace(torch.autograd, "backward", self._backward(torch)))
 
     def _hook_optimizers(self, module: Any) -> None:
-        self.follow(module.Optimizer, OPTIMIZERS)
+        self._follow(module.Optimizer, OPTIMIZERS)
         module.register_optimizer_step_pre_hook(self._before_step())
         module.register_optimizer_step_post_hook(self._after_step())
 
@@ -245,6 +264,10 @@ class TorchMetrics:
     def _hook_sharded_scaler(self, module: Any) -> None:
         # It has its own scale() and inherits step().
         hidden(SHARDED_SCALER.replace(module.ShardedGradScaler, "scale", self._scale))
+
+    def _hook_remote_optimizers(self, module: Any) -> None:
+        self._follow(module.DistributedOptimizer, REMOTE_STEPS)
+        hidden(REMOTE_STEPS.replace(module.DistributedOptimizer, "step", _remote_step))
 
     def _hook_loaders(self, torch: Any) -> None:
         iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — every loader returns one
@@ -293,7 +316,7 @@ class TorchMetrics:
 
         return backward
 
-    def follow(self, kind: Any, patch: Patch) -> None:
+    def _follow(self, kind: Any, patch: Patch) -> None:
         """Note when optimizers of this ``kind`` are made; ``patch`` declares that."""
         hidden(patch.replace(kind, "__init__", self._optimizer_init))
 
@@ -481,6 +504,20 @@ def hidden(function: _Hook) -> _Hook:
     """Mark ``function`` so that torch.compile calls it without tracing it, as torch.compiler.disable would."""
     vars(function)["_torchdynamo_disable"] = True
     return function
+
+
+def _hook_autograd(module: Any) -> None:
+    hidden(REMOTE_LOSSES.replace(module, "backward", _remote_backward))
+
+
+def _remote_backward(original: Any, context_id: int, roots: Any, *args: Any, **kwargs: Any) -> Any:
+    with hearing(roots, caller(), divides=True, call=Call.ROOTS):
+        return original(context_id, roots, *args, **kwargs)
+
+
+def _remote_step(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    with one_step(optimizer):
+        return original(optimizer, *args, **kwargs)
 
 
 def _hide(rules: ModuleType) -> None:

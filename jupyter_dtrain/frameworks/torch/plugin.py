@@ -23,15 +23,14 @@ from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
 from . import contents, snapshots
+from .backends import BACKENDS, built_in, count_gpus
 from .builds import BUILDS, hook_builds
 from .dataloader_workers import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
 from .declared import TorchOptions
-from .describe import torch_details
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import GROUPS, TorchGroups
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
-from .remote_training import AUTOGRAD, OPTIMIZER, hook_autograd, hook_optimizer
 from .replicas import hook_wrappers
 from .spawn import SPAWN, hook_spawn
 from .step_hook import STEPS, StepHook
@@ -94,8 +93,6 @@ class Torch(Framework):
         FILES.when_imported(_is_library)
         STEPS.when_imported(self._steps.install)
         GROUPS.when_imported(self._groups.hook)
-        AUTOGRAD.when_imported(hook_autograd)
-        OPTIMIZER.when_imported(partial(hook_optimizer, self._metrics))
         SPAWN.when_imported(partial(hook_spawn, values_of(variables)))
         hook_wrappers()
         BUILDS.when_imported(hook_builds)
@@ -121,7 +118,7 @@ class Torch(Framework):
 
     def describe(self) -> FrameworkReport:
         """Describe PyTorch's build, the devices it finds, and the default group once it is set up."""
-        return facts_of_package("PyTorch", "torch", TESTED, partial(torch_details, self._groups))
+        return facts_of_package("PyTorch", "torch", TESTED, partial(_details, self._groups))
 
     def in_use(self) -> str:
         """PyTorch is in use once it is imported."""
@@ -247,3 +244,35 @@ class Torch(Framework):
 
 def _is_library(torch: Any) -> None:
     add_library(str(Path(torch.__file__).parent))
+
+
+def _details(groups: TorchGroups, torch: Any) -> dict[str, str]:
+    """Describe torch, which is imported already, in this rank. It asks CUDA nothing that would fix the rank's GPUs."""
+    found = {"built for": _built_for(torch)}
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        found["backends"] = "none: built without torch.distributed"
+    else:
+        has = built_in(dist)
+        lacks = [name for name in BACKENDS if name not in has]
+        found["backends"] = f"{', '.join(has)}: not built in: {', '.join(lacks)}" if lacks else ", ".join(has)
+        if "nccl" in has:
+            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["init_process_group()"] = "{}: {}".format(*groups.backends.choose())
+        found["process group"] = _default_group(dist)
+    found["GPUs"] = str(count_gpus())
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def _built_for(torch: Any) -> str:
+    names = {"cuda": "CUDA", "hip": "ROCm", "xpu": "XPU"}
+    built = [f"{name} {version}" for key, name in names.items() if (version := getattr(torch.version, key, None))]
+    return ", ".join(built) or "CPUs only"
+
+
+def _default_group(dist: Any) -> str:
+    if not dist.is_initialized():
+        return "none"
+    backend = dist.get_backend_config() if hasattr(dist, "get_backend_config") else dist.get_backend()
+    return f"{backend}, {dist.get_world_size()} ranks"

@@ -1,7 +1,7 @@
 """Numbers from tensors, without ever making the training loop wait for a device.
 
 A CPU tensor is read at once. For a tensor on another device, a copy is queued on that device; :func:`read` later
-fetches many copies together, on the thread that flushes the metrics (:mod:`.device_copies`). No graph and no big tensor
+fetches many copies together, on the thread that flushes the metrics. No graph and no big tensor
 is kept alive.
 
 For a :class:`DTensor` only this rank's part counts, because gathering it is a collective that user code has not asked
@@ -12,15 +12,15 @@ is the norm of the gradients' local shards.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from jupyter_dtrain.plugins.framework import user_names
 from jupyter_dtrain.plugins.patches import Patch
-
-from .device_copies import copied
 
 MAX_DEPTH = 4
 """How deep in a batch its first tensor may lie."""
@@ -28,6 +28,8 @@ NO_DATA = frozenset({"FakeTensor", "FunctionalTensor"})
 """Types of tensors that have none."""
 MAX_LOOK = 16
 """How many items of each list in a batch to look at."""
+_RELAXED = 2
+"""``CU_STREAM_CAPTURE_MODE_RELAXED``."""
 
 MODES = Patch(
     "torch",
@@ -191,9 +193,71 @@ def _parts(values: Sequence[Value]) -> Iterable[float | Later]:
 @undisturbed()
 def _fetch(tensors: list[Any], stream: Any) -> list[float]:
     if stream is not None:
-        return copied(tensors, stream)
+        return _copied(tensors, stream)
     numbers: list[float] = sys.modules["torch"].stack(tensors).cpu().double().tolist()
     return numbers
+
+
+def _copied(tensors: list[Any], stream: Any) -> list[float]:
+    """The numbers in ``tensors``, all of one type and computed on the CUDA ``stream``.
+
+    The training loop, on another thread, must not notice this. So a copy keeps to four rules:
+
+    * It waits for the stream that computes the numbers, and for no other. It waits in an event, asleep: a wait for the
+      stream would keep a processor busy, and would fail where user code forbids waits
+      (``torch.cuda.set_sync_debug_mode("error")`` holds for all threads).
+    * It leaves no CUDA context on another device: ``torch.cuda.stream`` alone, on a thread that has used no device yet,
+      would make one on device 0 when it ends, with hundreds of megabytes in each rank.
+    * It may come while another thread captures a CUDA graph. CUDA would forbid it to allocate and to wait then, and
+      would break the capture, unless this thread says that it takes no part (:func:`beside_captures`).
+    * It adds nothing to a graph that its own stream captures: then it takes a stream of its own. Earlier work has ended
+      by then, because ``torch.cuda.graph`` waits for the device before it begins.
+
+    Raises whatever CUDA reports, such as the fault of a kernel that came before.
+    """
+    cuda = sys.modules["torch"].cuda
+    with beside_captures(), cuda.device(stream.device), cuda.stream(stream):
+        if not cuda.is_current_stream_capturing():
+            return _copied_now(tensors)
+        with cuda.stream(cuda.Stream()):
+            return _copied_now(tensors)
+
+
+def _copied_now(tensors: list[Any]) -> list[float]:
+    """Copy the numbers in ``tensors`` to the host on the current stream."""
+    torch = sys.modules["torch"]
+    together = torch.stack(tensors)
+    # Only a copy to pinned memory leaves the wait to us.
+    on_host = torch.empty(together.shape, dtype=together.dtype, device="cpu", pin_memory=True)
+    on_host.copy_(together, non_blocking=True)
+    done = torch.cuda.Event(blocking=True)
+    done.record()
+    done.synchronize()
+    numbers: list[float] = on_host.double().tolist()
+    return numbers
+
+
+@contextlib.contextmanager
+def beside_captures() -> Iterator[None]:
+    """Let calls of this thread have no effect on the CUDA graphs that others capture. No-op without NVIDIA's driver."""
+    exchange = _exchange()
+    mode = ctypes.c_int(_RELAXED)
+    if exchange is None or exchange(ctypes.byref(mode)):
+        yield
+        return
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
+@lru_cache(1)
+def _exchange() -> Any:
+    """The driver's function that swaps this thread's mode with a given one; None where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        return None
 
 
 def _local(tensor: Any) -> Any:
