@@ -20,7 +20,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, SyncFailed
 from jupyter_dtrain.launch.programs import Unreached
-from jupyter_dtrain.preflight.remote import MARGIN, Program, ask_all
+from jupyter_dtrain.preflight.reach import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table

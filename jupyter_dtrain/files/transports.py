@@ -18,8 +18,7 @@ from jupyter_dtrain.launch.slurm.allocation import look_at
 from jupyter_dtrain.launch.slurm.queue import SlurmJob
 from jupyter_dtrain.launch.slurm.steps import FAILED, explain, munge_options
 from jupyter_dtrain.launch.ssh import SSH_FAILED
-from jupyter_dtrain.preflight.findings import SRUN
-from jupyter_dtrain.preflight.reach import Asking, BySsh
+from jupyter_dtrain.preflight.reach import SRUN, Asking, BySsh
 
 FRESH: Final = 5.0
 """Seconds for which an answer of Slurm about the job is good: several copies break at once."""

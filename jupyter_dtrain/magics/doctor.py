@@ -13,7 +13,7 @@ from .parsing import MagicParser, Parsed
 from .worlds import ProgressLine, option_argument, start_options
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.preflight.leftovers import Removal
+    from jupyter_dtrain.launch.leftovers import Removal
 
 SLURM: Final = "slurm"
 """The launcher whose start options the verb has, too."""
@@ -66,8 +66,8 @@ def doctor_arguments(parser: MagicParser) -> None:
 
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
+    from jupyter_dtrain.launch.leftovers import remove
     from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines
-    from jupyter_dtrain.preflight.leftovers import remove
 
     given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
     wanted = args.remove_leftovers

@@ -27,14 +27,10 @@ from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
 
-from . import interface as interfaces
 from . import machines, networks, probe, software, speed
-from .facts import HERE, Examined, Facts, Interface, Speeds
-from .findings import SEVERITIES, Chosen, Connection, Finding, Scene
-from .nodes import BySrun, slurm_nodes
-from .reach import BySsh, Reach
-from .remote import MARGIN, OWN, Program, ask_all, ask_here
-from .report import sentences, show
+from .findings import HERE, SEVERITIES, Chosen, Connection, Examined, Finding, Scene, Speeds, sentences, show
+from .probe import Facts, Interface
+from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, ask_here, slurm_nodes
 from .shared_file import shared_file
 from .tcp_check import try_connections
 
@@ -180,14 +176,14 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
     """
     began = time.monotonic()
     known = own_interfaces()
-    wanted = None if interface is None else interfaces.named(known, interface)
+    wanted = None if interface is None else networks.named_interface(known, interface)
     names = [host.name for host in hosts]
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
     examined = _facts(names, reach, patience)
-    ways = interfaces.ways_to([name for name in names if isinstance(examined[name], Facts)], known, reach)
-    chosen: dict[str, Chosen | None] = {HERE: wanted or interfaces.settle(ways)}
+    ways = networks.ways_to([name for name in names if isinstance(examined[name], Facts)], known, reach)
+    chosen: dict[str, Chosen | None] = {HERE: wanted or networks.interface_to_most(ways)}
     chosen |= {
-        name: interfaces.of_host(one, reach.address(name, one), interface)
+        name: networks.interface_of(one, reach.address(name, one), interface)
         for name, one in examined.items()
         if name != HERE and isinstance(one, Facts)
     }
@@ -210,7 +206,8 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
         scene = _timed(scene, reach)
     findings = judge(scene)
     took = round(time.monotonic() - began, 2)
-    return Examination(names, examined, findings, took, quick, scene.timed, scene.speeds)
+    timed = [] if scene.speeds is None else list(scene.hosts)
+    return Examination(names, examined, findings, took, quick, timed, scene.speeds)
 
 
 def judge(scene: Scene) -> list[Finding]:
@@ -226,7 +223,7 @@ def _timed(scene: Scene, reach: Reach) -> Scene:
     if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
         return scene
     speeds = speed.measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
-    return msgspec.structs.replace(scene, timed=hosts, speeds=speeds)
+    return msgspec.structs.replace(scene, speeds=speeds)
 
 
 def own_interfaces() -> list[Interface]:

@@ -1,4 +1,4 @@
-"""Findings with their cures, and the scene from which the modules that judge make them: machines with their facts.
+"""Findings with their cures, as a person reads them, and the scene from which they come: machines with their facts.
 
 The judges are :mod:`.machines`, :mod:`.software`, :mod:`.networks` and :mod:`.speed`. They are pure: the same scene
 gives the same findings, and nothing is asked of any machine.
@@ -6,18 +6,27 @@ gives the same findings, and nothing is asked of any machine.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import textwrap
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from jupyter_dtrain.launch.programs import Unreached
+from jupyter_dtrain.view.tables import table
 
-from .facts import HERE, Examined, Facts, Speeds
+from .probe import Facts
+from .reach import SSH, Cures
+
+HERE: Final = "this machine"
+"""The name of the machine of the notebook, among hosts. No host can have it: it has a space."""
 
 Severity = Literal["error", "warning", "note", "ok"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note", "ok")
 """In the order in which a person should read them."""
+WIDTH: Final = 110
+"""Columns of the text."""
+_INDENT: Final = " " * 9
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -35,60 +44,6 @@ class Finding(msgspec.Struct, frozen=True):
     """Why it matters; empty where nothing is wrong."""
     cure: str = ""
     """The way to mend it; empty where nothing needs to be done."""
-
-
-class Cures(msgspec.Struct, frozen=True):
-    """The sentences of findings that differ between the ways to the hosts: by ssh, or by srun in a job of Slurm."""
-
-    program: str
-    """The program that reaches the hosts."""
-    python: str
-    """The way to another interpreter."""
-    or_other_python: str
-    """The same as the end of a sentence that has named a cure; empty where there is no other."""
-    interface: str
-    """The way to another network interface."""
-    unknown_interface: tuple[str, str]
-    """Why the interface that leads to a host may be unknown and why that matters; and the cure."""
-    limit: str
-    """The way to a higher limit, with ``{name}``, or ``{unit}`` in systemd's words, and ``{value}``."""
-    files: str
-    """The way in which code and data get to hosts that share no file system."""
-    mpi: str
-    """The line that shows whether MPI jobs work, with ``{hosts}``."""
-
-    def raise_limit(self, name: str, value: str) -> str:
-        """The cure for a limit that is too low; ``name`` and ``value`` as in limits.conf."""
-        words = self.limit.format(name=name, unit=name.rsplit(maxsplit=1)[-1].upper(), value=value)
-        return words.replace("=unlimited", "=infinity")  # the word of systemd
-
-
-SSH: Final = Cures(
-    program="ssh",
-    python="--python names an interpreter for the hosts.",
-    or_other_python=", or name the right interpreter with --python",
-    interface="Name another interface with --interface.",
-    unknown_interface=(
-        "ssh may go through a jump host or a tunnel, and ranks connect without it.",
-        "Name an interface that all hosts reach with --interface.",
-    ),
-    limit="Raise it: `* {name} {value}` in /etc/security/limits.conf there, then log in again.",
-    files="`%distributed sync PATH` copies code and data to each host, to the same path.",
-    mpi="See whether `mpiexec --host {hosts} hostname` works in a terminal.",
-)
-SRUN: Final = Cures(
-    program="srun",
-    python="Nodes use the interpreter that has this notebook's path.",
-    or_other_python="",
-    interface="Let NodeAddr in slurm.conf lead to a network that all of them share.",
-    unknown_interface=(
-        "Ranks connect to this machine, and no route leads from it to the nodes' addresses in Slurm.",
-        "See whether `ping` reaches those nodes from here.",
-    ),
-    limit="Raise it: Limit{unit}={value} for slurmd's service there; see PropagateResourceLimits in slurm.conf, too.",
-    files="`%distributed sync PATH` copies code and data to each node, to the same path.",
-    mpi="See whether `mpiexec hostname` works in a job on these nodes: `salloc --nodelist={hosts}`.",
-)
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -111,11 +66,22 @@ class Connection(msgspec.Struct, frozen=True):
     """Whether it was tried at all; else :attr:`failure` says why not."""
 
 
+class Speeds(msgspec.Struct, frozen=True):
+    """The seconds of an all-reduce over all hosts, of few bytes and of many."""
+
+    small: float
+    large: float
+
+
+Examined = dict[str, Facts | Unreached]
+"""Each machine's facts, or why there are none, by the host's name."""
+
+
 class Scene(msgspec.Struct, frozen=True):
     """All that is known before the findings."""
 
     examined: Examined
-    """This machine under :data:`~.facts.HERE`, then the hosts in order."""
+    """This machine under :data:`HERE`, then the hosts in order."""
     python: str = "python"
     """The interpreter on the hosts."""
     cures: Cures = SSH
@@ -129,8 +95,6 @@ class Scene(msgspec.Struct, frozen=True):
     wanted: str | None = None
     """The interface that the person asked for."""
     connections: list[Connection] = []
-    timed: list[str] = []
-    """The hosts whose all-reduces were timed, in the order of :attr:`speeds`."""
     speeds: Speeds | str | None = None
     """The speeds of all-reduces, or why they could not be timed; None if that was not tried."""
 
@@ -179,3 +143,50 @@ def name_some(names: Iterable[str], most: int = 4) -> str:
 def gib(size: float) -> str:
     """``size`` bytes in GiB, in words."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def show(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> dict[str, str]:
+    """A MIME bundle with the findings in their order."""
+    caption = _caption(hosts, findings, seconds)
+    rows = [[one.severity, one.what, ", ".join(one.where) or "everywhere", one.why, one.cure] for one in findings]
+    html = table(caption, ["", "what", "where", "why it matters", "what to do"], rows)["text/html"]
+    return {"text/plain": "\n".join([caption, *map(_lines, findings)]), "text/html": html}
+
+
+def sentences(finding: Finding) -> str:
+    """Which machines, what and why, as the reason of an error."""
+    unnamed = [name for name in finding.where if name not in finding.what]
+    where = f"{name_some(unnamed)}: " if unnamed else ""
+    # The words of another program end as it likes.
+    end = "." if finding.why and not finding.what.endswith((".", "!", "?")) else ""
+    return f"{where}{finding.what}{end} {finding.why}".rstrip()
+
+
+def _caption(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> str:
+    who = HERE.capitalize() if not hosts else f"{HERE.capitalize()} and {_count(len(hosts), 'host')}"
+    counts = [_count(sum(one.severity == severity for one in findings), severity) for severity in SEVERITIES[:2]]
+    return f"{who}: {', '.join(counts)} ({seconds:.1f} s)"
+
+
+def _lines(finding: Finding) -> str:
+    parts = [(finding.severity.ljust(len(_INDENT)), finding.what)]
+    if finding.why:
+        parts.append((f"{_INDENT}why: ", finding.why))
+    if finding.cure:
+        parts.append((f"{_INDENT}do:  ", finding.cure))
+    return "\n".join(_wrap(begin, words) for begin, words in parts)
+
+
+def _wrap(begin: str, words: str) -> str:
+    return textwrap.fill(
+        words,
+        WIDTH,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -7,8 +7,8 @@ from typing import Final
 
 from jupyter_dtrain.launch.programs import Kind
 
-from .facts import HERE, Facts, GpuFacts, Holder
-from .findings import Finding, Scene, gib, group, name_some
+from .findings import HERE, Finding, Scene, gib, group, name_some
+from .probe import Facts, GpuFacts, Holder
 
 MOST_SKEW: Final = 1.0
 """Seconds by which clocks may differ."""

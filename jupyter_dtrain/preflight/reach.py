@@ -1,31 +1,121 @@
-"""The ways to the hosts, as an examination needs them: by ssh here, by srun in :mod:`.nodes`.
+"""The ways to the hosts of an examination, by ssh or by srun in a job of Slurm, and the programs that run there.
 
-A reach gives commands and addresses, and runs nothing but ``ssh -G``, which connects to nothing.
+A way gives commands, addresses and the sentences of cures. It runs nothing by itself but ``ssh -G``, which connects to
+nothing, and Slurm's own questions. A *program* is a module of this package that a host runs from its own copy; its
+arguments travel over standard input, so that no command line shows them.
 
-Under failure: an address that cannot be found is empty, and a finding says so.
+Under failure: a machine whose Python or package is missing, too old or broken is an
+:class:`~jupyter_dtrain.launch.programs.Unreached` with the last words of that Python. An address that cannot be found
+is empty, and a finding says so. Where Slurm gives no job, its reason is a
+:class:`~jupyter_dtrain.core.errors.StartFailed`. A job of our own is cancelled however the examination ends; where this
+process is killed, the job's script ends it, as no step renews its file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import secrets
 import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
+from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.framework_report import installed_version
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.networks import PATIENCE, local_address
-from jupyter_dtrain.launch.programs import Carrier
+from jupyter_dtrain.launch.hostlist import Host
+from jupyter_dtrain.launch.networks import PATIENCE, local_address, route, shared_network
+from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.slurm import queue
+from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
+from jupyter_dtrain.launch.slurm.options import SlurmOptions, place
+from jupyter_dtrain.launch.slurm.steps import Steps, mpiexec_environment, munge_options, node_environment
 from jupyter_dtrain.launch.ssh import Ssh
 
-from .facts import Facts
-from .findings import SSH, Cures
+from .probe import Facts
 
 FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
 """Variables of another MPI job that this process may be part of."""
+TIME: Final = "5"
+"""Minutes that a job of our own asks for: a short one starts sooner, and an examination takes less."""
+OWN: Final = "jupyter_dtrain"
+OWN_DISTRIBUTION: Final = "jupyter-dtrain"
+MARGIN: Final = 2.0
+"""Seconds that an answer has to arrive after the program has ended itself."""
+_RUN: Final = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from {module} import main; main(sys.stdin.readline())"
+)
+"""Runs a program with the first line of the input; the rest is the program's own.
+
+Without the home on ``sys.path``: a ``random.py`` there must not break the program.
+"""
+_MISSING: Final = re.compile(rf"No module named '{OWN}(?:\.\w+)?'")
+"""The last words of a Python without the package. An empty folder of that name counts as a package for Python, whose
+parts are missing then; of an older version a smaller part may be missing."""
+
+
+class Cures(msgspec.Struct, frozen=True):
+    """The sentences of findings that differ between the ways to the hosts: by ssh, or by srun in a job of Slurm."""
+
+    program: str
+    """The program that reaches the hosts."""
+    python: str
+    """The way to another interpreter."""
+    or_other_python: str
+    """The same as the end of a sentence that has named a cure; empty where there is no other."""
+    interface: str
+    """The way to another network interface."""
+    unknown_interface: tuple[str, str]
+    """Why the interface that leads to a host may be unknown and why that matters; and the cure."""
+    limit: str
+    """The way to a higher limit, with ``{name}``, or ``{unit}`` in systemd's words, and ``{value}``."""
+    files: str
+    """The way in which code and data get to hosts that share no file system."""
+    mpi: str
+    """The line that shows whether MPI jobs work, with ``{hosts}``."""
+
+    def raise_limit(self, name: str, value: str) -> str:
+        """The cure for a limit that is too low; ``name`` and ``value`` as in limits.conf."""
+        words = self.limit.format(name=name, unit=name.rsplit(maxsplit=1)[-1].upper(), value=value)
+        return words.replace("=unlimited", "=infinity")  # the word of systemd
+
+
+SSH: Final = Cures(
+    program="ssh",
+    python="--python names an interpreter for the hosts.",
+    or_other_python=", or name the right interpreter with --python",
+    interface="Name another interface with --interface.",
+    unknown_interface=(
+        "ssh may go through a jump host or a tunnel, and ranks connect without it.",
+        "Name an interface that all hosts reach with --interface.",
+    ),
+    limit="Raise it: `* {name} {value}` in /etc/security/limits.conf there, then log in again.",
+    files="`%distributed sync PATH` copies code and data to each host, to the same path.",
+    mpi="See whether `mpiexec --host {hosts} hostname` works in a terminal.",
+)
+SRUN: Final = Cures(
+    program="srun",
+    python="Nodes use the interpreter that has this notebook's path.",
+    or_other_python="",
+    interface="Let NodeAddr in slurm.conf lead to a network that all of them share.",
+    unknown_interface=(
+        "Ranks connect to this machine, and no route leads from it to the nodes' addresses in Slurm.",
+        "See whether `ping` reaches those nodes from here.",
+    ),
+    limit="Raise it: Limit{unit}={value} for slurmd's service there; see PropagateResourceLimits in slurm.conf, too.",
+    files="`%distributed sync PATH` copies code and data to each node, to the same path.",
+    mpi="See whether `mpiexec hostname` works in a job on these nodes: `salloc --nodelist={hosts}`.",
+)
 
 
 class MpiJob(NamedTuple):
@@ -110,3 +200,144 @@ class BySsh:
             options += ["--prefix", str(Path(python).parent.parent)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
         return MpiJob(options, env | values_of(local.ROOT_VARIABLES))
+
+
+class BySrun:
+    """A :class:`Reach` by steps of a job."""
+
+    cures = SRUN
+    python = sys.executable
+
+    def __init__(self, steps: Steps, nodes: Sequence[str], stopped: threading.Event | None = None) -> None:
+        """Asks Slurm for the addresses of ``nodes``, and looks them up, for some seconds. Raises :class:`StartFailed`.
+
+        ``stopped``: default one that is never set.
+        """
+        self.carrier = steps
+        self.stopped = stopped or threading.Event()
+        try:
+            addresses = queue.node_addresses(nodes)
+        except queue.Unanswered as error:
+            raise StartFailed(f"Slurm: {error}", "See whether `scontrol show node` works in a terminal.") from None
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="route") as pool:
+            self._routes = dict(zip(addresses, pool.map(route, addresses.values()), strict=True))
+
+    def local_address(self, host: str) -> str:
+        """The address of this machine on the route to the node."""
+        return self._routes[host][0] or ""
+
+    def address(self, host: str, facts: Facts) -> str:  # noqa: ARG002 — Slurm knows it
+        """The address by which Slurm reaches the node."""
+        return self._routes[host][1] or ""
+
+    def mpi_job(self, hosts: Sequence[str], mpiexec: str, python: str, folder: Path) -> MpiJob:  # noqa: ARG002 — one path
+        """As the ranks of a world: ``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
+        addresses = [self._routes[host][1] or "" for host in hosts]
+        network = shared_network(self.local_address(hosts[0]), addresses)
+        options = ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network] if network else []
+        nodes = dict.fromkeys(hosts, 1)
+        return MpiJob(options, mpiexec_environment(self.carrier.job, nodes, values_of(local.ROOT_VARIABLES)))
+
+
+@contextlib.contextmanager
+def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[tuple[list[Host], BySrun]]:
+    """The nodes that a world with these ``options`` would get, with their ranks, and the way to them.
+
+    ``say`` shows how far a job is that waits; there is no deadline for that, since a queue may take hours. An interrupt
+    ends the wait. Raises :class:`~jupyter_dtrain.core.errors.BadRequest` and :class:`StartFailed`.
+    """
+    size = place(None, options).size
+    munge = munge_options()
+    inside = own_job(os.environ)
+    if not inside and options.time is None:
+        options = msgspec.structs.replace(options, time=TIME)
+    name = job_name(f"doctor-{secrets.token_hex(4)}")
+    # Every node has this folder; this machine's folder for temporary files may be another one.
+    beat = f"/tmp/{name}.beat"  # noqa: S108 — the job's script makes it, with a name that nobody can guess
+    held = Held(options, size, name, beat, inside)
+    try:
+        held.get(say, threading.Event())
+        steps = Steps(held.job.id, munge, "dtrain-doctor", node_environment(), os.getcwd(), beat)  # noqa: PTH109
+        yield [Host(node, ranks) for node, ranks in held.hosts.items()], BySrun(steps, list(held.hosts))
+    finally:
+        held.give_back()
+
+
+class Program:
+    """A module of this package, to be run on some machine with arguments of its ``main``."""
+
+    def __init__(self, module: str, seconds: float, **arguments: Any) -> None:
+        self.nonce = secrets.token_hex(8)
+        """Begins the line of the answer, among the words of a shell's start files."""
+        self.text = json.dumps({"nonce": self.nonce, "seconds": seconds, **arguments}) + "\n"
+        """For the standard input of :meth:`command`."""
+        self._module = module
+
+    def command(self, python: str) -> list[str]:
+        """The command that runs it."""
+        return [python, "-c", _RUN.format(module=self._module)]
+
+    def answer(self, line: str) -> Any:
+        """The value in a line of output; None if the line is something else."""
+        begin, _, value = line.partition(" ")
+        if begin != self.nonce:
+            return None
+        try:
+            return json.loads(value)
+        except ValueError:
+            return None
+
+    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cures: Cures | None = None) -> Any:
+        """The answer in all of the output as a value of ``kind``, or the reason why there is none.
+
+        ``cures``: the sentences for the way to that machine; None for this one.
+        """
+        if isinstance(done, Unreached):
+            return done
+        for line in done.output.splitlines():
+            value = self.answer(line)
+            if isinstance(value, dict):
+                try:
+                    return msgspec.convert({**value, "sent": done.sent, "received": done.received}, readable(kind))
+                except (msgspec.ValidationError, UnicodeError) as error:
+                    return _broken(python, str(error), line, cures)
+        words = done.errors.strip() or done.output.strip()
+        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cures)
+
+
+def ask_all(
+    hosts: Sequence[str], programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float
+) -> dict[str, Any]:
+    """Run ``programs`` of one module, each by the host's name, and read their answers as ``kind``.
+
+    All of it takes at most ``timeout`` seconds. Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as
+    ``reach.stopped`` is set.
+    """
+    if not hosts:
+        return {}
+    stdin = {host: programs[host].text for host in hosts}
+    command = programs[hosts[0]].command(reach.python)
+    done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
+    return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
+
+
+def ask_here(program: Program, *, kind: Any, timeout: float, python: str = sys.executable) -> Any:
+    """Run ``program`` on this machine, and read its answer as :func:`ask_all` does."""
+    return program.read(run_here(program.command(python), timeout=timeout, stdin=program.text), python, kind)
+
+
+def requirement() -> str:
+    """What pip installs where the package is missing: the version that this machine has."""
+    version = installed_version(OWN_DISTRIBUTION)
+    return f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
+
+
+def _broken(python: str, words: str, said: str, cures: Cures | None) -> Unreached:
+    install = f"Install it there: `{python} -m pip install {requirement()}`{cures.or_other_python if cures else ''}."
+    if _MISSING.search(words):
+        return Unreached("no package", f"The package {OWN} is missing; {python} does not find it.", install, said)
+    if words.startswith("ModuleNotFoundError"):
+        cure = install.replace("it there", "the package there again", 1)
+    else:
+        cure = f"Python must be 3.10 or newer there. {cures.python if cures else ''}".strip()
+    return Unreached("failed", f"{python} could not run the check: {words}", cure, said)

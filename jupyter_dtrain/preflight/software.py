@@ -9,9 +9,9 @@ import msgspec
 
 from jupyter_dtrain.core.declarations import Extra, declarations
 
-from .facts import HERE, Facts
-from .findings import Finding, Scene, group, name_some, spread
-from .remote import OWN, OWN_DISTRIBUTION
+from .findings import HERE, Finding, Scene, group, name_some, spread
+from .probe import Facts
+from .reach import OWN, OWN_DISTRIBUTION
 
 
 class Distribution(msgspec.Struct, frozen=True):

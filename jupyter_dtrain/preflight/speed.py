@@ -1,16 +1,26 @@
-"""Starts a small MPI job on the hosts, as the ranks of a world start there, and tells how fast its all-reduces were.
+"""Starts a small MPI job with one rank on each host, as the ranks of a world start, and times its all-reduces.
 
-Under failure: the job ends at its deadline, on the hosts as well, and the reason is a finding.
+:func:`main` is the program of those ranks.
+
+Under failure: a rank ends after the seconds that it is given, wherever it waits, and MPI then ends the others. It first
+tells its error or, once MPI is up, the line at which it waits. The job ends at its deadline, on the hosts as well, and
+the reason is a finding.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
+import signal
+import sys
 import tempfile
+import threading
+import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,16 +29,33 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.programs import Unreached, first_words, run_here
 
-from .allreduce import LARGE, SOONER
-from .facts import Failure, Speeds
-from .findings import Finding, Scene, name_some
+from .findings import Finding, Scene, Speeds, name_some
 from .reach import Reach
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SHARE: Final = 2 / 3
 """The part of the time that each rank has; the rest is for the job's start and its end."""
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons, which remove their folders, when its time is over."""
-CODE: Final = "from jupyter_dtrain.preflight.allreduce import main; main()"
+CODE: Final = "from jupyter_dtrain.preflight.speed import main; main()"
+SOONER: Final = 2
+"""Seconds before its end at which a rank tells where it waits."""
+SMALL: Final = 8
+"""Bytes of the all-reduce that shows latency."""
+SMALL_ROUNDS: Final = 50
+LARGE: Final = 4 << 20
+"""Bytes of the all-reduce that shows bandwidth."""
+LARGE_ROUNDS: Final = 4
+
+
+class Failure(msgspec.Struct, frozen=True, order=True):
+    """What a rank tells where it has no answer."""
+
+    rank: int
+    why: str
+    """Its error and where it was raised, or where the rank waits."""
 
 
 def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, interface: str | None) -> Speeds | str:
@@ -107,3 +134,64 @@ def interpreter(scene: Scene) -> str | None:
     """The path of Python if it is one on all hosts: MPI starts its daemons from one folder. Else None."""
     paths = {one.executable for one in scene.hosts.values()}
     return paths.pop() if len(paths) == 1 else None
+
+
+def main() -> None:
+    """Time the all-reduces of all ranks; rank 0 tells the answer. Arguments: nonce, seconds."""
+    seconds, began = int(sys.argv[2]), time.monotonic()
+    signal.alarm(seconds)
+    from mpi4py import MPI
+
+    rank, thread = MPI.COMM_WORLD.rank, threading.get_ident()
+
+    def late() -> None:
+        where = place(traceback.extract_stack(sys._current_frames()[thread]))  # noqa: SLF001 — the only way to it
+        send("late", {"rank": rank, "why": where})
+
+    # MPI's words on the end of a job are longer than a finding, and would stand in place of these.
+    watch = threading.Timer(max(0.0, began + seconds - SOONER - time.monotonic()), late)
+    watch.daemon = True
+    watch.start()
+    try:
+        run(MPI.COMM_WORLD)
+    except BaseException as error:  # noqa: BLE001 — told, and the job ends
+        watch.cancel()
+        where = place(traceback.extract_tb(error.__traceback__))
+        send("failed", {"rank": rank, "why": f"{type(error).__name__}: {error} (in {where})"})
+        # The others would wait for this rank.
+        MPI.COMM_WORLD.Abort(1)
+    watch.cancel()
+
+
+def place(frames: traceback.StackSummary) -> str:
+    """Where the innermost of ``frames`` is that has a source: mpi4py's own have none."""
+    one = next((frame for frame in reversed(frames) if frame.line), frames[-1])
+    return f"{one.name}, line {one.lineno}: {one.line}"
+
+
+def send(kind: str, answer: dict[str, Any]) -> None:
+    """Print a line with the answer, ``speeds``, or with why there is none: ``failed``, or ``late`` near the end."""
+    sys.stdout.write(f"\n{sys.argv[1]} {kind} {json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+def run(world: MPI.Intracomm) -> None:
+    """Time the all-reduces on one rank; rank 0 prints the result."""
+    found = time_all(world)
+    if world.rank == 0:
+        send("speeds", found)
+
+
+def time_all(comm: MPI.Comm) -> dict[str, float]:
+    """Seconds of a small and of a large all-reduce, each the mean of several after one that does not count."""
+    from mpi4py import MPI
+
+    found = {}
+    for name, size, rounds in (("small", SMALL, SMALL_ROUNDS), ("large", LARGE, LARGE_ROUNDS)):
+        ours, theirs = [bytearray(size), MPI.FLOAT], [bytearray(size), MPI.FLOAT]
+        comm.Allreduce(ours, theirs)
+        began = time.perf_counter()
+        for _ in range(rounds):
+            comm.Allreduce(ours, theirs)
+        found[name] = (time.perf_counter() - began) / rounds
+    return found

@@ -29,11 +29,9 @@ import msgspec
 
 from jupyter_dtrain.launch.programs import LAST_WORDS, LOOK, Stopped, Unreached, end, start
 
-from .facts import HERE
-from .findings import Chosen, Connection
+from .findings import HERE, Chosen, Connection
 from .networks import LISTEN_FAILED
-from .reach import Reach
-from .remote import Program, ask_all
+from .reach import Program, Reach, ask_all
 
 PATIENCE: Final = 3.0
 """Seconds that a connection may take: twice Linux's first retry."""

@@ -42,8 +42,7 @@ def main() -> None:
     from jupyter_dtrain.launch.worlds import take_listing
     from jupyter_dtrain.wire.requests import WorldRequest
 
-    from .guard import dismiss, guard
-    from .processes import become_subreaper
+    from .processes import become_subreaper, dismiss, guard
 
     request = msgspec.json.decode(data, type=readable(WorldRequest))
     null = os.open(os.devnull, os.O_RDWR)

@@ -6,7 +6,7 @@ The living ranks say whether they are idle. Those that the world is to lose are 
 MPI's world with a new process for each dead rank and each further one; each reports that it has, and each new rank that
 it is ready. Only then are all of them told to take that world, and clients hear of the new ranks. New ranks have the
 numbers of the dead, or follow the highest one. A rank that lives gets another number only where a resize drops ranks
-below it: :mod:`.renumbering`.
+below it: :mod:`.state`.
 
 A heal may also happen beside runs that the asking client names: they use nothing of all ranks, such as a training that
 goes on without those that have died. Ranks that work on them form the world on a thread of their own, too.
@@ -48,8 +48,8 @@ from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.reports import Died, Formed, Reached
 from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
 
-from .obstacles import PARTS_BY_NUMBER, RESTART, SAVE, cure, obstacle, place
-from .renumbering import Process, number_of, process_of
+from .placement import PARTS_BY_NUMBER, RESTART, SAVE, cure, obstacle, place
+from .state import Process, number_of, process_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World

@@ -3,21 +3,25 @@
 The supervisor's thread does all of it. Requests come on any thread and are posted there, so no client waits for a
 rank; the events of the ranks say what becomes of them.
 
-Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts`,
-:mod:`.relayed_questions`.
+Under failure: every question to ranks has a deadline; see :mod:`.release`, :mod:`.interrupts` and
+:class:`RelayedQuestions`.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import signal
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReleaseRank, SendSignal
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReadVariables, ReleaseRank, SendSignal
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.questions import Questions, ask_agents
 from jupyter_dtrain.wire.steward_messages import (
@@ -27,14 +31,15 @@ from jupyter_dtrain.wire.steward_messages import (
     InterruptRun,
     KillRanks,
     OpenRun,
+    Relayed,
     RelayQuestion,
     ReleaseRun,
     TakeUpInterrupt,
+    Ticket,
 )
 
 from .healing import Healing, HealOwner
 from .interrupts import StewardInterrupts
-from .relayed_questions import RelayedQuestions
 from .release import Release
 
 if TYPE_CHECKING:
@@ -42,6 +47,13 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
+
+PATIENCE = 1.0
+"""Seconds for a rank that answers a question which a client had relayed."""
+READING = 6.0
+"""Seconds for a rank that reads its variables' values."""
+KEPT = 30.0
+"""Seconds for which an answer is kept that nobody has fetched."""
 
 _log = logging.getLogger(__name__)
 
@@ -175,3 +187,58 @@ class RankControl:
     def _interrupt_some(self, run: int, ranks: list[int]) -> None:
         self._interrupts.ask_some(run, ranks)
         self._release.failed(run)
+
+
+class RelayedQuestions:
+    """Relays questions of clients that cannot reach the ranks: where ranks are, and what they wait for.
+
+    Any thread puts a question and gets a ticket. The supervisor's thread asks the ranks, and the client that has the
+    ticket looks later whether there is an answer. So no request to the steward waits for a rank.
+
+    Under failure: the answer of a rank that is silent for :data:`PATIENCE` seconds is None; for a stack the steward
+    first asks the rank's watch. The steward forgets an unfetched answer after :data:`KEPT` seconds.
+    """
+
+    def __init__(self, questions: Questions, post: Callable[[Callable[[], None]], None]) -> None:
+        """``questions`` belongs to the supervisor's thread; ``post`` runs a function on that thread."""
+        self._questions = questions
+        self._post = post
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._answers: dict[int, tuple[float, Relayed | None]] = {}
+        """By ticket: its time, and the answers by rank; None while they are pending."""
+
+    def put(self, question: RelayQuestion) -> Ticket:
+        """Ask ranks. Any thread may call it."""
+        with self._lock:
+            ticket, now = next(self._numbers), time.monotonic()
+            self._answers = {number: (at, said) for number, (at, said) in self._answers.items() if now - at < KEPT}
+            self._answers[ticket] = (now, None)
+        self._post(lambda: self._ask(ticket, question.kind, question.ranks))
+        return Ticket(ticket)
+
+    def fetch(self, request: FetchAnswers) -> Relayed:
+        """The answers for a ticket. Any thread may call it. Raises :class:`Refused` for a forgotten ticket."""
+        ticket = request.ticket
+        with self._lock:
+            if ticket not in self._answers:
+                raise Refused("That answer is no longer kept: it was fetched before, or not in time. Ask again.")
+            _, said = self._answers[ticket]
+            if said is not None:
+                del self._answers[ticket]
+        return said or Relayed()
+
+    def _ask(self, ticket: int, kind: Literal["state", "stacks", "variables"], ranks: list[int]) -> None:
+        def said(answers: Relayed) -> None:
+            with self._lock:
+                if ticket in self._answers:
+                    self._answers[ticket] = (time.monotonic(), answers)
+
+        if kind == "stacks":
+            self._questions.stacks(ranks, PATIENCE, lambda found: said(Relayed(stacks=dict(found))))
+        elif kind == "variables":
+            asked = ReadVariables([], READING - PATIENCE)
+            self._questions.ask(ranks, READING, lambda found: said(Relayed(variables=found)), asked)
+        else:
+            question = ReadPosition(waits=True)
+            self._questions.ask(ranks, PATIENCE, lambda found: said(Relayed(positions=found)), question)

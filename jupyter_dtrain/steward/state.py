@@ -2,30 +2,34 @@
 
 The supervisor's thread changes it; the control thread, which answers clients, reads :meth:`State.snapshot` and begins a
 restart. Thread-safe; nothing here waits or fails.
+
+Ranks may get other numbers in a resize. A rank takes its number as it takes the new world, and has its watch know
+first. The steward follows when all ranks have been asked to take that world. So for some milliseconds a report may bear
+a number that the steward does not use yet, or no longer uses: the process says which rank is meant (see
+:func:`number_of`). Processes of two hosts may share an id, so their watches tell them apart.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.processes import describe_load
-from jupyter_dtrain.core.world import Rank, World, moves
+from jupyter_dtrain.core.world import Rank, World, moves, renamed
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import Lent, OpenRun, Phase, Restarter, WorldNews, WorldState
 
 from .progress import StartProgress
-from .renumbering import renumber
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from jupyter_dtrain.core.events import Event
     from jupyter_dtrain.core.start_failures import StartFailure
-    from jupyter_dtrain.wire.reports import Ready
+    from jupyter_dtrain.wire.reports import Died, Fell, Paused, Reached, Ready
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .lease import Lease
@@ -211,7 +215,7 @@ class State:
     def replace(self, ranks: list[Rank], size: int, numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> int:
         """``ranks`` are new, and the world has ``size`` of them; the generation of what runs from now on.
 
-        ``numbers`` and ``local_ranks`` of those that stay: see :func:`.renumber`.
+        ``numbers`` and ``local_ranks`` of those that stay: see :func:`renumber`.
         """
         with self._lock:
             self._ranks = renumber(self._ranks.values(), numbers, local_ranks)
@@ -274,3 +278,44 @@ def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> Rank:
         role=roles[ready.rank] if roles else "",
         watch=ready.watch,
     )
+
+
+class Process(NamedTuple):
+    """A process of a rank, or of one that is to be."""
+
+    watch: str
+    """The routing identity of the watch that has forked it."""
+    pid: int
+
+
+def process_of(one: Rank | Reached | Died | Fell | Paused) -> Process:
+    """The process that ``one``, a report or a rank, is about."""
+    return Process(one.watch, one.pid)
+
+
+def number_of(ranks: Iterable[Rank], report: Died | Fell | Paused) -> int | None:
+    """The number under which the steward knows the process that reports; None where it is no rank.
+
+    A report without a process id is about whatever process has the number.
+    """
+    known, process = list(ranks), process_of(report)
+    if any(one.rank == report.rank and (not report.pid or process_of(one) == process) for one in known):
+        return report.rank
+    return next((one.rank for one in known if process_of(one) == process and not one.has_ended), None)
+
+
+def renumber(ranks: Iterable[Rank], numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> dict[int, Rank]:
+    """Those of ``ranks`` that stay, by their later ``numbers``; their processes and devices stay.
+
+    ``local_ranks``: by the number until now; a rank without one keeps its own.
+    """
+    return {
+        numbers[rank.rank]: msgspec.structs.replace(
+            rank,
+            rank=numbers[rank.rank],
+            local_rank=local_ranks.get(rank.rank, rank.local_rank),
+            words=renamed(rank.words, rank.rank, numbers[rank.rank]),
+        )
+        for rank in ranks
+        if rank.rank in numbers
+    }

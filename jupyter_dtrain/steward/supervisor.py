@@ -61,9 +61,8 @@ from .placement import Seats
 from .processes import become_subreaper, describe_descendants, is_running
 from .progress import REPORT_PATIENCE, STILL, StartProgress
 from .rank_control import RankControl
-from .renumbering import number_of
 from .requests import Requests
-from .state import State, rank_of
+from .state import State, number_of, rank_of
 from .watches import WatchEnd
 
 if TYPE_CHECKING:

@@ -1,29 +1,37 @@
-"""The watches of a launch, one a host: their processes, their pipes, their reports.
+"""The watches of a launch, one a host: their processes, their pipes, their reports, and copies of their spools.
 
 Under failure: a watch that ends is reported with its exit code, after all that it has said. An order to a watch that is
-gone goes nowhere. :meth:`Watches.end` leaves no process here, and asks those on other hosts to leave none there.
+gone goes nowhere. :meth:`Watches.end` leaves no process here, and asks those on other hosts to leave none there. The
+rest of a spool whose piece the disk does not take is lost for the store; clients that are attached have it by other
+ways. The first such failure is logged.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
+import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from jupyter_dtrain.wire.orders import Connect, End, Order, to_line
 from jupyter_dtrain.wire.reports import Report, Spooled, WatchReady, read_report
 from jupyter_dtrain.wire.requests import RankSpec
+from jupyter_dtrain.wire.spool import spool_path
 
-from .mirror import Mirror
 from .processes import end_process
 
 PATIENCE = 9.0
 """Seconds that a watch has to end after its ranks: their own processes have two, its last reports five."""
 LAST_WORDS = 2.0
 """Seconds in which the reports of a watch that has ended are read."""
+
+_log = logging.getLogger(__name__)
 
 
 class WatchEnd(NamedTuple):
@@ -138,3 +146,35 @@ def _await(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> Non
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
+
+
+class Mirror:
+    """Copies the spools of other hosts, byte for byte, to where the spools of local ranks are.
+
+    So the store, the sidebar and a client that attaches read the spools of all ranks in the same way. The pieces of one
+    rank come from one thread, in order.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._failed = False
+
+    def keep(self, piece: Spooled) -> None:
+        """Write ``piece`` at its place in the copy of its spool, whose end it becomes."""
+        path = spool_path(self._folder, piece.run, piece.rank)
+        try:
+            if piece.at == 0:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._write(path, piece)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                _log.error("Spools of other hosts cannot be kept: %s", error)
+
+    def _write(self, path: Path, piece: Spooled) -> None:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+            if os.fstat(file.fileno()).st_size < piece.at:
+                raise OSError(errno.ENODATA, "An earlier piece is missing", str(path))
+            file.truncate(piece.at)
+            file.seek(piece.at)
+            file.write(piece.data)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.preflight.doctor import Examination, doctor
-from jupyter_dtrain.preflight.facts import Facts
+from jupyter_dtrain.preflight.probe import Facts
 from tests.hosts.launching import PATIENCE, left, start
 from tests.hosts.network import Network
 from tests.steward.until import steward_of, until

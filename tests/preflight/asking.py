@@ -6,8 +6,8 @@ import sys
 
 from jupyter_dtrain.preflight import probe, software
 from jupyter_dtrain.preflight.doctor import FOR_OLDER
-from jupyter_dtrain.preflight.facts import Facts
-from jupyter_dtrain.preflight.remote import Program, ask_here
+from jupyter_dtrain.preflight.probe import Facts
+from jupyter_dtrain.preflight.reach import Program, ask_here
 
 
 def ask(seconds=10, python=sys.executable, **more):

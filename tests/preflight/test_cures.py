@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from jupyter_dtrain.launch.leftovers import Leftover
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import judge
-from jupyter_dtrain.preflight.facts import HERE, Device, Facts, GpuFacts, Holder, Interface, Leftover, Nvidia, Package
-from jupyter_dtrain.preflight.findings import SRUN, SSH, Chosen, Connection, Finding, Scene
+from jupyter_dtrain.preflight.findings import HERE, Chosen, Connection, Finding, Scene
+from jupyter_dtrain.preflight.probe import Device, Facts, GpuFacts, Holder, Interface, Nvidia, Package
+from jupyter_dtrain.preflight.reach import SRUN, SSH
 
 HOST = Facts(
     hostname="a",

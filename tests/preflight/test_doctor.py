@@ -20,9 +20,9 @@ from jupyter_dtrain.launch.hostlist import Host
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.networks import local_address
 from jupyter_dtrain.preflight.doctor import doctor, examine, judge
-from jupyter_dtrain.preflight.facts import HERE, Facts
-from jupyter_dtrain.preflight.findings import Chosen, Scene
-from jupyter_dtrain.preflight.interface import ways_to
+from jupyter_dtrain.preflight.findings import HERE, Chosen, Scene
+from jupyter_dtrain.preflight.networks import ways_to
+from jupyter_dtrain.preflight.probe import Facts
 from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.tcp_check import try_connections
 from tests.pace import slack

@@ -5,24 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from jupyter_dtrain.launch.leftovers import LeftFolder, Leftover
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import judge
-from jupyter_dtrain.preflight.facts import (
-    HERE,
-    Device,
-    Facts,
-    GpuFacts,
-    Holder,
-    Interface,
-    LeftFolder,
-    Leftover,
-    Nvidia,
-    Package,
-    Space,
-    Speeds,
-)
-from jupyter_dtrain.preflight.findings import Chosen, Connection, Scene
-from jupyter_dtrain.preflight.interface import by_address, named, of_host, settle
+from jupyter_dtrain.preflight.findings import HERE, Chosen, Connection, Scene, Speeds
+from jupyter_dtrain.preflight.networks import by_address, interface_of, interface_to_most, named_interface
+from jupyter_dtrain.preflight.probe import Device, Facts, GpuFacts, Holder, Interface, Nvidia, Package, Space
 from jupyter_dtrain.preflight.reach import BySsh
 
 GIB = 2**30
@@ -346,7 +334,7 @@ def test_hosts_that_lie_behind_different_interfaces_are_a_warning():
 
 def test_the_all_reduce_over_all_hosts_is_told():
     hosts = dict.fromkeys("abc", FINE)
-    told = only(hosts, timed=list(hosts), speeds=Speeds(2e-5, 0.004))
+    told = only(hosts, speeds=Speeds(2e-5, 0.004))
 
     assert told.severity == "note"
     assert told.what == "All-reduce over all hosts: 20 µs for 8 bytes, 4.0 ms for 4 MiB (1.05 GB/s)."
@@ -364,24 +352,25 @@ def test_the_gravest_findings_come_first():
 def test_an_interface_is_found_by_its_name_or_its_address():
     down = Interface("eth1", up=False, addresses=["10.9.0.1/24"])
 
-    assert named([LO, ETH, down], "eth0") == Chosen("eth0", "10.0.0.1")
+    assert named_interface([LO, ETH, down], "eth0") == Chosen("eth0", "10.0.0.1")
     for wanted, words in (("ib0", "has no interface 'ib0'. It can use: lo, eth0."), ("eth1", "switched off")):
         with pytest.raises(ValueError, match=words) as caught:
-            named([LO, ETH, down], wanted)
+            named_interface([LO, ETH, down], wanted)
         assert caught.value.option == "interface"
     assert by_address([LO, ETH], "::ffff:10.0.0.1") == Chosen("eth0", "10.0.0.1")
     assert by_address([LO, ETH], "127.0.1.1") == Chosen("lo", "127.0.1.1", loopback=True)
     assert by_address([LO, ETH], "10.0.0.9") is None
-    assert settle({"a": Chosen("lo", "127.0.0.1", True), "b": None, "c": Chosen("eth0", "10.0.0.1")}).name == "eth0"
+    ways = {"a": Chosen("lo", "127.0.0.1", True), "b": None, "c": Chosen("eth0", "10.0.0.1")}
+    assert interface_to_most(ways).name == "eth0"
 
 
 def test_a_host_uses_the_interface_by_which_it_was_reached():
     two = [LO, Interface("eth9", addresses=["10.9.0.1/24"]), ETH]
 
-    assert of_host(facts(interfaces=two), "10.0.0.1").name == "eth0"
-    assert of_host(facts(interfaces=two), "127.0.0.1").name == "eth9", "a tunnel"
-    assert of_host(facts(interfaces=two), "", "eth0").name == "eth0"
-    assert of_host(facts(interfaces=two), "10.0.0.1", "ib0") is None
-    assert of_host(facts(interfaces=[LO]), "127.0.0.1") is None
+    assert interface_of(facts(interfaces=two), "10.0.0.1").name == "eth0"
+    assert interface_of(facts(interfaces=two), "127.0.0.1").name == "eth9", "a tunnel"
+    assert interface_of(facts(interfaces=two), "", "eth0").name == "eth0"
+    assert interface_of(facts(interfaces=two), "10.0.0.1", "ib0") is None
+    assert interface_of(facts(interfaces=[LO]), "127.0.0.1") is None
     assert BySsh().address("a", facts(ssh=["10.0.0.7", "1", "10.0.0.1", "22"])) == "10.0.0.1"
     assert BySsh().address("a", facts(ssh=[])) == ""

@@ -15,9 +15,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from jupyter_dtrain.launch.leftovers import MARK, marked_processes
-from jupyter_dtrain.preflight import leftovers
-from jupyter_dtrain.preflight.leftovers import Removal, remove, remove_folders
+from jupyter_dtrain.launch import leftovers
+from jupyter_dtrain.launch.leftovers import MARK, Removal, marked_processes, remove, remove_folders
 from jupyter_dtrain.watch import own_folders
 from tests.preflight.asking import ask
 from tests.steward.until import runs, until

@@ -14,9 +14,8 @@ import pytest
 
 from jupyter_dtrain.launch.programs import ProgramAnswer, Unreached
 from jupyter_dtrain.preflight import probe
-from jupyter_dtrain.preflight.facts import Facts
-from jupyter_dtrain.preflight.findings import SSH
-from jupyter_dtrain.preflight.remote import OWN, Program
+from jupyter_dtrain.preflight.probe import Facts
+from jupyter_dtrain.preflight.reach import OWN, SSH, Program
 from tests.preflight.asking import ask
 
 FOLDER = Path(probe.__file__).parent

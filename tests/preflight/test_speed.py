@@ -21,7 +21,7 @@ from tests.steward.until import until
 
 def job_is_gone():
     """Whether nothing of the job runs any more."""
-    return processes_of("jupyter_dtrain.preflight.allreduce") == []
+    return processes_of("jupyter_dtrain.preflight.speed") == []
 
 
 def test_a_job_that_cannot_start_gives_the_reason(server):
@@ -34,8 +34,8 @@ def test_a_job_that_cannot_start_gives_the_reason(server):
 
 def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
     """Not by what MPI says when it ends the job."""
-    fails = "from jupyter_dtrain.preflight import allreduce; allreduce.time_all = lambda comm: 1 // (comm.size - 2); "
-    monkeypatch.setattr(speed, "CODE", f"{fails}allreduce.main()")
+    fails = "from jupyter_dtrain.preflight import speed; speed.time_all = lambda comm: 1 // (comm.size - 2); "
+    monkeypatch.setattr(speed, "CODE", f"{fails}speed.main()")
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
 
     assert re.fullmatch(r"the rank on [ab] raised ZeroDivisionError: .* \(in run, line \d+: found = .*\)", found)
@@ -43,8 +43,8 @@ def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
 
 def test_a_rank_that_waits_too_long_tells_where(server, monkeypatch):
     """MPI would say that the alarm clock has ended it."""
-    waits = "from jupyter_dtrain.preflight import allreduce; allreduce.time_all = lambda _: allreduce.time.sleep(60); "
-    monkeypatch.setattr(speed, "CODE", f"{waits}allreduce.main()")
+    waits = "from jupyter_dtrain.preflight import speed; speed.time_all = lambda _: speed.time.sleep(60); "
+    monkeypatch.setattr(speed, "CODE", f"{waits}speed.main()")
     found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=25, interface=None)
 
     words = r"its ranks had not ended after 14 s \(the rank on [ab] was in \w+, line \d+: \w.*\)"

@@ -18,7 +18,8 @@ from jupyter_dtrain import StartFailed, doctor
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import Examination, examine, named_machines
-from jupyter_dtrain.preflight.facts import HERE, Facts
+from jupyter_dtrain.preflight.findings import HERE
+from jupyter_dtrain.preflight.probe import Facts
 from tests.hosts.network import ROOT, Host
 from tests.slurm.launching import PATIENCE
 from tests.slurm.site import Site

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.core.world import Rank
-from jupyter_dtrain.steward.renumbering import number_of, renumber
-from jupyter_dtrain.steward.state import rank_of
+from jupyter_dtrain.steward.state import number_of, rank_of, renumber
 from jupyter_dtrain.wire.reports import Paused, Ready
 
 
