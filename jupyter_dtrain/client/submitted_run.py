@@ -92,7 +92,7 @@ class SubmittedRun:
         if self._timeout is not None:
             self._deadline = now + self._timeout
         limit, values = connection.settings.hang_notice, travel(list(self._inputs.values()))
-        self._hangs = HangDetector(self.run, limit, connection.questions, self._show_hang, now, values)
+        self._hangs = HangDetector(self.run, limit, connection.questions.stacks, self._show_hang, now, values)
         # The last: it starts a thread, which may fail, and the run must end all the same.
         self.painting.begin()
 

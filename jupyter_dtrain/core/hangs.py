@@ -47,11 +47,8 @@ class Moving(Protocol):
         """The ranks that were lost, and what happened to each, in words."""
 
 
-class AsksForStacks(Protocol):
-    """Finds out where ranks are; see :class:`.Questions`."""
-
-    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask ``ranks`` for their stacks; ``then`` gets them after ``patience`` seconds at most. Returns at once."""
+AskStacks = Callable[[list[int], float, Callable[[Stacks], None]], None]
+"""Asks ranks for their stacks; the last argument gets them after so many seconds at most. Returns at once."""
 
 
 class HangDetector:
@@ -61,7 +58,7 @@ class HangDetector:
         self,
         run: Moving,
         limit: float,
-        questions: AsksForStacks,
+        ask: AskStacks,
         show: Callable[[str], None],
         now: float,
         travel: float = 0.0,
@@ -72,7 +69,7 @@ class HangDetector:
         """
         self._run = run
         self._limit = limit
-        self._questions = questions
+        self._ask = ask
         self._show = show
         self._since = dict.fromkeys(run.ranks, now + travel)
         self._begun: set[int] = set()
@@ -101,7 +98,7 @@ class HangDetector:
         if self._told != ranks:
             self._told = ranks
             # Also ask the ranks that have ended: they may have called something else.
-            self._questions.stacks(self._run.ranks, PATIENCE, lambda stacks: self._report(ranks, stacks))
+            self._ask(self._run.ranks, PATIENCE, lambda stacks: self._report(ranks, stacks))
         return math.inf
 
     def withdraw(self) -> None:

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from .errors import DtrainError
-from .hangs import AsksForStacks
 from .stacks import Stacks, describe_stacks
 from .world import count_ranks
 
@@ -39,8 +38,11 @@ DYING = 3.0
 FORCED = "since an interrupt with --force did not end it"
 
 
-class AsksRanks(AsksForStacks, Protocol):
+class AsksRanks(Protocol):
     """Asks ranks and passes their answers on; see :class:`.Questions`."""
+
+    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
+        """Ask ``ranks`` for their stacks; ``then`` gets them after ``patience`` seconds at most. Returns at once."""
 
     def interrupt(
         self, run: int, ranks: list[int], patience: float, then: Callable[[list[int]], None], *, force: bool = False

@@ -13,7 +13,7 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -185,11 +185,6 @@ def fill(slots: dict[str, int], size: int) -> dict[str, int]:
             found[host] = min(number, left)
             left -= number
     return found
-
-
-def format_hosts(hosts: Iterable[Host]) -> str:
-    """``gpu1:8,gpu2:8``: the text from which :func:`parse_hosts` makes these hosts."""
-    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
 
 
 def _read(path: Path) -> str:

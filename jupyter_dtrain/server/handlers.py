@@ -35,7 +35,7 @@ from .messages import HeldVariables
 from .messages import StoredRun as StoredRunSummary
 from .requests import MOST, RESOURCE, ApiHandler, number, reports_errors
 from .starting import start
-from .stored_runs import RunCsv, RunPoints
+from .stored_runs import RunCsv, RunPoints, find_run
 
 if TYPE_CHECKING:
     from .messages import Message, NewsMessage
@@ -275,7 +275,7 @@ class StoredRunHandler(ApiHandler):
     async def _answer_with(self, text: str, act: Callable[[Stored], dict[str, Any]]) -> None:
         """Answer with what ``act`` makes of the run whose id is ``text``."""
         key = number(text, "The id of a run")
-        run = await asyncio.to_thread(_find_run, key)
+        run = await asyncio.to_thread(find_run, key)
         if run is None:
             self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
         else:
@@ -295,13 +295,6 @@ def _stored_runs(limit: int, before: int, chosen: dict[str, str | None]) -> dict
     store = Store.open()
     runs = store.runs(limit, before=before, **chosen)
     return {"runs": [_summary(run) for run in runs], "total": store.count(**chosen)}
-
-
-def _find_run(key: int) -> Stored | None:
-    try:
-        return Store.open().run_with_id(key)
-    except BadRequest:
-        return None
 
 
 def _summary(run: Stored) -> dict[str, Any]:

@@ -439,8 +439,12 @@ class Monitor:
 
         self._keep(asyncio.ensure_future(asking()))
 
-    def ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once."""
+    def ask_stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once.
+
+        The steward, which asks the ranks, has its own ``patience``.
+        """
+        del patience
 
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):

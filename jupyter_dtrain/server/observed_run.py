@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jupyter_dtrain.core.events import Batch
-    from jupyter_dtrain.core.stacks import Stacks
+    from jupyter_dtrain.core.hangs import AskStacks
 
     from .attention import RunFinding
     from .follower import FollowedRun
 
-    AskStacks = Callable[[list[int], Callable[[Stacks], None]], None]
 
 JUDGE: Final = 2.0
 """Seconds between two looks for what needs attention."""
@@ -43,7 +42,7 @@ class ObservedRun:
         self._step: int | None = None
         """The step of the run; it changes seldom, because every change goes to all pages."""
         self._judge_at = 0.0
-        self._hang_detector = HangDetector(run, limit, _Asks(ask), show, now) if run.unfinished else None
+        self._hang_detector = HangDetector(run, limit, ask, show, now) if run.unfinished else None
 
     def summary(self) -> RunSummary:
         """The run in a few fields, for the list of worlds."""
@@ -78,15 +77,3 @@ class ObservedRun:
         self._judge_at = now + JUDGE
         self._step = self.run.fold.step
         return self.run.judge.look(self.run.picture(with_metrics=False))
-
-
-class _Asks:
-    """Passes the questions of a :class:`HangDetector` on."""
-
-    def __init__(self, ask: AskStacks) -> None:
-        self._ask = ask
-
-    def stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are."""
-        del patience
-        self._ask(ranks, then)

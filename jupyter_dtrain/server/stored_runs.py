@@ -64,7 +64,7 @@ class RunCsv(ApiHandler):
     async def get(self, text: str) -> None:
         """All points of the run, one a row; what is not finite is ``nan``, ``inf`` or ``-inf``."""
         run = number(text, "The id of a run")
-        found = await asyncio.to_thread(_stored, run)
+        found = await asyncio.to_thread(find_run, run)
         if found is None:
             self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
             return
@@ -82,7 +82,8 @@ class RunCsv(ApiHandler):
         self.finish(set_content_type=CSV)
 
 
-def _stored(run: int) -> StoredRun | None:
+def find_run(run: int) -> StoredRun | None:
+    """The stored run with this id; None where it was deleted."""
     try:
         return Store.open().run_with_id(run)
     except BadRequest:
@@ -90,7 +91,7 @@ def _stored(run: int) -> StoredRun | None:
 
 
 def _encoded_columns(run: int, points: int) -> bytes | None:
-    found = _stored(run)
+    found = find_run(run)
     if found is None:
         return None
     metrics, resources = found.metrics, found.resources

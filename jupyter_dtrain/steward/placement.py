@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.world import numbers_without
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, numbers_without
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.requests import LOCAL
 

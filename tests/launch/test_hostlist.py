@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.hostlist import Host, format_hosts, named_hosts, parse_hosts, place, read_hostfile
+from jupyter_dtrain.launch.hostlist import Host, named_hosts, parse_hosts, place, read_hostfile
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def hostfile(tmp_path):
 )
 def test_hosts_are_names_with_numbers_of_ranks(text, hosts):
     assert parse_hosts(text) == hosts
-    assert parse_hosts(format_hosts(hosts)) == hosts
+    assert parse_hosts(",".join(f"{host.name}:{host.slots}" for host in hosts)) == hosts
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,8 @@ def test_a_hostfile_may_have_either_format(hostfile):
         "[fd00::1] max-slots=2\n"
     )
 
-    assert format_hosts(read_hostfile(path)) == "gpu1:8,me@gpu2:4,gpu3:2,gpu4:2,gpu5:1,[fd00::1]:1"
+    hosts = [(host.name, host.slots) for host in read_hostfile(path)]
+    assert hosts == [("gpu1", 8), ("me@gpu2", 4), ("gpu3", 2), ("gpu4", 2), ("gpu5", 1), ("[fd00::1]", 1)]
 
 
 @pytest.mark.parametrize(
