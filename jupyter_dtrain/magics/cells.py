@@ -102,11 +102,9 @@ def rank_parser() -> MagicParser:
     return parser
 
 
-def ranks_argument(parser: MagicParser) -> None:
-    """Add the argument ``-r RANKS``."""
-    parser.add_argument(
-        "-r", "--ranks", metavar="RANKS", help="ranks that run the code (default: all)", completer=some_ranks
-    )
+def ranks_argument(parser: MagicParser, purpose: str = "ranks that run the code") -> None:
+    """Add the argument ``-r RANKS``. ``purpose`` is the beginning of its help."""
+    parser.add_argument("-r", "--ranks", metavar="RANKS", help=f"{purpose} (default: all)", completer=some_ranks)
 
 
 def cell_arguments(parser: MagicParser) -> None:
