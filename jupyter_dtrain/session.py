@@ -79,8 +79,8 @@ class Session:
         self._membership = Membership(
             self._link, self._scheduler, self._notices, request, left=lambda: open_sessions.remove(self)
         )
-        self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request)
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
+        self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self.world, self.run)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
@@ -556,7 +556,7 @@ class Session:
 
         Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` with the reason where it cannot work.
         """
-        return self._heals.heal(names, source, replay, self.names, progress or (lambda _: None))
+        return self._heals.heal(names, source, replay, progress or (lambda _: None))
 
     def resize(
         self,
@@ -582,7 +582,7 @@ class Session:
         self._link.check_drives()
         before = self.world.size
         dropped = check_size(n, drop, self.world)
-        healed = self._heals.heal(names, source, replay, self.names, progress or (lambda _: None), size=n, drop=dropped)
+        healed = self._heals.heal(names, source, replay, progress or (lambda _: None), size=n, drop=dropped)
         moved = moves(numbers_without(dropped, before)) if dropped else {}
         return Resized(before, self.world.size if n is None else n, healed, moved)
 

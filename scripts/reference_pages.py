@@ -21,9 +21,8 @@ from textwrap import fill
 import msgspec
 
 from jupyter_dtrain.core.settings import PREFIX, Settings
-from jupyter_dtrain.magics.cells import cell_parser, rank_parser
+from jupyter_dtrain.magics.cells import cell_parser, rank_parser, speedup_parser
 from jupyter_dtrain.magics.parsing import MagicParser
-from jupyter_dtrain.magics.scaling import speedup_parser
 from jupyter_dtrain.magics.table import verbs
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -55,7 +55,7 @@ from jupyter_dtrain.magics import worlds as world_verbs
 from jupyter_dtrain.magics.cells import cell_parser, exec_script, rank_parser
 from jupyter_dtrain.magics.completion import RankCompletions
 from jupyter_dtrain.magics.parsing import HelpShown, MagicParser
-from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.table import verb_parser
 from jupyter_dtrain.magics.transform import CellTransform
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.intake import StoreIntake

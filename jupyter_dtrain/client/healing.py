@@ -135,14 +135,21 @@ class Heals:
     """The heals and resizes that one session asks for."""
 
     def __init__(
-        self, link: Link, scheduler: RunScheduler, cells: CellRunner, notices: Notices, request: WorldRequest
+        self,
+        link: Link,
+        scheduler: RunScheduler,
+        cells: CellRunner,
+        notices: Notices,
+        request: WorldRequest,
+        rank_names: RankNames,
     ) -> None:
-        """``request``: what the world was asked to be."""
+        """``request``: what the world was asked to be. ``rank_names``: the names that live on its ranks."""
         self._link = link
         self._scheduler = scheduler
         self._cells = cells
         self._notices = notices
         self._request = request
+        self._rank_names = rank_names
         self._beside: set[int] = set()
         """The elastic runs, and all that their new ranks run."""
 
@@ -151,21 +158,17 @@ class Heals:
         names: Iterable[str],
         source: int | None,
         replay: Iterable[int],
-        rank_names: RankNames,
         progress: Callable[[str], None],
         *,
         size: int | None = None,
         drop: Collection[int] = (),
     ) -> Healed:
-        """As :meth:`.Session.heal` and, with ``size`` or ``drop``, :meth:`.Session.resize`.
-
-        ``rank_names``: the ranks' names.
-        """
+        """As :meth:`.Session.heal` and, with ``size`` or ``drop``, :meth:`.Session.resize`."""
         self._link.check_drives()
         names, cells = list(names), self._sources(list(replay))
         now = self._link.world.size
         leaving = set(drop) or set(range(now if size is None else size, now))
-        chosen = self._choose(names, source, rank_names, leaving, grows=size is not None and size > now)
+        chosen = self._choose(names, source, leaving, grows=size is not None and size > now)
         if busy := self._scheduler.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
@@ -219,9 +222,7 @@ class Heals:
         except Refused as refused:
             raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
 
-    def _choose(
-        self, names: Sequence[str], source: int | None, rank_names: RankNames, leaving: set[int], *, grows: bool
-    ) -> int:
+    def _choose(self, names: Sequence[str], source: int | None, leaving: set[int], *, grows: bool) -> int:
         """The rank to copy from, by its number now, in a world that loses the ranks ``leaving``, or ``grows``.
 
         Raises :class:`BadRequest` where it cannot give what is asked for.
@@ -243,7 +244,7 @@ class Heals:
             return chosen  # the steward says that nobody is dead
         if chosen not in living:
             raise BadRequest(f"Rank {chosen} is dead: copy from a living rank, {format_ranks(living)}.")
-        if missing := [name for name in names if not rank_names.defined_on(name, chosen)]:
+        if missing := [name for name in names if not self._rank_names.defined_on(name, chosen)]:
             raise BadRequest(f"Rank {chosen} does not have {', '.join(missing)}. Nothing was changed.")
         return chosen
 

@@ -120,6 +120,8 @@ class SessionVariables:
         self._requests = requests
         self._world = world
         self._run = run
+        self.names = RankNames(requests, lambda: link.world)
+        """As :attr:`.Session.names`."""
 
     def push(self, values: Mapping[str, Any], ranks: Ranks) -> None:
         """As :meth:`.Session.push`."""
@@ -138,11 +140,6 @@ class SessionVariables:
     def gather(self, name: str, ranks: Ranks) -> Any:
         """As :meth:`.Session.gather`."""
         return _join(list(self.pull([name], ranks)[name].values()))
-
-    @property
-    def names(self) -> RankNames:
-        """As :attr:`.Session.names`."""
-        return RankNames(self._requests, lambda: self._link.world)
 
     def resync(self, names: Iterable[str], source: int) -> Run:
         """As :meth:`.Session.resync`."""

@@ -2,31 +2,78 @@
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` and :mod:`.scaling` have the
-cell magics. They parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and
-show.
+(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` has the cell magics. They
+parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
+:class:`CellMagics` is what IPython registers.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .completion import RankCompletions
+from IPython.core.magic import Magics, magics_class
+
+from jupyter_dtrain.core.errors import Refused, package_gone
+
+from .cells import cell_parser, measure, rank_parser, run_cell, speedup_parser
+from .completion import Inspections, RankCompletions
 from .hints import Hints
-from .history import SessionCells
-from .inspection import Inspections
 from .joining import show_worlds_after_cell
-from .registered import CellMagics
+from .notebooks import SessionCells
+from .parsing import HelpShown
 from .stored import show_finished
-from .table import verbs
+from .table import verb_parser, verbs
 from .transform import CellTransform
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 CELL_NAMES = ("distributed", "rank", "speedup")
+
+
+@magics_class
+class CellMagics(Magics):
+    """The magics that the extension registers."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._namespace: dict[str, Any] = shell.user_ns
+
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h lists the options."""
+        with _for_people():
+            if cell is None:
+                args = verb_parser().parse_line(line or "status")
+                args.run(args)
+            else:
+                run_cell(cell_parser().parse_line(line), cell, self._namespace)
+
+    def rank(self, line: str, cell: str) -> None:
+        """``%%rank RANKS`` runs a cell on some ranks."""
+        with _for_people():
+            run_cell(rank_parser().parse_line(line), cell, self._namespace)
+
+    def speedup(self, line: str, cell: str) -> None:
+        """``%%speedup 1 2 4`` measures how a cell scales with the number of ranks. -h lists the options."""
+        with _for_people():
+            measure(speedup_parser().parse_line(line), cell, self._namespace)
+
+
+@contextlib.contextmanager
+def _for_people() -> Iterator[None]:
+    """Turn the help that ``-h`` printed into no error, and a package that was removed into an error with its cure."""
+    try:
+        yield
+    except HelpShown:
+        pass
+    except ModuleNotFoundError:
+        if gone := package_gone():
+            raise Refused(gone) from None
+        raise
 
 
 class ShellPart(Protocol):

@@ -10,7 +10,8 @@ from IPython.core.getipython import get_ipython
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.session import current
 
-from .offers import notebook_names, rank_names, some_ranks
+from .cells import ranks_argument
+from .offers import notebook_names, rank_names
 from .parsing import MagicParser, Parsed, seconds, variable
 
 
@@ -23,7 +24,7 @@ def vars_arguments(parser: MagicParser) -> None:
         help="variables, or paths such as model.fc.weight (default: all variables)",
         completer=rank_names,
     )
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
+    ranks_argument(parser, "ranks to ask")
     parser.add_argument(
         "--timeout", metavar="S", type=seconds, default=30.0, help="seconds in which ranks read values (default: 30)"
     )
@@ -66,9 +67,7 @@ def scatter_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", type=variable, help="variable of the notebook to cut", completer=notebook_names
     )
-    parser.add_argument(
-        "-r", "--ranks", metavar="RANKS", help="ranks that get parts (default: all)", completer=some_ranks
-    )
+    ranks_argument(parser, "ranks that get parts")
 
 
 def scatter(args: Parsed) -> None:
@@ -84,7 +83,7 @@ def scatter(args: Parsed) -> None:
 def gather_arguments(parser: MagicParser) -> None:
     """Arguments of ``gather``."""
     parser.add_argument("name", metavar="NAME", type=variable, help="variable of the ranks", completer=rank_names)
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
+    ranks_argument(parser, "ranks to ask")
     parser.add_argument(
         "-o",
         "--output",

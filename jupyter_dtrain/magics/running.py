@@ -13,6 +13,7 @@ from jupyter_dtrain.launch.worlds import interrupt_world
 from jupyter_dtrain.session import current, open_sessions
 from jupyter_dtrain.view.surroundings import surroundings_tables
 
+from .cells import ranks_argument
 from .offers import rank_names, some_ranks, world_names
 from .parsing import MagicParser, Parsed
 from .transform import transform_of
@@ -83,7 +84,7 @@ def resync(args: Parsed) -> None:
 
 def stacks_arguments(parser: MagicParser) -> None:
     """Arguments of ``stacks``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
+    ranks_argument(parser, "ranks to ask")
     parser.add_argument(
         "--native",
         action="store_true",
@@ -98,7 +99,7 @@ def stacks(args: Parsed) -> None:
 
 def env_arguments(parser: MagicParser) -> None:
     """Arguments of ``env``."""
-    parser.add_argument("-r", "--ranks", metavar="RANKS", help="ranks to ask (default: all)", completer=some_ranks)
+    ranks_argument(parser, "ranks to ask")
 
 
 def env(args: Parsed) -> None:

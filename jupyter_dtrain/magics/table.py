@@ -124,3 +124,18 @@ def verbs() -> tuple[Verb, ...]:
     for verb in (*_OWN, *load_rows(one.verbs for one in declarations())):
         found.setdefault(verb.name, verb)
     return tuple(found.values())
+
+
+def verb_parser() -> MagicParser:
+    """The parser of ``%distributed``."""
+    parser = MagicParser(
+        prog="%distributed",
+        description="Control a world of ranks. Without a verb, show its status.",
+        epilog="%%distributed -h lists the options of cells that run on the ranks.",
+    )
+    subparsers = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
+    for verb in verbs():
+        one = subparsers.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
+        verb.arguments(one)
+        one.set_defaults(run=verb.run)
+    return parser

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
-from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.table import verb_parser
 from jupyter_dtrain.magics.transform import CellTransform
 from tests.docs.blocks import ROOT, blocks, pages
 

@@ -16,7 +16,7 @@ from jupyter_dtrain import BadRequest, Session, Settings
 from jupyter_dtrain.launch import options, starting
 from jupyter_dtrain.launch.local import find_mpiexec
 from jupyter_dtrain.magics.parsing import HelpShown
-from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.table import verb_parser
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 REMOTE = {
@@ -71,7 +71,7 @@ import contextlib, inspect, io, json
 from jupyter_dtrain import Session, Settings
 from jupyter_dtrain.launch import options, starting
 from jupyter_dtrain.magics.parsing import HelpShown
-from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.table import verb_parser
 
 parameter = inspect.signature(Session.start).parameters["speed"]
 out = io.StringIO()

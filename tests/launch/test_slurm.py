@@ -21,7 +21,7 @@ from jupyter_dtrain.launch.slurm.queue import Unanswered, read_job
 from jupyter_dtrain.launch.slurm.sealed_pipe import ALIVE, INPUT, Broken, Seal, Wire
 from jupyter_dtrain.launch.slurm.steps import FAILED, Steps
 from jupyter_dtrain.magics.parsing import HelpShown
-from jupyter_dtrain.magics.registered import verb_parser
+from jupyter_dtrain.magics.table import verb_parser
 
 RUNS = (
     "JobId=7 JobName=dtrain-world UserId=me(1000) JobState=RUNNING Reason=None RunTime=00:00:00 TimeLimit=00:10:00 "
