@@ -23,9 +23,11 @@ class Scene:
     def __init__(self):
         self.clock = Clock()
         self.run, self.ranks, self.notes = Working(), Ranks(self.clock), []
-        self.detector = HangDetector(
-            self.run, 30.0, lambda *asked: self.ranks.stacks(*asked), self.notes.append, self.clock()
-        )
+        self.detector = HangDetector(self.run, 30.0, self.ask, self.notes.append, self.clock())
+
+    def ask(self, *asked):
+        """Ask the ranks, whose answers a test may replace."""
+        self.ranks.stacks(*asked)
 
     def wait(self, seconds):
         self.clock.run(self.detector, seconds)
@@ -108,9 +110,7 @@ def test_a_rank_that_ends_makes_another_notice(scene):
 
 def test_a_rank_does_not_stand_still_while_the_values_of_its_cell_are_on_their_way(scene):
     """Afterwards the notice says that the rank has not begun."""
-    scene.detector = HangDetector(
-        scene.run, 30.0, lambda *asked: scene.ranks.stacks(*asked), scene.notes.append, scene.clock(), 100.0
-    )
+    scene.detector = HangDetector(scene.run, 30.0, scene.ask, scene.notes.append, scene.clock(), 100.0)
     scene.ranks.stacks = lambda ranks, _, then: then(dict.fromkeys(ranks, Stack("idle")))
     scene.run.states[1] = "sent"
     scene.wait(50)
