@@ -2,9 +2,9 @@
 
 Under failure: every wait has a deadline. A world that does not come up is ended; what failed is in the error. The
 steward says why, see :mod:`jupyter_dtrain.steward.progress`; the error differs for a steward that has ended, one that
-never answers, and one that is slow. After a
-restart that failed there is no world to go back to, so the session has lost it. A world that speaks another protocol
-raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before it gets anything that it could misunderstand.
+never answers, and one that is slow. After a restart that failed there is no world to go back to, so the session has
+lost it. A world that speaks another protocol raises :class:`~jupyter_dtrain.core.errors.OtherVersion` before it gets
+anything that it could misunderstand.
 """
 
 from __future__ import annotations
