@@ -436,9 +436,12 @@ class Plugins:
                 yield call.name, answer
 
     def _asked_at_end(self, member: str, take: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+        def taken(call: PluginCall) -> Any:
+            return take(call())
+
         for call in self._calls(member):
             try:
-                answer = self.bounded(lambda call=call: take(call()), self.patience)  # type: ignore[misc]
+                answer = self.bounded(functools.partial(taken, call), self.patience)
             except BaseException as error:  # noqa: BLE001 — the guard
                 self._fails(call.name, member, error)
             else:

@@ -378,7 +378,9 @@ class StormPlay:
             return None
 
         def stored() -> bool:
-            if (found := row()) is None or (found.outcome != run.outcome and not (left and run.outcome == "lost")):
+            if (found := row()) is None:
+                return False
+            if found.outcome != run.outcome and all(found.outcomes.get(rank) == "lost" for rank in left):
                 return False
             return told.items() <= found.outcomes.items()
 

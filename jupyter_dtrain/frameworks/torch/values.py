@@ -1,8 +1,7 @@
 """Numbers from tensors, without ever making the training loop wait for a device.
 
 A CPU tensor is read at once. For a tensor on another device, a copy is queued on that device; :func:`read` later
-fetches many copies together, on the thread that flushes the metrics. No graph and no big tensor
-is kept alive.
+fetches many copies together, on the thread that flushes the metrics. No graph and no big tensor is kept alive.
 
 For a :class:`DTensor` only this rank's part counts, because gathering it is a collective that user code has not asked
 for. That is exact for a replicated value; for a value still to be summed it is the rank's share; and a gradient norm
