@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
+READING = 2.0
+"""Seconds that a world which is stopped may wait while its ranks' last words are read."""
 
 
 _log = logging.getLogger(__name__)
@@ -132,9 +134,14 @@ class SubmittedRun:
             self._changed(self)
 
     def read_spools(self) -> None:
-        """Read what this host's ranks have said until now: nothing will be heard of them any more."""
-        for rank in self.run.unfinished:
-            self._missed.read_spool(rank)
+        """Read what this host's ranks have said until now: nothing will be heard of them any more.
+
+        A million events take about a second. After :data:`READING` seconds the other ranks are left as they are.
+        """
+        until = time.monotonic() + READING
+        for rank in list(self.run.unfinished):
+            if time.monotonic() < until:
+                self._missed.read_spool(rank)
 
     def lose_rank(self, rank: int, words: str, events: list[Event]) -> None:
         """``rank`` is gone, as ``words`` say; ``events`` are its last."""
