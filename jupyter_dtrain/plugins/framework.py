@@ -14,7 +14,7 @@ Members with several arguments are called by name, and a plug-in takes only the 
     class Mine(Framework):
         name = "mine"
 
-        def before_cell(self, watch: Watching) -> None:  # the contract: before_cell(run, generation, watch)
+        def before_cell(self, watch: Watching) -> None:  # the contract: before_cell(run, generation, watch, ranks)
             self._on = watch.metrics
 
 Under failure: all calls go through :class:`~jupyter_dtrain.rank.plugins.Plugins`, which guards each of them. A member
@@ -156,10 +156,11 @@ class Cells:
     The end of an interrupted cell leaves them alone, with all that is beneath them."""
 
     def before_cell(self, *_: Any, **__: Any) -> None:
-        """``before_cell(run: int, generation: int, watch: Watching)``: a cell is about to run.
+        """``before_cell(run: int, generation: int, watch: Watching, ranks: Sequence[int])``: a cell is about to run.
 
         ``run``: the number of the run; it is equal on all ranks of the run, and no other run of the world has it.
-        ``generation``: the world's. ``watch``: what the cell wants to see. An interrupt may end a wait in here.
+        ``generation``: the world's. ``watch``: what the cell wants to see. ``ranks``: those of the run. An interrupt
+        may end a wait in here.
         """
 
     def before_joining(self, _run: int, /) -> None:
@@ -432,7 +433,7 @@ ATTRIBUTES: tuple[str, ...] = tuple(name for name in MEMBERS if not callable(get
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "environment": ("place", "spec"),
     "prepare": ("place", "spec", "metrics"),
-    "before_cell": ("run", "generation", "watch"),
+    "before_cell": ("run", "generation", "watch", "ranks"),
     "after_cell": ("failed",),
     "waits": ("frame", "call", "idle"),
     "recover": ("bound", "again"),

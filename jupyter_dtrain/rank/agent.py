@@ -366,7 +366,7 @@ class Agent:
             self._recorder.write("stderr", f"[jupyter-dtrain] {LEFT.format(call)}\n")
         self._plugins.release({wait.framework for wait in left})
         with self._interrupts.enabled():
-            self._plugins.before_cell(cell.run, generation, cell.watch)
+            self._plugins.before_cell(cell.run, generation, cell.watch, cell.ranks)
             if cell.joins is not None:
                 self._plugins.before_joining(cell.joins)
         self._cell_end.say_failures()

@@ -35,7 +35,7 @@ from .user_text import Words, words_of
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -164,9 +164,9 @@ class Plugins:
 
     # Cells.
 
-    def before_cell(self, run: int, generation: int, watch: Watching) -> None:
-        """Notify the plug-ins that a cell is about to run."""
-        self._notify("before_cell", run=run, generation=generation, watch=watch)
+    def before_cell(self, run: int, generation: int, watch: Watching, ranks: Sequence[int]) -> None:
+        """Notify the plug-ins that a cell is about to run, on all of ``ranks``."""
+        self._notify("before_cell", run=run, generation=generation, watch=watch, ranks=ranks)
 
     def before_joining(self, run: int) -> None:
         """Notify the plug-ins that this rank is new, and its cell that of ``run``, which goes on in other ranks."""

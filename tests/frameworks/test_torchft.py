@@ -180,6 +180,16 @@ def test_a_manager_between_cells_keeps_no_other_rank_waiting(three):
     assert len({str(one[2]) for one in found.values()}) == 1
 
 
+def test_ranks_that_begin_a_cell_late_train_with_the_first(three):
+    """It would end before they begin: it has trained alone, so the lighthouse gives it each step at once."""
+    run(three, MAKE)
+    run(three, TRAIN.format(5))
+    run(three, TRAIN.format(10), 0)
+    found = values(run(three, "time.sleep(0.6 * (os.environ['RANK'] != '0'))\n" + TRAIN.format(20)))
+    assert [one[0] for one in found.values()] == [20] * 3
+    assert len({str(one[2]) for one in found.values()}) == 1
+
+
 def test_a_slow_rank_is_waited_for(three):
     """It would miss steps, and the last one for good."""
     run(three, MAKE)

@@ -53,7 +53,7 @@ def ask_all(plugins):
         "environment": lambda: plugins.environment(spec, spec, lambda *_: None),
         "describe": plugins.describe,
         "in_use": plugins.in_use,
-        "before_cell": lambda: plugins.before_cell(1, 0, WATCH),
+        "before_cell": lambda: plugins.before_cell(1, 0, WATCH, [0]),
         "before_joining": lambda: plugins.before_joining(1),
         "after_cell": lambda: plugins.after_cell(failed=False),
         "services": plugins.services,
@@ -206,7 +206,7 @@ def test_an_interrupt_of_the_users_passes():
     sent = KeyboardInterrupt()
     plugins, logged = plugins_of(named("waiting", before_cell=raising(sent), recover=raising(sent)))
     plugins.is_interrupt = lambda error: error is sent
-    for ask in (lambda: plugins.before_cell(1, 0, WATCH), lambda: list(plugins.recover())):
+    for ask in (lambda: plugins.before_cell(1, 0, WATCH, [0]), lambda: list(plugins.recover())):
         with pytest.raises(KeyboardInterrupt):
             ask()
 
@@ -255,9 +255,9 @@ def test_arguments_by_name():
         def environment(self, place, spec):
             return {**super().environment(place, spec), "PLACE": Variable(place, spec)}
 
-        def before_cell(self, _run, _generation, _watch):
-            got["whole"] = (_run, _generation, _watch)
-            super().before_cell(_run, _generation, _watch)
+        def before_cell(self, _run, _generation, _watch, _ranks):
+            got["whole"] = (_run, _generation, _watch, _ranks)
+            super().before_cell(_run, _generation, _watch, _ranks)
 
         def after_cell(self, *, failed):
             got["failed"] = failed
@@ -277,15 +277,15 @@ def test_arguments_by_name():
     plugins, logged = plugins_of(Few(), Whole(), Any())
     offered = []
     plugins.environment("place", "spec", lambda *one: offered.append(one))
-    plugins.before_cell(1, 2, WATCH)
+    plugins.before_cell(1, 2, WATCH, [0])
     plugins.after_cell(failed=True)
     frame = inspect.currentframe()
 
     assert offered == [({"PLACE": Variable("place", "spec")}, "whole")]
     assert got == {
         "few": WATCH,
-        "whole": (1, 2, WATCH),
-        "any": (1, 2, WATCH),
+        "whole": (1, 2, WATCH, [0]),
+        "any": (1, 2, WATCH, [0]),
         "after": True,
         "failed": True,
         "kwargs": {"failed": True},

@@ -2,8 +2,9 @@
 
 The steward runs this module, with a socket that already listens (``--fd``), when the first rank asks. A rank connects,
 shows the world's secret and gets the URL of the lighthouse and the port of a store of its own: a Manager writes its
-address into its store, so no two ranks may share one. Neither lighthouse nor store asks for a password, so the whole
-process accepts connections of this user only (:mod:`jupyter_dtrain.rank.tcp_guard`).
+address into its store, so no two ranks may share one. Before the first step of a cell, its ranks meet here. Neither
+lighthouse nor store asks for a password, so the whole process accepts connections of this user only
+(:mod:`jupyter_dtrain.rank.tcp_guard`).
 
 Under failure: a rank that dies leaves its store behind, and its replacement gets the same one. If the lighthouse cannot
 start, each rank that asks gets the reason. This module closes a connection that says anything but a rank's line, or
@@ -25,7 +26,7 @@ from jupyter_dtrain.core.world import MAX_RANKS
 from jupyter_dtrain.rank.rank_directory import DeskServer, begin, read_spec
 from jupyter_dtrain.wire.requests import ServerSpec
 
-from .desk import LONGEST, Directions, Question
+from .desk import LONGEST, MEETING, Directions, Question
 
 SILENCE: Final = 10.0
 """Seconds in which a connection must show that it is a rank's."""
@@ -89,8 +90,34 @@ class Places:
         return int(self._stores[rank].port)
 
 
+class Meetings:
+    """Where the ranks of a cell wait for each other before its first step. Any thread may call its method.
+
+    The lighthouse gives a step at once to the replicas that made the last one, and to a replica that knows of no other:
+    a rank whose cell begins before those of the others would train alone, and may have ended when they begin.
+    """
+
+    REMEMBERED: Final = 16
+    """The runs for which a rank may come late."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._here: dict[int, set[int]] = {}
+        """The ranks that have come, by run."""
+
+    def wait(self, rank: int, run: int, ranks: list[int]) -> None:
+        """Note that ``rank`` has come; return when all ``ranks`` of ``run`` have, or after :data:`.MEETING` seconds."""
+        with self._changed:
+            here = self._here.setdefault(run, set())
+            here.add(rank)
+            while len(self._here) > self.REMEMBERED:
+                self._here.pop(min(self._here))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: here.issuperset(ranks), MEETING)
+
+
 class LighthouseHandler(socketserver.StreamRequestHandler):
-    """The connection of one rank, which asks for directions."""
+    """The connection of one rank, which asks for directions or waits for the others."""
 
     server: LighthouseServer
     timeout = SILENCE
@@ -99,8 +126,14 @@ class LighthouseHandler(socketserver.StreamRequestHandler):
         """Answer the rank's question."""
         try:
             question = msgspec.json.decode(self.rfile.readline(LONGEST), type=readable(Question))
-            if self.server.knows(question):
-                self.wfile.write(msgspec.json.encode(self.server.places.of(question.rank)) + b"\n")
+            if not self.server.knows(question):
+                return
+            if question.run is None:
+                answer = self.server.places.of(question.rank)
+            else:
+                self.server.meetings.wait(question.rank, question.run, question.ranks)
+                answer = Directions()
+            self.wfile.write(msgspec.json.encode(answer) + b"\n")
         except (OSError, *UNREADABLE):
             pass  # it has disconnected, or is no rank
 
@@ -110,6 +143,7 @@ class LighthouseServer(DeskServer):
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
+        self.meetings = Meetings()
         super().__init__(listening, LighthouseHandler, spec)
 
     def knows(self, question: Question) -> bool:

@@ -25,6 +25,8 @@ from .hooks import ERRORS, GRADIENTS, GROUPS, hook_ddp, hook_groups, hook_manage
 from .replicas import MANAGERS, Replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -56,9 +58,9 @@ class TorchFT(Framework):
         GRADIENTS.when_imported(hook_ddp)
         TRANSPORT.when_imported(partial(hook_transport, own=own or ADDRESS))
 
-    def before_cell(self) -> None:
+    def before_cell(self, run: int, ranks: Sequence[int]) -> None:
         """Wake this rank's Managers before the cell, so that the other replicas count on it."""
-        self._replicas.begin_cell()
+        self._replicas.begin_cell(run, ranks)
 
     def before_joining(self, _run: int, /) -> None:
         """Have the cell of a new rank take the other ranks' state first, so that it never begins to train alone."""

@@ -5,7 +5,8 @@ leaves out, and no variable of torchft's says, comes from :class:`Replicas`.
 
 **Rest.** A Manager tells the lighthouse ten times a second that it is there, and the others wait for it. Between cells
 it rests: its server ends with the cell, and comes back, under the same name, when the next cell begins. So a rank whose
-training has ended never keeps the others waiting.
+training has ended never keeps the others waiting. Before the first step of a cell its ranks wait for each other for
+up to three seconds: the first to begin would train alone otherwise, and may have ended when the others begin.
 
 **A new rank that joins** a cell which goes on has no state yet. It may begin to train only if some other rank trains
 and gives it its state: otherwise it would train alone, from the beginning. So its first steps are checked, and
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jupyter_dtrain.plugins.framework import NothingToJoin
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
-from .desk import ask
+from .desk import ask, meet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.requests import Desk
 
@@ -72,7 +75,7 @@ class _Known(NamedTuple):
 
 
 class Replicas:
-    """The Managers of this rank. Call its methods on the main thread, except :meth:`close`."""
+    """The Managers of this rank. Call its methods on the main thread."""
 
     def __init__(self, place: Placement, desk: Desk | None, own: str) -> None:
         """``desk``: where the lighthouse is asked for; ``own``: the address by which other ranks reach this one."""
@@ -85,6 +88,9 @@ class Replicas:
         """The last server that was made."""
         self._server: Any = None
         self._resting: set[str] = set()
+        self._has_directions = False
+        self._others: tuple[int, list[int]] | None = None
+        """The cell's run and its ranks, until its first step begins; None where this rank waits for nobody."""
         self._seeking = False
         """Whether this rank is new, and has yet to get the others' state in the cell that runs."""
         self._checked = False
@@ -132,6 +138,7 @@ class Replicas:
         wants_store = "store_addr" not in given and "store_port" not in given and "rank" in found
         if self._desk is not None and (wants_lighthouse or wants_store):
             directions = ask(self._desk, self._place.rank)
+            self._has_directions = True
             if wants_lighthouse:
                 found["lighthouse_addr"] = directions.lighthouse
             if wants_store:
@@ -174,9 +181,10 @@ class Replicas:
 
     # Resting.
 
-    def begin_cell(self) -> None:
-        """Begin a cell: start the servers of all Managers again."""
+    def begin_cell(self, run: int, ranks: Sequence[int]) -> None:
+        """Begin the cell of ``run``, which ``ranks`` run: start the servers of all Managers again."""
         self._seeking = self._checked = False
+        self._others = (run, list(ranks)) if len(ranks) > 1 else None
         for name in sorted(self._resting):
             self._resting.discard(name)
             if (manager := self._find(name)) is not None:
@@ -222,9 +230,16 @@ class Replicas:
     def _start_quorum(self, original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
         if self._checked and manager.errored() is None:
             self._seeking = False
+        self._meet()
         original(manager, *args, **kwargs)
         if self._seeking:
             self._join(manager)
+
+    def _meet(self) -> None:
+        others, self._others = self._others, None
+        # A rank that asks the server for nothing else must not be the reason why it starts.
+        if others is not None and self._desk is not None and self._has_directions:
+            meet(self._desk, self._place.rank, *others)
 
     @raises_on_purpose
     def _join(self, manager: Any) -> None:
