@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from jupyter_dtrain.client.cells import check_syntax
 from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
-from jupyter_dtrain.core.scaling import Repeat, Scaling, Size, count_of
+from jupyter_dtrain.core.scaling import Repeat, Scaling, Size
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.session import Session, open_sessions
 from jupyter_dtrain.wire.requests import LOCAL
@@ -182,7 +183,7 @@ class _Measurement:
         """Start a world, run the cell in it, and stop it."""
         before = open_sessions.failure
         name = f"speedup-{size.ranks}-{secrets.token_hex(2)}"
-        self._say(f"{count_of(size.ranks)}: starting a world")
+        self._say(f"{quantity(size.ranks, 'rank')}: starting a world")
         try:
             with Session.start(size.ranks, name=name, **self._options) as session:
                 size.notes += _sharing(session)
@@ -207,14 +208,14 @@ class _Measurement:
         given = size.batch
         for count in range(-warmup, self._found.repeats):
             what = "warming up" if count < 0 else f"run {count + 1} of {self._found.repeats}"
-            self._say(f"{count_of(size.ranks)}: {what}")
+            self._say(f"{quantity(size.ranks, 'rank')}: {what}")
             run = session.run(
                 self._source,
                 inputs=inputs,
                 view=None,
                 spending=True,
                 timeout=self._timeout,
-                name=f"speedup: {count_of(size.ranks)}, {what}",
+                name=f"speedup: {quantity(size.ranks, 'rank')}, {what}",
             )
             if count >= 0:
                 size.repeats.append(Repeat(run.elapsed, run.spent))

@@ -30,6 +30,7 @@ from jupyter_dtrain.core.world import (
     format_ranks,
     numbers_without,
     parse_ranks,
+    quantity,
 )
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.spool import read_beginning
@@ -118,7 +119,7 @@ class Resized(NamedTuple):
     def __str__(self) -> str:
         if self.size == self.before:
             return str(self.healed)
-        count = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        count = quantity(self.size, "rank")
         words = f"The world has {count} instead of {self.before}"
         if not self.healed.ranks:
             words += f" after {self.healed.seconds:.1f} s"
@@ -318,7 +319,7 @@ def check_size(size: int | None, drop: Ranks, world: World) -> list[int]:
         raise BadRequest("These are all ranks of the world: %distributed stop ends it.")
     if size not in (None, left):
         raise BadRequest(
-            f"Without {count_ranks(dropped)} this world of {world.size} has {left} rank{'s' if left > 1 else ''}, not "
+            f"Without {count_ranks(dropped)} this world of {world.size} has {quantity(left, 'rank')}, not "
             f"{size}: leave out {size}."
         )
     return dropped

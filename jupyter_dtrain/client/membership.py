@@ -26,7 +26,7 @@ from jupyter_dtrain.core.errors import (
 )
 from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, StartFailure, relevant
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, quantity
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.wire.messages import check_protocol
 from jupyter_dtrain.wire.steward_messages import ReadRequest, ReadState, ReadStatus, Restart, WorldState
@@ -102,7 +102,7 @@ class _Startup:
 
     def tell_end(self, size: int) -> None:
         """Report that the world is up and its ranks answer."""
-        ranks = f"{size} rank{'s' if size > 1 else ''}"
+        ranks = quantity(size, "rank")
         self._progress(f"World {self._listing.name!r} is up: {ranks} in {self._seconds:.1f} s")
 
     @property

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from .events import Reading
-from .world import count_ranks
+from .world import count_ranks, quantity
 
 MOST: Final = 4
 """Loaders of a run that are described."""
@@ -100,10 +100,10 @@ def _arithmetic(by_rank: Mapping[int, Reading], microbatches: int) -> str:
         return words
     if len(known) > 1:
         return f"{words}; {known[0]:,} to {known[-1]:,} iterations an epoch, by rank"
-    words += f"; {known[0]:,} iteration{'s' if known[0] != 1 else ''}"
+    words += f"; {quantity(known[0], 'iteration')}"
     if first.accumulation > 1:
         steps = -(-known[0] // first.accumulation)
-        words += f" ({steps:,} step{'s' if steps != 1 else ''})"
+        words += f" ({quantity(steps, 'step')})"
     return f"{words} an epoch"
 
 

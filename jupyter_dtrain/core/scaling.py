@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from .events import Spent
-from .world import count_ranks
+from .world import count_ranks, quantity
 
 TOLD: Final = 0.1
 """The share of time from which on a cause is named."""
@@ -170,9 +170,9 @@ class Scaling:
 
     def conclusions(self) -> list[str]:
         """How each size does and what holds it back, in sentences."""
-        found = [f"{count_of(size.ranks)}: {size.failure}" for size in self.sizes if size.failure]
+        found = [f"{quantity(size.ranks, 'rank')}: {size.failure}" for size in self.sizes if size.failure]
         for size in self.measured:
-            found += [f"{count_of(size.ranks)}: {note}" for note in size.notes]
+            found += [f"{quantity(size.ranks, 'rank')}: {note}" for note in size.notes]
             if size is not self.base:
                 found.append(self._conclusion(size))
         if self.base is not None and self.grows:
@@ -185,7 +185,7 @@ class Scaling:
         speedup, efficiency = self.speedup(size) or 0.0, self.efficiency(size) or 0.0
         base = self.base
         assert base is not None
-        words = f"{count_of(size.ranks)}: {speedup:.2f} times as fast as {count_of(base.ranks)}"
+        words = f"{quantity(size.ranks, 'rank')}: {speedup:.2f} times as fast as {quantity(base.ranks, 'rank')}"
         words += f", {efficiency:.0%} of linear"
         if efficiency >= NEAR:
             return f"{words}."
@@ -208,8 +208,3 @@ class Scaling:
             case "data":
                 return f"data loading ({share:.0%} of the time)"
         return f"processors, which ranks share with each other and other programs ({share:.0%} of the time)"
-
-
-def count_of(ranks: int) -> str:
-    """``1 rank``, ``4 ranks``."""
-    return f"{ranks} rank{'s' if ranks != 1 else ''}"

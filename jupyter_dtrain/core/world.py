@@ -223,6 +223,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
+def quantity(number: int, noun: str) -> str:
+    """A number of things as words: ``1 rank``, ``4 ranks``, ``1,024 ranks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def count_ranks(ranks: Sequence[int]) -> str:
     """``ranks`` as words at the beginning of a sentence: ``rank 2`` or ``ranks 0-1,3``.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import quantity
 
 from . import deepspeed, launchers, platforms
 from .dependencies import needed_cells, packages_of
@@ -47,7 +48,7 @@ class Exported(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = [
-            f"{listed(self.files)}: {len(self.cells)} cell{'' if len(self.cells) == 1 else 's'} for {self.target}.",
+            f"{listed(self.files)}: {quantity(len(self.cells), 'cell')} for {self.target}.",
             *self.notes,
             f"Start it with: {self.command}",
         ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import quantity
 
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d*))?\Z")
 
@@ -59,7 +60,7 @@ class JobWorld(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """``2 ranks on 1 node``."""
-        return f"{counted(self.ranks, 'rank')} on {counted(self.nodes, 'node')}"
+        return f"{quantity(self.ranks, 'rank')} on {quantity(self.nodes, 'node')}"
 
     def resized(self, ranks: int | None, nodes: int | None) -> JobWorld:
         """The world with another size. Raises :class:`BadRequest` if nodes would have different numbers of ranks."""
@@ -68,7 +69,7 @@ class JobWorld(msgspec.Struct, frozen=True):
         ranks, nodes = ranks or self.ranks, nodes or self.nodes
         if ranks % nodes:
             raise BadRequest(
-                f"{counted(ranks, 'rank')} cannot be spread evenly over {counted(nodes, 'node')}: give -n as a "
+                f"{quantity(ranks, 'rank')} cannot be spread evenly over {quantity(nodes, 'node')}: give -n as a "
                 f"multiple of --nodes, such as -n {nodes * -(-ranks // nodes)} --nodes {nodes}."
             )
         return msgspec.structs.replace(self, ranks=ranks, nodes=nodes, roles=self.roles if ranks == self.ranks else ())
@@ -143,8 +144,3 @@ def listed(things: Iterable[object]) -> str:
     """``1, 2 and 5``."""
     words = [str(one) for one in things]
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def counted(number: int, noun: str) -> str:
-    """``2 ranks``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

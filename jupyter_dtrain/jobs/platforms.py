@@ -9,9 +9,9 @@ import sys
 from typing import Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import quantity
 
 from .job import Job, Made, Setting, Target, choice
-from .notebook import counted
 
 _AZURE: Final = ("pytorch", "mpi", "tensorflow")
 _SAGEMAKER: Final = {"pytorch": "torch_distributed", "mpi": "mpi", "tensorflow": "parameter_server"}
@@ -110,7 +110,7 @@ def make_sagemaker(job: Job) -> Made:
     if kind == "parameter_server":
         facts["count"] = max(1, world.ranks - _servers(job))
         text, package = _ESTIMATOR, "sagemaker<3"
-        servers = counted(_servers(job), "parameter server")
+        servers = quantity(_servers(job), "parameter server")
         notes = [f"SageMaker puts a parameter server on each instance; the notebook had {servers}."]
     else:
         call = {
@@ -166,6 +166,7 @@ import os
 from pathlib import Path
 
 from sagemaker.tensorflow import TensorFlow
+from jupyter_dtrain.core.world import quantity
 
 
 def make_estimator(**more) -> TensorFlow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.options import options
 from jupyter_dtrain.launch.worlds import list_worlds
 
@@ -80,7 +81,7 @@ def doctor(args: Parsed) -> None:
     say = (lambda _: None) if args.json else line.say
     try:
         with named_machines(given, say) as (hosts, reach):
-            more = f" and {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""
+            more = f" and {quantity(len(hosts), 'host')}" if hosts else ""
             say(f"Examining this machine{more} …")
             found = examine(hosts, reach, interface=args.interface, quick=args.quick)
             if args.json:

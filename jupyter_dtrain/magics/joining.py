@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 
 from jupyter_dtrain.core.errors import NoWorld, Refused, WorldLost
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, quantity
 from jupyter_dtrain.launch.worlds import Listing, list_worlds, open_channel
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import ending_of, took
@@ -87,7 +87,7 @@ def _show(session: Session) -> None:
     how = "Attached to" if session.drives else "Observing"
     world = session.world
     living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
-    print(f"{how} world {session.name!r}: {_ranks(world.size)}{living}.")
+    print(f"{how} world {session.name!r}: {quantity(world.size, 'rank')}{living}.")
     if not session.drives:
         print(f"Another client drives it; %distributed attach {session.name} --take-over runs cells from here.")
 
@@ -112,7 +112,7 @@ def show_worlds() -> None:
             continue
         _told.add(world.id)
         print(
-            f"World {world.name!r} is running, {_ranks(world.size)}, {_ago(world)} old: "
+            f"World {world.name!r} is running, {quantity(world.size, 'rank')}, {_ago(world)} old: "
             f"%distributed attach {world.name} joins it, %distributed stop {world.name} ends it."
         )
 
@@ -146,10 +146,6 @@ def _driver(world: Listing) -> str:
     words = status.driver.words if status.driver else "no client yet"
     older = "" if status.protocol == PROTOCOL else ", another version of jupyter-dtrain"
     return f"{words}, {took(max(0.0, status.lease_left))} left{older}"
-
-
-def _ranks(size: int) -> str:
-    return f"{size} rank{'s' if size > 1 else ''}"
 
 
 def _ago(world: Listing) -> str:

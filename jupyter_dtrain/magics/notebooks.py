@@ -24,8 +24,9 @@ from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.jobs import JobWorld, Notebook, NotebookCell
-from jupyter_dtrain.jobs.notebook import counted, listed
+from jupyter_dtrain.jobs.notebook import listed
 from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.local import default_size
 from jupyter_dtrain.launch.options import assign_roles, check
@@ -213,7 +214,7 @@ def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
         # Neither the line nor its error is shown: it may have values of --env.
         size = default_size()
         words = (
-            f"The options of %distributed start are not known here, so {counted(size, 'rank')} on 1 node are assumed"
+            f"The options of %distributed start are not known here, so {quantity(size, 'rank')} on 1 node are assumed"
         )
         return JobWorld(size), [f"{words}: -n and --nodes say otherwise."]
 

@@ -16,7 +16,7 @@ from jupyter_dtrain.core.causes import as_seen
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
-from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, time_left
+from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, quantity, time_left
 from jupyter_dtrain.launch.options import Asked, Option, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -113,7 +113,7 @@ def _keep(session: Session, asked: Asked) -> None:
             f"World {session.name!r} is running in this notebook, and its options differ from those asked for: "
             f"%distributed stop ends it, %distributed restart gives it fresh ranks."
         )
-    ranks = f"{session.world.size} rank{'s' if session.world.size > 1 else ''}"
+    ranks = quantity(session.world.size, "rank")
     print(f"World {session.name!r} with {ranks} is already running; %distributed restart gives it fresh ranks.")
 
 
@@ -242,7 +242,7 @@ def status(_args: Parsed) -> None:
         others = len(list_worlds())
         print(nothing)
         if others:
-            print(f"You have {others} world{'s' if others > 1 else ''} elsewhere: see %distributed list.")
+            print(f"You have {quantity(others, 'world')} elsewhere: see %distributed list.")
         return
     world = session.world
     runs = session.running or [run for run in [session.last_run] if run is not None]
@@ -255,7 +255,7 @@ def status(_args: Parsed) -> None:
         roles = {rank.rank: rank.role for rank in world.ranks}
         for row in rows:
             row.insert(1, roles.get(row[0], ""))
-    caption = f"World {world.name!r}: {world.size} rank{'s' if world.size > 1 else ''}"
+    caption = f"World {world.name!r}: {quantity(world.size, 'rank')}"
     if left := time_left(session.ends):
         caption += f", {left}"
     for run in runs[:SHOWN]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.programs import Kind
 
 from .findings import HERE, Finding, Scene, gib, group, name_some
@@ -164,7 +165,7 @@ def _memory(scene: Scene) -> Iterator[Finding]:
         if one.memory and one.memory.free < ranks * RANK_MEMORY:
             yield Finding(
                 "warning",
-                f"{name} has {gib(one.memory.free)} of free memory for {ranks} rank{'s' if ranks > 1 else ''}.",
+                f"{name} has {gib(one.memory.free)} of free memory for {quantity(ranks, 'rank')}.",
                 [name],
                 f"A rank takes {gib(RANK_MEMORY)} before it loads anything, and Linux kills processes without memory.",
                 "Free memory there, or give it fewer ranks.",
@@ -216,7 +217,7 @@ def _gpus(scene: Scene) -> Iterator[Finding]:
         if gpus and ranks > gpus:
             yield Finding(
                 "warning",
-                f"{ranks} ranks would share {gpus} GPU{'s' if gpus > 1 else ''} on {name}.",
+                f"{ranks} ranks would share {quantity(gpus, 'GPU')} on {name}.",
                 [name],
                 "Ranks that share a GPU share its memory, and collectives between GPUs refuse them.",
                 f"Give {name} at most {gpus} ranks.",

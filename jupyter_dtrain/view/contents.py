@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.contents import PASSING, Amount, Compared, Difference, NamedValue
-from jupyter_dtrain.core.world import World, count_ranks, format_ranks
+from jupyter_dtrain.core.world import World, count_ranks, format_ranks, quantity
 
 from .labels import human, number
 from .tables import table
@@ -105,7 +105,7 @@ def inventory_table(
             "Not read: a running cell may free these values, or the time was over. Ask again when the cell has ended; "
             "--timeout gives more time."
         )
-    who = f"{len(told)} rank{'s' if len(told) != 1 else ''}"
+    who = quantity(len(told), "rank")
     caption = f"Variables of world {world.name!r} on {who}: {inventory_words(found)}"
     headers = ["", "name", "type", "shape", "dtype", "device", "norm", "hash", "ranks"]
     before = ""

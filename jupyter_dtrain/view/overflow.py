@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, quantity
 
 from .labels import human, label
 
@@ -114,7 +114,7 @@ class Overflow:
         size = sum(tally.bytes for tally in tallies.values())
         lines = sum(tally.lines for tally in tallies.values())
         who = f"{count_ranks(ranks)} printed" if self._size > 1 and ranks else "Printed"
-        much = f"{human(size)} in {lines:,} line{'' if lines == 1 else 's'}{'' if over else ' so far'}"
+        much = f"{human(size)} in {quantity(lines, 'line')}{'' if over else ' so far'}"
         above = f"{human(shown)} of it are shown above" if shown else "none of it is shown above"
         text = [f"{who[0].upper()}{who[1:]} {much}; {above}."]
         named = [rank for rank in ranks if rank in logs][:LISTED]

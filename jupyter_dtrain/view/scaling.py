@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.scaling import count_of
+from jupyter_dtrain.core.world import quantity
 
 from . import drawing
 from .tables import table
@@ -174,7 +174,7 @@ def _fill(figure: Any, scaling: Scaling) -> None:
     )
     left.set_ylim(0, 1.08 * max(*linear, *(high for _, high in spans)))
     base = scaling.base
-    left.set_title(f"speed-up over {count_of(base.ranks if base is not None else 1)}", fontsize=10, loc="left")
+    left.set_title(f"speed-up over {quantity(base.ranks if base is not None else 1, 'rank')}", fontsize=10, loc="left")
     left.set_xticks(ranks)
     places = range(len(sizes))
     foot = [0.0] * len(sizes)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from jupyter_dtrain.core.pipelines import COMPUTE, TRANSFER, Action, Timeline
+from jupyter_dtrain.core.world import quantity
 
 from .labels import took
 
@@ -64,7 +65,7 @@ class PipelinePart(msgspec.Struct, frozen=True, omit_defaults=True):
 def caption(timeline: Timeline) -> str:
     """Schedule, size, bubble, the step and its duration, and further remarks."""
     ranks, stages = len(timeline.lanes), timeline.stages
-    size = f"{ranks} rank{'s' if ranks != 1 else ''}"
+    size = quantity(ranks, "rank")
     if stages != ranks:
         size += f" ({stages} stages)"
     words = f"{timeline.schedule}, {size} {_TIMES} {timeline.microbatches} micro-batch"

@@ -13,6 +13,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.plugins.patches import meant
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Backends:
         gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size
         if gpus and "nccl" not in built_in(sys.modules["torch.distributed"]):
             return "gloo", "this PyTorch is built without NCCL"
-        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {ranks} rank{'' if ranks == 1 else 's'} of this host"
+        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {quantity(ranks, 'rank')} of this host"
         return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
 
     def check(self, dist: ModuleType, backend: Any, *, by_option: bool, whole: bool) -> None:
@@ -91,7 +92,7 @@ class Backends:
             )
         # A cell that has chosen GPUs for each rank may have given every rank one of its own.
         if each and gpus < ranks and self._visible == _visible():
-            has = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+            has = quantity(gpus, "GPU")
             raise meant(
                 ValueError(
                     f"{asked}: NCCL needs one GPU for each rank, but the {ranks} ranks of this host share {has}. "

@@ -90,7 +90,7 @@ class Places:
         return int(self._stores[rank].port)
 
 
-class Meetings:
+class CellStarts:
     """Where the ranks of a cell wait for each other before its first step. Any thread may call its method.
 
     The lighthouse gives a step at once to the replicas that made the last one, and to a replica that knows of no other:
@@ -131,7 +131,7 @@ class LighthouseHandler(socketserver.StreamRequestHandler):
             if question.run is None:
                 answer = self.server.places.of(question.rank)
             else:
-                self.server.meetings.wait(question.rank, question.run, question.ranks)
+                self.server.cell_starts.wait(question.rank, question.run, question.ranks)
                 answer = Directions()
             self.wfile.write(msgspec.json.encode(answer) + b"\n")
         except (OSError, *UNREADABLE):
@@ -143,7 +143,7 @@ class LighthouseServer(DeskServer):
 
     def __init__(self, listening: socket.socket, places: Places, spec: ServerSpec) -> None:
         self.places = places
-        self.meetings = Meetings()
+        self.cell_starts = CellStarts()
         super().__init__(listening, LighthouseHandler, spec)
 
     def knows(self, question: Question) -> bool:
