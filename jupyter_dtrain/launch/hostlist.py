@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.core.world import MAX_RANKS, quantity
 
 LARGEST_FILE: Final = 1_000_000
 """Bytes of a hostfile: a larger file is something else."""
@@ -164,7 +164,7 @@ def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:
     if n > slots:
         there = "The host has" if len(hosts) == 1 else f"The {len(hosts)} hosts have"
         raise BadRequest(
-            f"{there} {_count(slots, 'slot')}, too few for {_count(n, 'rank')}. Ask for at most {slots}, or give a "
+            f"{there} {quantity(slots, 'slot')}, too few for {quantity(n, 'rank')}. Ask for at most {slots}, or give a "
             "host more slots: NAME:RANKS.",
             option="n",
         )
@@ -258,7 +258,3 @@ def _slots(number: str, where: str) -> int:
     if not 1 <= int(number[:9]) <= MAX_RANKS:
         raise ValueError(f"{where!r} must give a host from 1 to {MAX_RANKS} ranks; leave out a host that gets none.")
     return int(number)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -37,7 +37,6 @@ _NO_ANSWER: Final[dict[Kind, str]] = {
     "permission denied": "A host refuses the login",
     "closed": "A host closes the connection",
     "no program": "The Python interpreter is missing",
-    "no package": "The package is missing",
     "failed": "A host cannot be examined",
 }
 

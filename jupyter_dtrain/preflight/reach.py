@@ -34,7 +34,7 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.hostlist import Host
-from jupyter_dtrain.launch.networks import PATIENCE, local_address, route, shared_network
+from jupyter_dtrain.launch.networks import local_address, route, shared_network
 from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_here, run_on
 from jupyter_dtrain.launch.slurm import queue
 from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
@@ -166,19 +166,18 @@ class BySsh:
 
     cures = SSH
 
-    def __init__(self, args: str | Ssh = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
+    def __init__(self, args: str | Ssh = "", python: str | None = None) -> None:
         """``args``: options for ssh, as in a shell, or checked already.
 
-        ``python``: default the path of this interpreter. ``stopped``: default one that is never set. Raises
-        :class:`~jupyter_dtrain.core.errors.BadRequest`.
+        ``python``: default the path of this interpreter. Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
         self.carrier = args if isinstance(args, Ssh) else Ssh.parse(args)
-        self.stopped = stopped or threading.Event()
+        self.stopped = threading.Event()
         self.python = python or sys.executable
 
     def local_address(self, host: str) -> str:
-        """Unknown where a jump host or a proxy stands in between. It takes at most twice :data:`PATIENCE`."""
-        config = self.carrier.ask_config(host, PATIENCE)
+        """Unknown where a jump host or a proxy stands in between. It takes 5 s at most."""
+        config = self.carrier.ask_config(host)
         if any(config.get(name, "none") != "none" for name in ("proxyjump", "proxycommand")):
             return ""
         return local_address(config.get("hostname", "")) or ""

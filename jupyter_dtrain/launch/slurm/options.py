@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.core.world import MAX_RANKS, quantity
 from jupyter_dtrain.wire.requests import ADDRESS, MAIN, Check
 
 from ..launcher import WorldPlan
@@ -163,14 +163,15 @@ def in_job(job: queue.SlurmJob, options: SlurmOptions) -> tuple[int, int]:
     nodes = options.nodes or job.count
     if nodes > job.count:
         raise BadRequest(
-            f"Slurm's job {job.id} has {_count(job.count, 'node')}, not {nodes}. Ask for at most {job.count} with -N.",
+            f"Slurm's job {job.id} has {quantity(job.count, 'node')}, not {nodes}. Ask for at most {job.count} with "
+            "-N.",
             option="nodes",
         )
     tasks = job.tasks_per_node or -(-job.tasks // max(job.count, 1)) or 1
     most = max(tasks, job.processors // max(job.count, 1))
     if (options.ntasks_per_node or 0) > most:
         raise BadRequest(
-            f"Slurm's job {job.id} has room for {_count(most, 'rank')} on a node, not for {options.ntasks_per_node}.",
+            f"Slurm's job {job.id} has room for {quantity(most, 'rank')} on a node, not for {options.ntasks_per_node}.",
             option="ntasks_per_node",
         )
     return nodes, options.ntasks_per_node or tasks
@@ -204,8 +205,8 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
     slots = nodes * tasks
     if n is not None and n > slots:
         raise BadRequest(
-            f"{where} {_count(nodes, 'node')} with {_count(tasks, 'rank')} each, too few for {_count(n, 'rank')}. Ask "
-            f"for at most {slots} with -n, or for more with -N or --ntasks-per-node.",
+            f"{where} {quantity(nodes, 'node')} with {quantity(tasks, 'rank')} each, too few for "
+            f"{quantity(n, 'rank')}. Ask for at most {slots} with -n, or for more with -N or --ntasks-per-node.",
             option="n",
         )
     if (n or slots) > MAX_RANKS:
@@ -224,7 +225,3 @@ def _own(number: str) -> queue.SlurmJob:
         reason = f"This notebook runs in Slurm's job {number}, which is over: {job.ended}."
         raise StartFailed(reason, cure, option="slurm")
     return job
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
