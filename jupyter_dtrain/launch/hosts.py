@@ -28,7 +28,7 @@ from jupyter_dtrain.wire.requests import MAIN, Check, WorldRequest
 
 from . import local, prte_settings
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
+from .launcher import Allocation, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
 from .leftovers import MARK
 from .networks import address_to
 from .programs import ProgramAnswer, Unreached
@@ -230,7 +230,6 @@ DECLARATION: Final = LauncherDeclaration(
     "Hosts over ssh",
     _place,
     Hosts,
-    lambda: Capacity(cores=0, gpus=0, default_ranks=0),
     options=HostsOptions,
     chosen_by=("hosts", "hostfile"),
     examination=_examine,

@@ -53,7 +53,7 @@ SHOWN: Final = 120
 """Characters of a command line that a finding shows."""
 STEWARD: Final = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
-MEMORY: Final = "/dev/shm"  # noqa: S108 — worlds have folders there
+MEMORY: Final = "/dev/shm"  # noqa: S108 — each world makes a private folder in it
 DAEMONS: Final = (
     "prted",
     "orted",

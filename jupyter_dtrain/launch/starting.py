@@ -34,7 +34,7 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
 from .launcher import WorldPlan
-from .leftovers import MARK, remove_leftovers
+from .leftovers import MARK, MEMORY, remove_leftovers
 from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
 
@@ -187,7 +187,7 @@ def scratch_folder(world_id: str) -> Path:
 
     Never in the home: it may lie on a network, and ranks map the files that MPI keeps here.
     """
-    memory = Path("/dev/shm")  # noqa: S108 — the world makes a private folder in it
+    memory = Path(MEMORY)
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return (memory if usable else Path(tempfile.gettempdir())) / f"dtrain-{world_id}-{secrets.token_hex(8)}"
 

@@ -8,6 +8,7 @@ a request that makes no sense, and a job that Slurm does not give, raise, before
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from jupyter_dtrain.launch.hostlist import Host, named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.launch.programs import Stopped
+from jupyter_dtrain.launch.programs import Stopped, run_here
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
@@ -30,7 +31,7 @@ from jupyter_dtrain.launch.worlds import list_worlds
 from . import machines, networks, probe, software, speed
 from .findings import HERE, SEVERITIES, Chosen, Connection, Examined, Finding, Scene, Speeds, sentences, show
 from .probe import Facts, Interface
-from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, ask_here, slurm_nodes
+from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, slurm_nodes
 from .shared_file import shared_file
 from .tcp_check import try_connections
 
@@ -236,7 +237,8 @@ def own_interfaces() -> list[Interface]:
 
 def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
     """The facts of this machine and of ``hosts``."""
-    with shared_file(Path() if hosts else None) as shared, ThreadPoolExecutor(1) as beside:
+    sharing = shared_file(Path()) if hosts else contextlib.nullcontext()
+    with sharing as shared, ThreadPoolExecutor(1) as beside:
         program = Program(
             probe.__name__,
             patience - MARGIN,
@@ -245,6 +247,6 @@ def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
             shared=shared,
             **FOR_OLDER,
         )
-        here = beside.submit(ask_here, program, kind=Facts, timeout=patience)
+        here = beside.submit(run_here, program.command(sys.executable), timeout=patience, stdin=program.text)
         there = ask_all(hosts, dict.fromkeys(hosts, program), reach, kind=Facts, timeout=patience)
-        return {HERE: here.result(), **there}
+        return {HERE: program.read(here.result(), sys.executable, Facts), **there}

@@ -35,17 +35,15 @@ from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.hostlist import Host
 from jupyter_dtrain.launch.networks import local_address, route, shared_network
-from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_on
 from jupyter_dtrain.launch.slurm import queue
-from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
+from jupyter_dtrain.launch.slurm.allocation import Held, job_name
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, place
 from jupyter_dtrain.launch.slurm.steps import Steps, mpiexec_environment, munge_options, node_environment
 from jupyter_dtrain.launch.ssh import Ssh
 
 from .probe import Facts
 
-FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
-"""Variables of another MPI job that this process may be part of."""
 TIME: Final = "5"
 """Minutes that a job of our own asks for: a short one starts sooner, and an examination takes less."""
 OWN: Final = "jupyter_dtrain"
@@ -197,8 +195,7 @@ class BySsh:
         options += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         if Path(mpiexec).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
             options += ["--prefix", str(Path(python).parent.parent)]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        return MpiJob(options, env | values_of(local.ROOT_VARIABLES))
+        return MpiJob(options, local.plain_environment() | values_of(local.ROOT_VARIABLES))
 
 
 class BySrun:
@@ -247,7 +244,7 @@ def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[t
     """
     size = place(None, options).size
     munge = munge_options()
-    inside = own_job(os.environ)
+    inside = queue.own_job()
     if not inside and options.time is None:
         options = msgspec.structs.replace(options, time=TIME)
     name = job_name(f"doctor-{secrets.token_hex(4)}")
@@ -318,11 +315,6 @@ def ask_all(
     command = programs[hosts[0]].command(reach.python)
     done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
     return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
-
-
-def ask_here(program: Program, *, kind: Any, timeout: float, python: str = sys.executable) -> Any:
-    """Run ``program`` on this machine, and read its answer as :func:`ask_all` does."""
-    return program.read(run_here(program.command(python), timeout=timeout, stdin=program.text), python, kind)
 
 
 def requirement() -> str:

@@ -78,20 +78,20 @@ def _python(scene: Scene) -> Iterator[Finding]:
 
 def _own_package(scene: Scene) -> Iterator[Finding]:
     missing = [name for name, one in scene.unreached.items() if one.kind == "no package"]
-    here = scene.facts.get(HERE)
-    version = here.packages.get(OWN_DISTRIBUTION, "") if here else ""
-    pin = f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
     if missing:
         yield Finding(
             "error",
             f"The package {OWN} is missing on {name_some(missing)}.",
             missing,
             f"A rank cannot start without it; {scene.python} does not find it there.",
-            f"Install it there: `{scene.python} -m pip install {pin}`{scene.cures.or_other_python}.",
+            scene.unreached[missing[0]].cure,
         )
     having = {name: one for name, one in scene.facts.items() if one.package is not None}
     versions = {name: one.packages.get(OWN_DISTRIBUTION, "an unknown version") for name, one in having.items()}
     if len(set(versions.values())) > 1:
+        here = scene.facts.get(HERE)
+        version = here.packages.get(OWN_DISTRIBUTION, "") if here else ""
+        pin = f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
         yield Finding(
             "error",
             f"The machines have different versions of {OWN}: {spread(versions)}.",

@@ -11,7 +11,6 @@ Under failure: see :mod:`.allocation` for the job, and :mod:`.sealed_pipe` for a
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -24,11 +23,11 @@ from jupyter_dtrain.launch import local, prte_settings
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from ..hostlist import fill
-from ..launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
+from ..launcher import Allocation, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
 from ..leftovers import MARK
 from ..networks import local_address
 from . import queue
-from .allocation import Held, job_name, own_job
+from .allocation import Held, job_name
 from .options import SlurmOptions, place
 from .steps import OF_A_STEP, Steps, explain, mpiexec_environment, munge_options, node_environment
 
@@ -50,7 +49,7 @@ class Slurm:
         self.hosts: dict[str, int] = {}
         self.slots: dict[str, int] = {}
         self._beat = f"{request.scratch}.beat"
-        self._held = Held(self._options, request.size, job_name(request.id), self._beat, own_job(os.environ))
+        self._held = Held(self._options, request.size, job_name(request.id), self._beat, queue.own_job())
         self._munge: list[str] = []
 
     # Its nodes.
@@ -167,10 +166,4 @@ class Slurm:
         return explain(host, log)
 
 
-def _capacity() -> Capacity:
-    return Capacity(cores=0, gpus=0, default_ranks=0)
-
-
-DECLARATION: Final = LauncherDeclaration(
-    "slurm", "Slurm", place, Slurm, _capacity, options=SlurmOptions, chosen_by=("slurm",)
-)
+DECLARATION: Final = LauncherDeclaration("slurm", "Slurm", place, Slurm, options=SlurmOptions, chosen_by=("slurm",))

@@ -7,7 +7,6 @@ Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadReque
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import shutil
@@ -195,7 +194,7 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
             "Install it here and on the nodes: pip install 'jupyter-dtrain[slurm]'.",
             option="slurm",
         )
-    if number := os.environ.get("SLURM_JOB_ID", ""):
+    if number := queue.own_job():
         job = _own(number)
         nodes, tasks = in_job(job, options)
         where = f"Slurm's job {number} has"

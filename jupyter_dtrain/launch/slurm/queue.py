@@ -178,6 +178,11 @@ def _said(text: str) -> str:
     return "; ".join(line for line in lines if line)
 
 
+def own_job() -> str:
+    """The number of the job in which this process runs; empty outside of one."""
+    return os.environ.get("SLURM_JOB_ID", "")
+
+
 def ask_job(job: str) -> SlurmJob:
     """The job as it is now. Raises :class:`NoJob`, and :class:`Unanswered` where Slurm does not say."""
     try:
