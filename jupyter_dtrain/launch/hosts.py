@@ -26,10 +26,19 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.wire.requests import MAIN, Check, WorldRequest
 
-from . import local, prte_settings
+from . import local
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
+from .launcher import Allocation, LauncherDeclaration, WatchCommand, WorldPlan
 from .leftovers import MARK
+from .mpi import (
+    DAEMON_ENVIRONMENT,
+    DAEMON_OPTIONS,
+    WITHOUT_GUARD,
+    MpiProgram,
+    launched_variables,
+    network_options,
+    ranks_environment,
+)
 from .networks import address_to
 from .programs import ProgramAnswer, Unreached
 from .ssh import Ssh
@@ -165,10 +174,9 @@ class Hosts:
         command = [mpi.path, "-n", str(request.size), "--host", places, "--bind-to", "none", "--wdir", "/"]
         # Daemons that start further ones would get these words cut at their last "=" (Open MPI 5.0.11).
         command += ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "plm_ssh_args", shlex.join(words)]
-        if network:
-            command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
+        command += network_options(network)
         if mpi.modern:
-            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *prte_settings.OPTIONS]
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *DAEMON_OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
@@ -178,7 +186,7 @@ class Hosts:
             # Only a shell there knows the home.
             python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
         slot = ["-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *prte_settings.FORGET, *python, *slot]
+        return [*WITHOUT_GUARD, *python, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Use ``request`` for all later commands; its ranks fill the hosts in order, as in a start."""
@@ -186,13 +194,13 @@ class Hosts:
 
     def environment(self) -> dict[str, str]:
         """The variables of ``mpiexec``, which sends those of Open MPI on to the hosts by itself, and no others."""
-        return local.ranks_environment(self._request) | prte_settings.ENVIRONMENT
+        return ranks_environment(self._request) | DAEMON_ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
         request = self._request
         wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
         env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
-        launched = values_of(local.launched_variables(request, self.scratch))
+        launched = values_of(launched_variables(request, self.scratch))
         return env | launched | request.options.env | {MARK: request.id}
 
     def start_without(self, host: str) -> str:

@@ -14,15 +14,7 @@ import msgspec
 
 from jupyter_dtrain.wire.requests import WorldRequest
 
-
-class MpiProgram(msgspec.Struct, frozen=True):
-    """An ``mpiexec`` and what it can do."""
-
-    path: str
-    version: str
-    open_mpi: bool
-    modern: bool
-    """Open MPI 5 or newer: its ``mpiexec`` is ``prterun``, and ``--with-ft ulfm`` keeps ranks alive when one dies."""
+from .mpi import MpiProgram
 
 
 class WatchCommand(NamedTuple):

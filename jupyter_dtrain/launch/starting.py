@@ -35,6 +35,7 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 from . import local
 from .launcher import WorldPlan
 from .leftovers import MARK, MEMORY, remove_leftovers
+from .mpi import find_mpiexec
 from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
 
@@ -233,7 +234,7 @@ def find_paths(options: WorldOptions) -> WorldOptions:
     """
     return msgspec.structs.replace(
         options,
-        mpiexec=local.find_mpiexec(options.mpiexec),
+        mpiexec=find_mpiexec(options.mpiexec),
         tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
     )
 

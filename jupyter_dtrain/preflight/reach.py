@@ -32,8 +32,8 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.hostlist import Host
+from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, network_options, plain_environment
 from jupyter_dtrain.launch.networks import local_address, route, shared_network
 from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_on
 from jupyter_dtrain.launch.slurm import queue
@@ -195,7 +195,7 @@ class BySsh:
         options += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         if Path(mpiexec).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
             options += ["--prefix", str(Path(python).parent.parent)]
-        return MpiJob(options, local.plain_environment() | values_of(local.ROOT_VARIABLES))
+        return MpiJob(options, plain_environment() | values_of(ROOT_VARIABLES))
 
 
 class BySrun:
@@ -230,9 +230,8 @@ class BySrun:
         """As the ranks of a world: ``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         addresses = [self._routes[host][1] or "" for host in hosts]
         network = shared_network(self.local_address(hosts[0]), addresses)
-        options = ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network] if network else []
         nodes = dict.fromkeys(hosts, 1)
-        return MpiJob(options, mpiexec_environment(self.carrier.job, nodes, values_of(local.ROOT_VARIABLES)))
+        return MpiJob(network_options(network), mpiexec_environment(self.carrier.job, nodes, values_of(ROOT_VARIABLES)))
 
 
 @contextlib.contextmanager

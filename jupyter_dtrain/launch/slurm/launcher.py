@@ -19,12 +19,13 @@ from typing import Final
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
-from jupyter_dtrain.launch import local, prte_settings
+from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from ..hostlist import fill
-from ..launcher import Allocation, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
+from ..launcher import Allocation, LauncherDeclaration, NodesLook, WatchCommand
 from ..leftovers import MARK
+from ..mpi import DAEMON_ENVIRONMENT, DAEMON_OPTIONS, WITHOUT_GUARD, MpiProgram, launched_variables, network_options
 from ..networks import local_address
 from . import queue
 from .allocation import Held, job_name
@@ -129,18 +130,17 @@ class Slurm:
         """``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         request = self._request
         command = [mpi.path, "-n", str(request.size), "--bind-to", "none", "--wdir", "/"]
-        if network:
-            command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
+        command += network_options(network)
         if mpi.modern:
             command += ["--with-ft", "ulfm", "--prtemca", "prte_local_tmpdir_base", request.scratch]
-            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *prte_settings.OPTIONS]
+            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *DAEMON_OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
         """The slot holder, without the variables of the step that started MPI's daemon."""
         forget = [word for name in OF_A_STEP for word in ("-u", name)]
         slot = [sys.executable, "-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *prte_settings.FORGET, *forget, *slot]
+        return [*WITHOUT_GUARD, *forget, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Use ``request`` for all later commands; its ranks fill the nodes in order, and the job stays as it is."""
@@ -149,10 +149,10 @@ class Slurm:
     def environment(self) -> dict[str, str]:
         """The variables that ``mpiexec`` needs, with the job's nodes, and no others."""
         variables = {name: one for name, one in self._launched().items() if name.startswith(("OMPI_", "PRTE_"))}
-        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | prte_settings.ENVIRONMENT)
+        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | DAEMON_ENVIRONMENT)
 
     def _launched(self) -> dict[str, Variable]:
-        return local.launched_variables(self._request, self.scratch)
+        return launched_variables(self._request, self.scratch)
 
     def _forwarded(self) -> dict[str, str]:
         return node_environment() | values_of(self._launched()) | self._request.options.env | {MARK: self._request.id}

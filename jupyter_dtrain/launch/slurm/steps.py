@@ -21,6 +21,7 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.launch import local
 
+from ..mpi import plain_environment
 from ..programs import Kind, ProgramAnswer, Unreached
 from . import queue
 
@@ -186,7 +187,7 @@ def munge_options() -> list[str]:
 
 def node_environment() -> dict[str, str]:
     """The variables of this process that go along to the nodes."""
-    return {name: value for name, value in local.plain_environment().items() if not name.startswith(_HERE)}
+    return {name: value for name, value in plain_environment().items() if not name.startswith(_HERE)}
 
 
 def mpiexec_environment(job: str, nodes: Mapping[str, int], more: Mapping[str, str]) -> dict[str, str]:
