@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter
 from typing import Annotated, Final
 
 import msgspec
@@ -223,8 +222,8 @@ def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
-    ranks = Counter(one.host for one in place(hosts, n))
-    return WorldPlan(ranks.total(), dict(ranks), "", {host.name: host.slots for host in hosts})
+    ranks = place(hosts, n)
+    return WorldPlan(sum(ranks.values()), ranks, "", hosts)
 
 
 def _examine(options: HostsOptions, plan: WorldPlan) -> WorldPlan:

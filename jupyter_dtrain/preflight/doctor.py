@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.launch.hostlist import Host, named_hosts
+from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.options import check
@@ -129,8 +129,10 @@ def doctor(
 
 
 @contextlib.contextmanager
-def named_machines(options: Mapping[str, Any], progress: Callable[[str], None]) -> Iterator[tuple[list[Host], Reach]]:
-    """The hosts that start ``options`` name, and the way to them, for as long as the block runs.
+def named_machines(
+    options: Mapping[str, Any], progress: Callable[[str], None]
+) -> Iterator[tuple[dict[str, int], Reach]]:
+    """The hosts that start ``options`` name, with their ranks, and the way to them, for as long as the block runs.
 
     None stands for an option that is not given. A job of Slurm may wait before; ``progress`` shows why. Raises as
     :func:`doctor`.
@@ -154,8 +156,7 @@ def check_before_start(options: HostsOptions, slots: Mapping[str, int]) -> None:
 
     Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
     """
-    hosts = [Host(name, ranks) for name, ranks in slots.items()]
-    examine(hosts, BySsh(options.ssh, options.python), interface=options.interface, quick=True).check()
+    examine(slots, BySsh(options.ssh, options.python), interface=options.interface, quick=True).check()
 
 
 def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
@@ -166,11 +167,13 @@ def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event
     """
     with contextlib.suppress(Stopped):
         reach = BySrun(steps, list(nodes), stopped)
-        examine([Host(node, ranks) for node, ranks in nodes.items()], reach, quick=True).check()
+        examine(nodes, reach, quick=True).check()
 
 
-def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None, quick: bool = False) -> Examination:
-    """Ask this machine and ``hosts`` for facts, and judge them.
+def examine(
+    hosts: Mapping[str, int], reach: Reach, *, interface: str | None = None, quick: bool = False
+) -> Examination:
+    """Ask this machine and ``hosts``, given with their ranks, for facts, and judge them.
 
     ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick`` times no
     all-reduces between machines. Raises :class:`BadRequest` for an interface that this machine lacks.
@@ -178,7 +181,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
     began = time.monotonic()
     known = own_interfaces()
     wanted = None if interface is None else networks.named_interface(known, interface)
-    names = [host.name for host in hosts]
+    names = list(hosts)
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
     examined = _facts(names, reach, patience)
     ways = networks.ways_to([name for name in names if isinstance(examined[name], Facts)], known, reach)
@@ -197,7 +200,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
         examined,
         python=reach.python,
         cures=reach.cures,
-        slots={host.name: host.slots for host in hosts},
+        slots=dict(hosts),
         chosen=chosen,
         ways=ways,
         wanted=interface,

@@ -32,7 +32,6 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.launch.hostlist import Host
 from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, network_options, plain_environment
 from jupyter_dtrain.launch.networks import local_address, route, shared_network
 from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_on
@@ -235,7 +234,7 @@ class BySrun:
 
 
 @contextlib.contextmanager
-def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[tuple[list[Host], BySrun]]:
+def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[tuple[dict[str, int], BySrun]]:
     """The nodes that a world with these ``options`` would get, with their ranks, and the way to them.
 
     ``say`` shows how far a job is that waits; there is no deadline for that, since a queue may take hours. An interrupt
@@ -253,7 +252,7 @@ def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[t
     try:
         held.get(say, threading.Event())
         steps = Steps(held.job.id, munge, "dtrain-doctor", node_environment(), os.getcwd(), beat)  # noqa: PTH109
-        yield [Host(node, ranks) for node, ranks in held.hosts.items()], BySrun(steps, list(held.hosts))
+        yield held.hosts, BySrun(steps, list(held.hosts))
     finally:
         held.give_back()
 
