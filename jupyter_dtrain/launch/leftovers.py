@@ -149,15 +149,15 @@ def _end_processes(listing: Listing) -> list[int]:
 
 def _processes_of(listing: Listing) -> list[psutil.Process]:
     found = []
-    for process, world in marked_processes():
+    for one in marked_processes():
         with contextlib.suppress(psutil.Error):
-            if world == listing.id and process.create_time() >= listing.created - CLOSE:
-                found.append(process)
+            if one.world == listing.id and one.process.create_time() >= listing.created - CLOSE:
+                found.append(one.process)
     return found
 
 
-def marked_processes() -> list[tuple[psutil.Process, str]]:
-    """The processes of this user that belong to any world, each with the world's id.
+def marked_processes() -> list[Marked]:
+    """The processes of this user that belong to any world.
 
     This process and those above it are none of them: a notebook may have been started from a rank.
     """
@@ -171,7 +171,7 @@ def marked_processes() -> list[tuple[psutil.Process, str]]:
                 and process.status() != psutil.STATUS_ZOMBIE
                 and (world := process.environ().get(MARK))
             ):
-                found.append((process, world))
+                found.append(Marked(process, world, " ".join(process.cmdline())))
     return found
 
 
@@ -248,14 +248,11 @@ def remove_folders(worlds: Collection[str], living: Collection[str]) -> tuple[li
 
 def _census(living: Collection[str]) -> tuple[list[Marked], set[str]]:
     """The processes of this user that belong to any world, and the worlds that live."""
-    marked = []
+    marked = marked_processes()
     alive = set(living)
-    for process, world in marked_processes():
-        with contextlib.suppress(psutil.Error):
-            one = Marked(process, world, " ".join(process.cmdline()))
-            marked.append(one)
-            if world not in alive and (STEWARD in one.command or _is_held(process)):
-                alive.add(world)
+    for one in marked:
+        if one.world not in alive and (STEWARD in one.command or _is_held(one.process)):
+            alive.add(one.world)
     return marked, alive
 
 
@@ -273,10 +270,11 @@ def _is_held(process: psutil.Process) -> bool:
 
     The first process of all adopts orphans, whatever it is called.
     """
-    for each in (process, *process.parents()):
-        with contextlib.suppress(psutil.Error):
-            if each.pid > 1 and each.name() in DAEMONS:
-                return True
+    with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        for each in (process, *process.parents()):
+            with contextlib.suppress(psutil.Error):
+                if each.pid > 1 and each.name() in DAEMONS:
+                    return True
     return False
 
 

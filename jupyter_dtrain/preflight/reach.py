@@ -299,18 +299,16 @@ class Program:
         return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cures)
 
 
-def ask_all(
-    hosts: Sequence[str], programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float
-) -> dict[str, Any]:
+def ask_all(programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float) -> dict[str, Any]:
     """Run ``programs`` of one module, each by the host's name, and read their answers as ``kind``.
 
     All of it takes at most ``timeout`` seconds. Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as
     ``reach.stopped`` is set.
     """
-    if not hosts:
+    if not programs:
         return {}
-    stdin = {host: programs[host].text for host in hosts}
-    command = programs[hosts[0]].command(reach.python)
+    hosts, command = list(programs), next(iter(programs.values())).command(reach.python)
+    stdin = {host: program.text for host, program in programs.items()}
     done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
     return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
 

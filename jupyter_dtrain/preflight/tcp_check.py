@@ -150,7 +150,7 @@ def _connect(ready: list[_Listener], reach: Reach, deadline: float) -> list[Conn
         for name, others in targets.items()
         if others and name != HERE
     }
-    answers = ask_all(list(programs), programs, reach, kind=Tried, timeout=left)
+    answers = ask_all(programs, reach, kind=Tried, timeout=left)
     found = []
     for name, answer in answers.items():
         others = targets[name]

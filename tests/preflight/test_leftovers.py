@@ -167,9 +167,9 @@ def test_a_process_of_another_user_is_no_leftover(world):
     other = subprocess.Popen(["sleep", "120"], env=env, user=65534, start_new_session=True)
     mine = subprocess.Popen(["sleep", "120"], env=env, start_new_session=True)
     try:
-        until(lambda: mine.pid in [process.pid for process, marked in marked_processes() if marked == world])
+        until(lambda: mine.pid in [one.process.pid for one in marked_processes() if one.world == world])
         assert psutil.Process(other.pid).environ()[MARK] == world
-        assert other.pid not in [process.pid for process, _ in marked_processes()]
+        assert other.pid not in [one.process.pid for one in marked_processes()]
     finally:
         for process in (other, mine):
             process.kill()
