@@ -162,7 +162,7 @@ class Hosts:
         first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
         # Isolated: a json.py in the home there must not break a start. The watch itself has all variables.
         program = [self._python, "-I", "-c", _START]
-        return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
+        return [WatchCommand(host, self._ssh.command(host, program)[0], first) for host in self.hosts]
 
     def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec``, whose daemons start over the same ssh. MPI uses one ``network`` where all hosts share it."""

@@ -86,11 +86,11 @@ class ProgramAnswer(msgspec.Struct, frozen=True):
 class Carrier(Protocol):
     """The way to the hosts, and its words where it fails."""
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:
-        """The command that runs ``program`` on ``host``, with its input, output, errors and exit code."""
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
+        """The command that runs ``program`` on ``host``, with its input, output, errors and exit code.
 
-    def opening(self, host: str, program: Sequence[str]) -> str:
-        """The text that this command reads first, before the program's own input; often empty."""
+        Beside it is the text that this command reads first, before the program's own input; often empty.
+        """
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""
@@ -115,7 +115,7 @@ def run_on(
 
     def run(host: str) -> ProgramAnswer | Unreached:
         text = stdin if isinstance(stdin, str) else stdin.get(host, "")
-        command, opening = carrier.command(host, program), carrier.opening(host, program)
+        command, opening = carrier.command(host, program)
         done = open_ones.run(command, opening + text, deadline, timeout)
         return carrier.explain(done, host, program[0]) if isinstance(done, ProgramAnswer) else done
 

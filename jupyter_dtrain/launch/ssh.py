@@ -58,13 +58,12 @@ class Ssh(msgspec.Struct, frozen=True):
         words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
         return cls(tuple(words))
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:
-        """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there."""
-        return [*self.call(), "--", target(host), quote(program)]
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
+        """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there.
 
-    def opening(self, host: str, program: Sequence[str]) -> str:  # noqa: ARG002 — the same for all
-        """An empty text: ssh reads nothing before the program's own input."""
-        return ""
+        ssh reads nothing before the program's own input.
+        """
+        return [*self.call(), "--", target(host), quote(program)], ""
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""

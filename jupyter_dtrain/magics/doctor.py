@@ -68,9 +68,9 @@ def doctor_arguments(parser: MagicParser) -> None:
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
     from jupyter_dtrain.launch.leftovers import remove
-    from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines
+    from jupyter_dtrain.preflight.doctor import examine, named_machines
 
-    given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
+    given = start_options(args)
     wanted = args.remove_leftovers
     if wanted is not None and any(given.get(name) for name in ("hosts", "hostfile", SLURM)):
         raise BadRequest(

@@ -115,13 +115,9 @@ class Slurm:
 
     def watches(self) -> list[WatchCommand]:
         """The near gate of a sealed pipe for each node. The gate starts srun, and srun the watch."""
-        return [
-            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self._first_line(node))
-            for node in self.hosts
-        ]
-
-    def _first_line(self, node: str) -> bytes:
-        return self._steps("dtrain-watch").first_line(node, local.watch_command())
+        steps, watch = self._steps("dtrain-watch"), local.watch_command()
+        commands = {node: steps.command(node, watch) for node in self.hosts}
+        return [WatchCommand(node, gate, first.encode()) for node, (gate, first) in commands.items()]
 
     def _steps(self, name: str) -> Steps:
         return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
