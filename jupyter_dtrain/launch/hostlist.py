@@ -72,9 +72,9 @@ def read_hostfile(path: str | Path) -> dict[str, int]:
     A line without a number of slots has one slot, not one per core. ``#`` and ``//`` begin comments. Raises
     :class:`BadRequest` (option ``hostfile``), with the number of the line that is wrong.
     """
-    plain: dict[str, int] = {}
-    numbered: dict[str, int] = {}
+    found: dict[str, int] = {}
     first: dict[str, int] = {}
+    numbered = set()
     for number, line in enumerate(_read(Path(path)).splitlines(), 1):
         words = re.split(r"#|//", line, maxsplit=1)[0].strip()
         if not words:
@@ -83,20 +83,19 @@ def read_hostfile(path: str | Path) -> dict[str, int]:
             name, slots = _parse_line(words)
         except ValueError as error:
             raise BadRequest(f"{path}, line {number}: {error} {FILE_SYNTAX}", option="hostfile") from None
-        if name in numbered or (slots is not None and name in plain):
+        if name in numbered or (slots is not None and name in found):
             raise BadRequest(
                 f"{path}, line {number}: the host {name!r} is on line {first[name]} already. Name it once, with all "
                 "its slots.",
                 option="hostfile",
             )
         first.setdefault(name, number)
-        if slots is None:
-            plain[name] = plain.get(name, 0) + 1
-        else:
-            numbered[name] = slots
-    if not first:
+        found[name] = found.get(name, 0) + 1 if slots is None else slots
+        if slots is not None:
+            numbered.add(name)
+    if not found:
         raise BadRequest(f"{path} names no host: all its lines are empty or comments. {FILE_SYNTAX}", option="hostfile")
-    return {name: plain.get(name) or numbered[name] for name in first}
+    return found
 
 
 def job_hosts() -> dict[str, int]:

@@ -134,7 +134,8 @@ def test_gpus_are_told_with_their_holders_and_worlds(tmp_path, monkeypatch, orph
     assert holder.command.startswith("python")
 
 
-def test_devices_are_read_with_their_ports(tmp_path):
+def test_devices_are_read_with_their_ports(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "INFINIBAND", tmp_path)
     port = tmp_path / "mlx5_0" / "ports" / "1"
     port.mkdir(parents=True)
     (tmp_path / "mlx5_0" / "device" / "net" / "ib0").mkdir(parents=True)
@@ -145,7 +146,7 @@ def test_devices_are_read_with_their_ports(tmp_path):
     for name, text in (("link_layer", "Ethernet"), ("state", "1: DOWN"), ("rate", "")):
         (down / name).write_text(f"{text}\n")
 
-    assert [(one.device, one.layer, one.active, one.interfaces) for one in probe.devices(tmp_path)] == [
+    assert [(one.device, one.layer, one.active, one.interfaces) for one in probe.devices()] == [
         ("mlx5_0", "InfiniBand", True, ["ib0"]),
         ("mlx5_1", "Ethernet", False, []),
     ]
