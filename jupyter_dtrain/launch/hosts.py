@@ -214,7 +214,7 @@ class Hosts:
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """Reason and cure where ssh itself failed, from the words of ssh."""
-        found = self._ssh.explain(ProgramAnswer("", log, code, 0.0, 0.0), host, self._python)
+        found = self._ssh.explain(ProgramAnswer("", log, code), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 

@@ -85,7 +85,7 @@ print(json.dumps({
     "signature": [str(parameter.annotation), parameter.default],
     "docstring": Session.start.__doc__,
     "help": out.getvalue(),
-    "schema": options.schema("moon")["properties"],
+    "schema": options.schema("local")["properties"],
     "line": line,
     "request": request.frameworks,
     "roles": request.roles,

@@ -86,10 +86,10 @@ def test_a_module_in_the_working_directory_does_not_break_it(tmp_path, monkeypat
 
 def test_words_of_a_shell_around_the_answer_are_passed_over():
     program = Program("jupyter_dtrain.preflight.probe", 10)
-    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
+    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0)
 
     assert program.read(answer, "python", Facts).python == "3.11.2"
-    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
+    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0), "python", Facts), Unreached)
 
 
 def test_a_python_that_is_too_old_is_told_with_its_last_words(tmp_path):
