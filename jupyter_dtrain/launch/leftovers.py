@@ -41,7 +41,7 @@ import psutil
 
 from jupyter_dtrain.core.processes import CLOSE, LABEL, labelled_world
 
-from .worlds import Listing, dead_worlds
+from .worlds import Listing, dead_worlds, list_worlds
 
 MARK: Final = "DTRAIN_WORLD"
 """The variable with the world's id, in the environment of its steward and of all processes that the steward starts."""
@@ -209,20 +209,21 @@ def folders(living: Collection[str]) -> list[LeftFolder]:
     return [LeftFolder(path, world) for path, world, _ in _dead_folders(_census(living)[1])]
 
 
-def remove(worlds: Collection[str], living: Collection[str]) -> Removal:
-    """Remove the processes and folders of dead ``worlds``, of all that are dead where none is named.
-
-    ``living`` as for :func:`processes`.
-    """
+def remove(worlds: Collection[str]) -> Removal:
+    """Remove the processes and folders of dead ``worlds``, of all that are dead where none is named."""
     if not worlds:
         remove_leftovers()  # it knows the folders of this machine's worlds as well
+    living = [listing.id for listing in list_worlds()]
     ended, left = end(worlds, living)
     removed, kept = remove_folders(worlds, living)
     return Removal(ended, left, removed, kept)
 
 
 def end(worlds: Collection[str], living: Collection[str]) -> tuple[list[int], dict[str, str]]:
-    """End the processes of dead worlds. Returns the ids of those that have ended, and why the others were left."""
+    """End the processes of dead worlds. Returns the ids of those that have ended, and why the others were left.
+
+    ``living`` as for :func:`processes`.
+    """
     marked, alive = _census(living)
     dead = [one.process for one in marked if one.world not in alive and (not worlds or one.world in worlds)]
     left = {process.pid for process in end_processes(dead, PATIENCE)}
@@ -230,7 +231,10 @@ def end(worlds: Collection[str], living: Collection[str]) -> tuple[list[int], di
 
 
 def remove_folders(worlds: Collection[str], living: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """Remove the folders of dead worlds without a process here. Returns those removed, and why the others were kept."""
+    """Remove the folders of dead worlds without a process here. Returns those removed, and why the others were kept.
+
+    ``living`` as for :func:`processes`.
+    """
     removed: list[str] = []
     kept: dict[str, str] = {}
     marked, alive = _census(living)

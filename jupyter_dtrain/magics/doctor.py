@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.options import options
-from jupyter_dtrain.launch.worlds import list_worlds
 
 from .offers import interfaces, ssh_hosts
 from .parsing import MagicParser, Parsed
@@ -91,7 +90,7 @@ def doctor(args: Parsed) -> None:
     finally:
         line.end()
     if wanted is not None:
-        show_removed(remove(wanted, [listing.id for listing in list_worlds()]))
+        show_removed(remove(wanted))
 
 
 def show_removed(found: Removal) -> None:
