@@ -313,14 +313,14 @@ def ask_all(programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeou
     return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
 
 
-def requirement() -> str:
-    """What pip installs where the package is missing: the version that this machine has."""
-    version = installed_version(OWN_DISTRIBUTION)
-    return f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
+def requirement(name: str, version: str | None) -> str:
+    """What pip is to install: the package ``name`` in this ``version``, or in any where none is known."""
+    return f"{name}=={version}" if version else name
 
 
 def _broken(python: str, words: str, said: str, cures: Cures | None) -> Unreached:
-    install = f"Install it there: `{python} -m pip install {requirement()}`{cures.or_other_python if cures else ''}."
+    wanted = requirement(OWN_DISTRIBUTION, installed_version(OWN_DISTRIBUTION))
+    install = f"Install it there: `{python} -m pip install {wanted}`{cures.or_other_python if cures else ''}."
     if _MISSING.search(words):
         return Unreached("no package", f"The package {OWN} is missing; {python} does not find it.", install, said)
     if words.startswith("ModuleNotFoundError"):
