@@ -1,8 +1,8 @@
 """Examines this machine and the hosts of a world: asks all of them for facts side by side, and judges the answers.
 
 Under failure: a machine that cannot be examined is a finding. The whole examination ends within 80 seconds, in its
-quick form within 20; a job of Slurm may wait before it, for as long as a person likes. Only a request that makes no
-sense, and a job that Slurm does not give, raise, before any machine is asked.
+quick form within :data:`QUICK`; a job of Slurm may wait before it, for as long as a person likes. Only a request that
+makes no sense, and a job that Slurm does not give, raise, before any machine is asked.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, slurm_no
 from .shared_file import shared_file
 from .tcp_check import try_connections
 
+QUICK: Final = 20.0
+"""Seconds that the whole quick form takes at most."""
 FACTS_PATIENCE: Final = 15.0
 """Seconds for the facts of all machines; in the quick form 10."""
 QUICK_FACTS_PATIENCE: Final = 10.0
