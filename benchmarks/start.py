@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 
 from .report import Measurement, summary
 

@@ -139,7 +139,7 @@ def copy(
         _leave(process, way.farewell)
     if process.returncode in {0, _VANISHED}:
         return Copied(_number(output, "Number of regular files transferred"), _number(output, "transferred file size"))
-    return _why(ProgramAnswer(output, errors, process.returncode, 0.0, 0.0), host, way)
+    return _why(ProgramAnswer(output, errors, process.returncode), host, way)
 
 
 def reason(said: str, host: str) -> tuple[str, str]:

@@ -173,8 +173,7 @@ def sync_by(
     with shared_file(source if is_folder else source.parent) as shared:
         asked = {"target": target, "is_folder": is_folder, "cwd": cwd, "shared": shared}
         program = Program("jupyter_dtrain.files.receiver", ASKING + MARGIN, **asked)
-        programs = dict.fromkeys(hosts, program)
-        places = ask_all(hosts, programs, way, kind=_Place, timeout=ASKING)
+        places = ask_all(dict.fromkeys(hosts, program), way, kind=_Place, timeout=ASKING)
 
     done: dict[str, int] = {}
     stop = threading.Event()

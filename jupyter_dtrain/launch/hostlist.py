@@ -1,7 +1,9 @@
-"""The hosts of a world: how a person names them, and which rank goes to which host.
+"""The hosts of a world: how a person names them, and how many ranks each gets.
 
 Hosts come from an option (``gpu1:8,gpu2:8``), from a file in Open MPI's format, or from the batch job in which this
-process runs. ssh resolves the names: each may be an alias of ``~/.ssh/config``. Nothing here connects to a host.
+process runs. They are told with their slots, the most ranks that each takes, by their names as the person wrote them,
+for ssh: an alias of ``~/.ssh/config``, a name or an address, perhaps with ``user@``; IPv6 in brackets. Nothing here
+connects to a host.
 
 Under failure: every function raises :class:`~jupyter_dtrain.core.errors.BadRequest`, which names the option, the place
 in the text and the cure.
@@ -13,14 +15,12 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.core.world import MAX_RANKS, quantity
 
 LARGEST_FILE: Final = 1_000_000
 """Bytes of a hostfile: a larger file is something else."""
@@ -37,41 +37,20 @@ _ZONE: Final = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
 _SLOT_KEYS: Final = ("slots", "max_slots", "max-slots")
 
 
-class Host(msgspec.Struct, frozen=True):
-    """One host of a world."""
-
-    name: str
-    """As the person wrote it, for ssh: an alias, a name or an address, perhaps with ``user@``; IPv6 in brackets."""
-    slots: int
-    """The most ranks that it takes."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where one rank runs."""
-
-    host: str
-    """The host's name."""
-    node: int
-    """The host's index among those that have ranks: ``NODE_RANK``."""
-    local_rank: int
-    local_size: int
-    """How many ranks the host has."""
-
-
-def named_hosts(hosts: str | None, hostfile: str | Path | None) -> list[Host]:
+def named_hosts(hosts: str | None, hostfile: str | Path | None) -> dict[str, int]:
     """The hosts of two options, of which at most one may be given. Raises :class:`BadRequest`."""
     if hosts is not None and hostfile is not None:
         raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
     if hosts is not None:
         return parse_hosts(hosts)
     if hostfile is None:
-        return []
+        return {}
     return job_hosts() if str(hostfile) == JOB else read_hostfile(hostfile)
 
 
-def parse_hosts(text: str) -> list[Host]:
+def parse_hosts(text: str) -> dict[str, int]:
     """The hosts in ``gpu1:8,gpu2:8``; a name alone has one slot. Raises :class:`BadRequest` (option ``hosts``)."""
-    found: list[Host] = []
+    found: dict[str, int] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:
             what = "is empty" if not text.strip() else f"has an empty item in {text!r}"
@@ -80,22 +59,22 @@ def parse_hosts(text: str) -> list[Host]:
             name, slots = _name_and_slots(item)
         except ValueError as error:
             raise BadRequest(f"{error} {SYNTAX}", option="hosts") from None
-        if any(host.name == name for host in found):
+        if name in found:
             words = f"The host {name!r} is named twice. Name each host once, with all its ranks: {name}:2."
             raise BadRequest(words, option="hosts")
-        found.append(Host(name, 1 if slots is None else slots))
+        found[name] = 1 if slots is None else slots
     return found
 
 
-def read_hostfile(path: str | Path) -> list[Host]:
+def read_hostfile(path: str | Path) -> dict[str, int]:
     """The hosts in a file, in order; of a name that stands alone on a line, each repeat adds a slot, as in Open MPI.
 
     A line without a number of slots has one slot, not one per core. ``#`` and ``//`` begin comments. Raises
     :class:`BadRequest` (option ``hostfile``), with the number of the line that is wrong.
     """
-    plain: dict[str, int] = {}
-    numbered: dict[str, int] = {}
+    found: dict[str, int] = {}
     first: dict[str, int] = {}
+    numbered = set()
     for number, line in enumerate(_read(Path(path)).splitlines(), 1):
         words = re.split(r"#|//", line, maxsplit=1)[0].strip()
         if not words:
@@ -104,23 +83,22 @@ def read_hostfile(path: str | Path) -> list[Host]:
             name, slots = _parse_line(words)
         except ValueError as error:
             raise BadRequest(f"{path}, line {number}: {error} {FILE_SYNTAX}", option="hostfile") from None
-        if name in numbered or (slots is not None and name in plain):
+        if name in numbered or (slots is not None and name in found):
             raise BadRequest(
                 f"{path}, line {number}: the host {name!r} is on line {first[name]} already. Name it once, with all "
                 "its slots.",
                 option="hostfile",
             )
         first.setdefault(name, number)
-        if slots is None:
-            plain[name] = plain.get(name, 0) + 1
-        else:
-            numbered[name] = slots
-    if not first:
+        found[name] = found.get(name, 0) + 1 if slots is None else slots
+        if slots is not None:
+            numbered.add(name)
+    if not found:
         raise BadRequest(f"{path} names no host: all its lines are empty or comments. {FILE_SYNTAX}", option="hostfile")
-    return [Host(name, plain.get(name) or numbered[name]) for name in first]
+    return found
 
 
-def job_hosts() -> list[Host]:
+def job_hosts() -> dict[str, int]:
     """The hosts of the PBS, Grid Engine or LSF job in which this process runs, by the scheduler's own variable.
 
     Sources: the manuals of qsub (OpenPBS 23, Torque 6; Grid Engine 8.1) and bsub (LSF 10). Raises :class:`BadRequest`
@@ -148,15 +126,15 @@ def job_hosts() -> list[Host]:
         raise BadRequest(f"The list of the job's hosts cannot be read: {error}", option="hostfile") from None
     if not found:
         raise BadRequest("The list of the job's hosts cannot be read: it is empty.", option="hostfile")
-    return [Host(name, slots) for name, slots in found.items()]
+    return found
 
 
-def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:
-    """Where each of ``n`` ranks runs, by rank: ranks fill the hosts in order. ``n``: default all slots.
+def place(hosts: Mapping[str, int], n: int | None = None) -> dict[str, int]:
+    """The ranks of each host that has any, of ``n`` in all, which fill the hosts in order. ``n``: default all slots.
 
     Raises :class:`BadRequest` (option ``n``) for more ranks than slots, fewer than 1, or more than a world may have.
     """
-    slots = sum(host.slots for host in hosts)
+    slots = sum(hosts.values())
     if n is None:
         n = slots
     if n < 1:
@@ -164,21 +142,17 @@ def place(hosts: Sequence[Host], n: int | None = None) -> list[Place]:
     if n > slots:
         there = "The host has" if len(hosts) == 1 else f"The {len(hosts)} hosts have"
         raise BadRequest(
-            f"{there} {_count(slots, 'slot')}, too few for {_count(n, 'rank')}. Ask for at most {slots}, or give a "
+            f"{there} {quantity(slots, 'slot')}, too few for {quantity(n, 'rank')}. Ask for at most {slots}, or give a "
             "host more slots: NAME:RANKS.",
             option="n",
         )
     if n > MAX_RANKS:
         raise BadRequest(f"A world has at most {MAX_RANKS} ranks, not {n}. Ask for fewer with -n.", option="n")
-    found: list[Place] = []
-    for node, host in enumerate(hosts):
-        size = min(host.slots, n - len(found))
-        found += [Place(host.name, node, local, size) for local in range(size)]
-    return found
+    return fill(hosts, n)
 
 
-def fill(slots: dict[str, int], size: int) -> dict[str, int]:
-    """The ranks of each host that a scheduler has given: ``size`` ranks fill them in order, each up to its slots."""
+def fill(slots: Mapping[str, int], size: int) -> dict[str, int]:
+    """The ranks of each host that has any: ``size`` ranks fill them in order, each up to its ``slots``."""
     left, found = size, {}
     for host, number in slots.items():
         if left > 0:
@@ -258,7 +232,3 @@ def _slots(number: str, where: str) -> int:
     if not 1 <= int(number[:9]) <= MAX_RANKS:
         raise ValueError(f"{where!r} must give a host from 1 to {MAX_RANKS} ranks; leave out a host that gets none.")
     return int(number)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter
 from typing import Annotated, Final
 
 import msgspec
@@ -26,10 +25,19 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.variables import values_of
 from jupyter_dtrain.wire.requests import MAIN, Check, WorldRequest
 
-from . import local, prte_settings
+from . import local
 from .hostlist import fill, named_hosts, place
-from .launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, WatchCommand, WorldPlan
+from .launcher import Allocation, LauncherDeclaration, WatchCommand, WorldPlan
 from .leftovers import MARK
+from .mpi import (
+    DAEMON_ENVIRONMENT,
+    DAEMON_OPTIONS,
+    WITHOUT_GUARD,
+    MpiProgram,
+    launched_variables,
+    network_options,
+    ranks_environment,
+)
 from .networks import address_to
 from .programs import ProgramAnswer, Unreached
 from .ssh import Ssh
@@ -154,7 +162,7 @@ class Hosts:
         first = json.dumps({"words": words, "environment": self._forwarded()}).encode() + b"\n"
         # Isolated: a json.py in the home there must not break a start. The watch itself has all variables.
         program = [self._python, "-I", "-c", _START]
-        return [WatchCommand(host, self._ssh.command(host, program), first) for host in self.hosts]
+        return [WatchCommand(host, self._ssh.command(host, program)[0], first) for host in self.hosts]
 
     def ranks_command(self, mpi: MpiProgram, network: str) -> list[str]:
         """``mpiexec``, whose daemons start over the same ssh. MPI uses one ``network`` where all hosts share it."""
@@ -165,10 +173,9 @@ class Hosts:
         command = [mpi.path, "-n", str(request.size), "--host", places, "--bind-to", "none", "--wdir", "/"]
         # Daemons that start further ones would get these words cut at their last "=" (Open MPI 5.0.11).
         command += ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "plm_ssh_args", shlex.join(words)]
-        if network:
-            command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
+        command += network_options(network)
         if mpi.modern:
-            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *prte_settings.OPTIONS]
+            command += ["--with-ft", "ulfm", "--prtemca", "prte_tmpdir_base", request.scratch, *DAEMON_OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
@@ -178,7 +185,7 @@ class Hosts:
             # Only a shell there knows the home.
             python = ["/bin/sh", "-c", f'exec ~/{shlex.quote(self._python[2:])} "$@"', "slot"]
         slot = ["-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *prte_settings.FORGET, *python, *slot]
+        return [*WITHOUT_GUARD, *python, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Use ``request`` for all later commands; its ranks fill the hosts in order, as in a start."""
@@ -186,13 +193,13 @@ class Hosts:
 
     def environment(self) -> dict[str, str]:
         """The variables of ``mpiexec``, which sends those of Open MPI on to the hosts by itself, and no others."""
-        return local.ranks_environment(self._request) | prte_settings.ENVIRONMENT
+        return ranks_environment(self._request) | DAEMON_ENVIRONMENT
 
     def _forwarded(self) -> dict[str, str]:
         request = self._request
         wanted = FORWARDED + tuple(begin for one in declarations() for begin in one.forwards)
         env = {name: value for name, value in os.environ.items() if name.startswith(wanted)}
-        launched = values_of(local.launched_variables(request, self.scratch))
+        launched = values_of(launched_variables(request, self.scratch))
         return env | launched | request.options.env | {MARK: request.id}
 
     def start_without(self, host: str) -> str:
@@ -207,7 +214,7 @@ class Hosts:
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
         """Reason and cure where ssh itself failed, from the words of ssh."""
-        found = self._ssh.explain(ProgramAnswer("", log, code, 0.0, 0.0), host, self._python)
+        found = self._ssh.explain(ProgramAnswer("", log, code), host, self._python)
         return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
 
 
@@ -215,8 +222,8 @@ def _place(n: int | None, options: HostsOptions) -> WorldPlan:
     hosts = named_hosts(options.hosts, options.hostfile)
     if not hosts:
         raise BadRequest("Name the hosts and their ranks, such as gpu1:8,gpu2:8.", option="hosts")
-    ranks = Counter(one.host for one in place(hosts, n))
-    return WorldPlan(ranks.total(), dict(ranks), "", {host.name: host.slots for host in hosts})
+    ranks = place(hosts, n)
+    return WorldPlan(sum(ranks.values()), ranks, "", hosts)
 
 
 def _examine(options: HostsOptions, plan: WorldPlan) -> WorldPlan:
@@ -230,7 +237,6 @@ DECLARATION: Final = LauncherDeclaration(
     "Hosts over ssh",
     _place,
     Hosts,
-    lambda: Capacity(cores=0, gpus=0, default_ranks=0),
     options=HostsOptions,
     chosen_by=("hosts", "hostfile"),
     examination=_examine,

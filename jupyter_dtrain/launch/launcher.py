@@ -14,15 +14,7 @@ import msgspec
 
 from jupyter_dtrain.wire.requests import WorldRequest
 
-
-class MpiProgram(msgspec.Struct, frozen=True):
-    """An ``mpiexec`` and what it can do."""
-
-    path: str
-    version: str
-    open_mpi: bool
-    modern: bool
-    """Open MPI 5 or newer: its ``mpiexec`` is ``prterun``, and ``--with-ft ulfm`` keeps ranks alive when one dies."""
+from .mpi import MpiProgram
 
 
 class WatchCommand(NamedTuple):
@@ -132,12 +124,11 @@ class WorldPlan(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """The size of the place, for the dialog."""
+    """The size of the place, for the dialog; zeros where it is not known before the world starts."""
 
-    cores: int
-    """Zero where it is not known before the world starts."""
-    gpus: int
-    default_ranks: int
+    cores: int = 0
+    gpus: int = 0
+    default_ranks: int = 0
     """The number of ranks by default; zero where the options decide."""
 
 
@@ -152,7 +143,7 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     the ``options``. It asks no host of the ranks. Raises :class:`~jupyter_dtrain.core.errors.BadRequest` and
     :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]
-    capacity: Callable[[], Capacity]
+    capacity: Callable[[], Capacity] = Capacity
     """May take a second."""
     options: type[msgspec.Struct] | None = None
     """Its own start options: a Struct whose fields all have defaults and carry descriptions."""

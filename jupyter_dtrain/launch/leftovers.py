@@ -41,7 +41,7 @@ import psutil
 
 from jupyter_dtrain.core.processes import CLOSE, LABEL, labelled_world
 
-from .worlds import Listing, dead_worlds
+from .worlds import Listing, dead_worlds, list_worlds
 
 MARK: Final = "DTRAIN_WORLD"
 """The variable with the world's id, in the environment of its steward and of all processes that the steward starts."""
@@ -53,7 +53,7 @@ SHOWN: Final = 120
 """Characters of a command line that a finding shows."""
 STEWARD: Final = "jupyter_dtrain.steward"
 """A part of the command line of a world's steward, and of the guard that cleans up after one."""
-MEMORY: Final = "/dev/shm"  # noqa: S108 — worlds have folders there
+MEMORY: Final = "/dev/shm"  # noqa: S108 — each world makes a private folder in it
 DAEMONS: Final = (
     "prted",
     "orted",
@@ -149,15 +149,15 @@ def _end_processes(listing: Listing) -> list[int]:
 
 def _processes_of(listing: Listing) -> list[psutil.Process]:
     found = []
-    for process, world in marked_processes():
+    for one in marked_processes():
         with contextlib.suppress(psutil.Error):
-            if world == listing.id and process.create_time() >= listing.created - CLOSE:
-                found.append(process)
+            if one.world == listing.id and one.process.create_time() >= listing.created - CLOSE:
+                found.append(one.process)
     return found
 
 
-def marked_processes() -> list[tuple[psutil.Process, str]]:
-    """The processes of this user that belong to any world, each with the world's id.
+def marked_processes() -> list[Marked]:
+    """The processes of this user that belong to any world.
 
     This process and those above it are none of them: a notebook may have been started from a rank.
     """
@@ -171,7 +171,7 @@ def marked_processes() -> list[tuple[psutil.Process, str]]:
                 and process.status() != psutil.STATUS_ZOMBIE
                 and (world := process.environ().get(MARK))
             ):
-                found.append((process, world))
+                found.append(Marked(process, world, " ".join(process.cmdline())))
     return found
 
 
@@ -209,20 +209,21 @@ def folders(living: Collection[str]) -> list[LeftFolder]:
     return [LeftFolder(path, world) for path, world, _ in _dead_folders(_census(living)[1])]
 
 
-def remove(worlds: Collection[str], living: Collection[str]) -> Removal:
-    """Remove the processes and folders of dead ``worlds``, of all that are dead where none is named.
-
-    ``living`` as for :func:`processes`.
-    """
+def remove(worlds: Collection[str]) -> Removal:
+    """Remove the processes and folders of dead ``worlds``, of all that are dead where none is named."""
     if not worlds:
         remove_leftovers()  # it knows the folders of this machine's worlds as well
+    living = [listing.id for listing in list_worlds()]
     ended, left = end(worlds, living)
     removed, kept = remove_folders(worlds, living)
     return Removal(ended, left, removed, kept)
 
 
 def end(worlds: Collection[str], living: Collection[str]) -> tuple[list[int], dict[str, str]]:
-    """End the processes of dead worlds. Returns the ids of those that have ended, and why the others were left."""
+    """End the processes of dead worlds. Returns the ids of those that have ended, and why the others were left.
+
+    ``living`` as for :func:`processes`.
+    """
     marked, alive = _census(living)
     dead = [one.process for one in marked if one.world not in alive and (not worlds or one.world in worlds)]
     left = {process.pid for process in end_processes(dead, PATIENCE)}
@@ -230,7 +231,10 @@ def end(worlds: Collection[str], living: Collection[str]) -> tuple[list[int], di
 
 
 def remove_folders(worlds: Collection[str], living: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """Remove the folders of dead worlds without a process here. Returns those removed, and why the others were kept."""
+    """Remove the folders of dead worlds without a process here. Returns those removed, and why the others were kept.
+
+    ``living`` as for :func:`processes`.
+    """
     removed: list[str] = []
     kept: dict[str, str] = {}
     marked, alive = _census(living)
@@ -248,14 +252,11 @@ def remove_folders(worlds: Collection[str], living: Collection[str]) -> tuple[li
 
 def _census(living: Collection[str]) -> tuple[list[Marked], set[str]]:
     """The processes of this user that belong to any world, and the worlds that live."""
-    marked = []
+    marked = marked_processes()
     alive = set(living)
-    for process, world in marked_processes():
-        with contextlib.suppress(psutil.Error):
-            one = Marked(process, world, " ".join(process.cmdline()))
-            marked.append(one)
-            if world not in alive and (STEWARD in one.command or _is_held(process)):
-                alive.add(world)
+    for one in marked:
+        if one.world not in alive and (STEWARD in one.command or _is_held(one.process)):
+            alive.add(one.world)
     return marked, alive
 
 
@@ -273,10 +274,11 @@ def _is_held(process: psutil.Process) -> bool:
 
     The first process of all adopts orphans, whatever it is called.
     """
-    for each in (process, *process.parents()):
-        with contextlib.suppress(psutil.Error):
-            if each.pid > 1 and each.name() in DAEMONS:
-                return True
+    with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        for each in (process, *process.parents()):
+            with contextlib.suppress(psutil.Error):
+                if each.pid > 1 and each.name() in DAEMONS:
+                    return True
     return False
 
 

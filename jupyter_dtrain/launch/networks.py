@@ -20,7 +20,7 @@ from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from .ssh import Ssh
 
 PATIENCE: Final = 2.5
-"""Seconds that the name of a host may take to be resolved, and ssh to tell what it would connect to."""
+"""Seconds that the name of a host may take to be resolved."""
 
 
 def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
@@ -28,7 +28,7 @@ def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
     if interface is not None:
         return _address_on(interface)
     for host in hosts:
-        address = local_address(ssh.ask_config(host, PATIENCE).get("hostname", ""))
+        address = local_address(ssh.ask_config(host).get("hostname", ""))
         if address is not None and ":" not in address:
             return address
     raise StartFailed(
@@ -38,15 +38,15 @@ def address_to(hosts: Sequence[str], ssh: Ssh, interface: str | None) -> str:
     )
 
 
-def local_address(host: str, patience: float = PATIENCE) -> str | None:
+def local_address(host: str) -> str | None:
     """The address from which this machine would connect to ``host``; None without a route or a known name.
 
-    A name server that does not answer costs ``patience`` seconds.
+    A name server that does not answer costs :data:`PATIENCE` seconds.
     """
-    return route(host, patience)[0]
+    return route(host)[0]
 
 
-def route(host: str, patience: float = PATIENCE) -> tuple[str, str] | tuple[None, None]:
+def route(host: str) -> tuple[str, str] | tuple[None, None]:
     """The addresses of a connection: this machine's, and that of ``host``; otherwise as :func:`local_address`.
 
     It connects an UDP socket, which sends nothing.
@@ -66,7 +66,7 @@ def route(host: str, patience: float = PATIENCE) -> tuple[str, str] | tuple[None
     # Nothing can end a look-up of a name, so it may outlive its deadline on a thread that nobody waits for.
     thread = threading.Thread(target=ask, daemon=True, name="resolve")
     thread.start()
-    thread.join(patience)
+    thread.join(PATIENCE)
     return found[0] if found else (None, None)
 
 

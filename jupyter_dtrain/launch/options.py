@@ -197,7 +197,7 @@ def schema(launcher: str) -> dict[str, Any]:
 
     A flag that does no more than choose the launcher is not among them.
     """
-    flags = _flags(find_launcher(launcher)) if launcher in launchers() else []
+    flags = _flags(find_launcher(launcher))
     wanted = [option for option in options() if not option.launchers or launcher in option.launchers]
     properties = {option.name: option.schema for option in wanted if option.name not in flags}
     return {"type": "object", "properties": properties, "additionalProperties": False}

@@ -77,20 +77,20 @@ class ProgramAnswer(msgspec.Struct, frozen=True):
     output: str
     errors: str
     code: int
-    sent: float
+    sent: float = 0.0
     """This machine's clock before the connection was made, in seconds since the epoch."""
-    received: float
+    received: float = 0.0
     """The same after the program had ended."""
 
 
 class Carrier(Protocol):
     """The way to the hosts, and its words where it fails."""
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:
-        """The command that runs ``program`` on ``host``, with its input, output, errors and exit code."""
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
+        """The command that runs ``program`` on ``host``, with its input, output, errors and exit code.
 
-    def opening(self, host: str, program: Sequence[str]) -> str:
-        """The text that this command reads first, before the program's own input; often empty."""
+        Beside it is the text that this command reads first, before the program's own input; often empty.
+        """
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""
@@ -102,21 +102,20 @@ def run_on(
     *,
     carrier: Carrier,
     timeout: float,
-    stdin: str | Mapping[str, str] = "",
+    stdin: Mapping[str, str] = {},
     stopped: threading.Event | None = None,
 ) -> dict[str, ProgramAnswer | Unreached]:
     """Run ``program`` on all ``hosts`` side by side, and wait at most ``timeout`` seconds for all of them together.
 
-    ``stdin``: what each program reads; a mapping has a text by host. The result has every host, in order. ``stopped``
-    ends all of them as soon as it is set; then this raises :class:`Stopped`.
+    ``stdin``: the text that a program reads, by host. The result has every host, in order. ``stopped`` ends all of them
+    as soon as it is set; then this raises :class:`Stopped`.
     """
     deadline = time.monotonic() + timeout
     open_ones = _Processes()
 
     def run(host: str) -> ProgramAnswer | Unreached:
-        text = stdin if isinstance(stdin, str) else stdin.get(host, "")
-        command, opening = carrier.command(host, program), carrier.opening(host, program)
-        done = open_ones.run(command, opening + text, deadline, timeout)
+        command, opening = carrier.command(host, program)
+        done = open_ones.run(command, opening + stdin.get(host, ""), deadline, timeout)
         return carrier.explain(done, host, program[0]) if isinstance(done, ProgramAnswer) else done
 
     pool = ThreadPoolExecutor(min(SIDE_BY_SIDE, max(len(hosts), 1)), thread_name_prefix="hosts")

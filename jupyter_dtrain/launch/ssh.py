@@ -26,6 +26,8 @@ from .programs import NOT_RUN, Kind, ProgramAnswer, Unreached
 
 CONNECT_PATIENCE: Final = 5
 """Seconds that ssh waits for a connection, unless ``ssh_args`` say otherwise."""
+CONFIG_PATIENCE: Final = 2.5
+"""Seconds that ssh may take to tell what it would connect to."""
 SSH_FAILED: Final = 255
 """The exit code with which ssh reports a failure of its own."""
 
@@ -56,13 +58,12 @@ class Ssh(msgspec.Struct, frozen=True):
         words = [os.path.expanduser(word) for word in shlex.split(text)]  # noqa: PTH111 — a Path would lose ./
         return cls(tuple(words))
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:
-        """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there."""
-        return [*self.call(), "--", target(host), quote(program)]
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
+        """The command that runs ``program`` on ``host``. ``~/`` at its beginning stands for the home there.
 
-    def opening(self, host: str, program: Sequence[str]) -> str:  # noqa: ARG002 — the same for all
-        """An empty text: ssh reads nothing before the program's own input."""
-        return ""
+        ssh reads nothing before the program's own input.
+        """
+        return [*self.call(), "--", target(host), quote(program)], ""
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:
         """``answer``, or why ``program`` did not run on ``host`` at all."""
@@ -94,7 +95,7 @@ class Ssh(msgspec.Struct, frozen=True):
         """The line with which a person connects to ``host`` in a terminal."""
         return shlex.join(["ssh", *self.args, target(host)])
 
-    def ask_config(self, host: str, timeout: float = 5.0) -> dict[str, str]:
+    def ask_config(self, host: str) -> dict[str, str]:
         """The values that ssh would use for ``host``, by lower-case name; empty if ssh gives none.
 
         A name with several values has its first. It connects to nothing.
@@ -106,7 +107,7 @@ class Ssh(msgspec.Struct, frozen=True):
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=timeout,
+                timeout=CONFIG_PATIENCE,
                 check=False,
             )
         except (OSError, subprocess.SubprocessError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 import shutil
@@ -34,19 +35,24 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
 from .launcher import WorldPlan
-from .leftovers import MARK, remove_leftovers
+from .leftovers import MARK, MEMORY, remove_leftovers
+from .mpi import find_mpiexec
 from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
 
 MAX_SOCKET_PATH = 90
 """A unix socket's path may have 107 bytes; the channels add a few, such as ``/c1:18``."""
+TURN_PATIENCE = 45.0
+"""Seconds that a start waits for other starts of this user."""
+END_PATIENCE = 15.0
+"""Seconds that a steward that no client can reach yet may take to end."""
 
 
 @contextlib.contextmanager
-def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Let other starts of this user wait: two at the same time would take the same name.
 
-    The start goes on after ``patience`` seconds, or where locks do not work.
+    The start goes on after :data:`TURN_PATIENCE` seconds, or where locks do not work.
     """
     try:
         runtime_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +62,7 @@ def one_at_a_time(patience: float = 45.0) -> Iterator[None]:
         yield  # the start itself will say what is wrong with that folder
         return
     with file:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + TURN_PATIENCE
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,15 +86,8 @@ def choose_name(wanted: str | None) -> str:
                 f"A world named {wanted!r} is already running: stop it, or choose another name.", option="name"
             )
         return wanted
-    return next(name for name in _names() if name not in taken)
-
-
-def _names() -> Iterator[str]:
-    yield "world"
-    number = 2
-    while True:
-        yield f"world-{number}"
-        number += 1
+    names = itertools.chain(["world"], (f"world-{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def new_id(name: str) -> str:
@@ -187,7 +186,7 @@ def scratch_folder(world_id: str) -> Path:
 
     Never in the home: it may lie on a network, and ranks map the files that MPI keeps here.
     """
-    memory = Path("/dev/shm")  # noqa: S108 — the world makes a private folder in it
+    memory = Path(MEMORY)
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return (memory if usable else Path(tempfile.gettempdir())) / f"dtrain-{world_id}-{secrets.token_hex(8)}"
 
@@ -213,7 +212,7 @@ def launch(
     with one_at_a_time():
         request = _make_request(asked, plan, settings, cwd)
         try:
-            return _launch_steward(request, settings), request
+            return _launch_steward(request), request
         except BaseException:
             _remove_folders(request)
             raise
@@ -233,7 +232,7 @@ def find_paths(options: WorldOptions) -> WorldOptions:
     """
     return msgspec.structs.replace(
         options,
-        mpiexec=local.find_mpiexec(options.mpiexec),
+        mpiexec=find_mpiexec(options.mpiexec),
         tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
     )
 
@@ -301,7 +300,7 @@ def _last_change(folder: Path) -> float:
     return max((path.stat().st_mtime for path in [folder, *folder.iterdir()]), default=0.0)
 
 
-def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
+def _launch_steward(request: WorldRequest) -> Listing:
     """Start the steward of a new world, detached from this process; it starts the ranks.
 
     Returns as soon as the steward's process exists, and the listing names it. The request goes over a pipe: it may hold
@@ -335,9 +334,8 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             start_new_session=True,
         )
         try:
-            answer, _ = process.communicate(
-                msgspec.json.encode(request), timeout=max(settings.request_timeout, settings.start_timeout)
-            )
+            patience = max(request.settings.request_timeout, request.settings.start_timeout)
+            answer, _ = process.communicate(msgspec.json.encode(request), timeout=patience)
             # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
             [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
             return msgspec.structs.replace(
@@ -355,9 +353,9 @@ def _launch_steward(request: WorldRequest, settings: Settings) -> Listing:
             ) from error
 
 
-def _end_steward(group: int, patience: float = 15.0) -> None:
+def _end_steward(group: int) -> None:
     """End a steward that no client can reach yet, by the process group that it began in, and wait for its end."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + END_PATIENCE
     with contextlib.suppress(OSError):
         # Not SIGKILL: mpiexec is in that group, and ends its ranks only when it gets a SIGTERM.
         os.killpg(group, signal.SIGTERM)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import psutil
@@ -25,6 +25,11 @@ from jupyter_dtrain.wire.steward_messages import InterruptRun, Stop
 
 if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import StewardChannel
+
+STOP_PATIENCE: Final = 20.0
+"""Seconds that a world may take to end."""
+INTERRUPT_PATIENCE: Final = 10.0
+"""Seconds that a steward may take to answer that it interrupts a cell."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -156,28 +161,29 @@ def open_channel(listing: Listing, patience: float) -> StewardChannel:
     return StewardChannel(listing.connection_file, patience, lambda: is_alive(listing))
 
 
-def stop_world(name: str, patience: float = 20.0) -> None:
+def stop_world(name: str) -> None:
     """End the world ``name``, whichever client started it; returns when its steward has ended.
 
-    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it still runs after ``patience`` seconds.
+    Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when it still runs after :data:`STOP_PATIENCE`
+    seconds.
     """
     listing = find_world(name)
-    channel = open_channel(listing, patience)
+    channel = open_channel(listing, STOP_PATIENCE)
     try:
         channel.ask(Stop())
     finally:
         channel.close()
-    if not await_end(listing, patience):
+    if not await_end(listing, STOP_PATIENCE):
         raise WorldLost(f"World {name!r} did not stop: its main process (pid {listing.steward}) is still running.")
 
 
-def interrupt_world(name: str, *, force: bool = False, patience: float = 10.0) -> int | None:
+def interrupt_world(name: str, *, force: bool = False) -> int | None:
     """Interrupt the cell that runs in the world ``name``, whichever client began it; returns the number of its run.
 
     ``force``: kill the ranks that do not end. Returns as soon as the steward has taken it; None where nothing has run.
     Raises :class:`NoWorld` when there is none, and :class:`WorldLost` when its steward does not answer.
     """
-    channel = open_channel(find_world(name), patience)
+    channel = open_channel(find_world(name), INTERRUPT_PATIENCE)
     try:
         return channel.ask(InterruptRun(describe_process(), force=force)).run
     finally:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.options import options
-from jupyter_dtrain.launch.worlds import list_worlds
 
 from .offers import interfaces, ssh_hosts
 from .parsing import MagicParser, Parsed
@@ -68,9 +67,9 @@ def doctor_arguments(parser: MagicParser) -> None:
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
     from jupyter_dtrain.launch.leftovers import remove
-    from jupyter_dtrain.preflight.doctor import BY_SSH, examine, named_machines
+    from jupyter_dtrain.preflight.doctor import examine, named_machines
 
-    given = {name: getattr(args, name) for name in BY_SSH} | start_options(args)
+    given = start_options(args)
     wanted = args.remove_leftovers
     if wanted is not None and any(given.get(name) for name in ("hosts", "hostfile", SLURM)):
         raise BadRequest(
@@ -91,7 +90,7 @@ def doctor(args: Parsed) -> None:
     finally:
         line.end()
     if wanted is not None:
-        show_removed(remove(wanted, [listing.id for listing in list_worlds()]))
+        show_removed(remove(wanted))
 
 
 def show_removed(found: Removal) -> None:

@@ -226,7 +226,7 @@ def _asked(line: str) -> JobWorld:
     asked = check(given)
     hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
     nodes = len(hosts) or int(given.get("nodes") or 1)
-    size = given.get("n") or sum(one.slots or 1 for one in hosts) or nodes * int(given.get("ntasks_per_node") or 1)
+    size = given.get("n") or sum(hosts.values()) or nodes * int(given.get("ntasks_per_node") or 1)
     if not hosts and "nodes" not in given and "ntasks_per_node" not in given:
         size = given.get("n") or default_size()
     return JobWorld(size, nodes, tuple(asked.world.env), tuple(assign_roles(asked, size)))

@@ -62,9 +62,7 @@ def sync(args: Parsed) -> None:
     options = {"to": args.to, "exclude": args.exclude, "timeout": args.timeout, "progress": line.say}
     try:
         if hosts:
-            found = sync_hosts(
-                args.path, [one.name for one in hosts], ssh_args=args.ssh_args or "", python=args.python, **options
-            )
+            found = sync_hosts(args.path, list(hosts), ssh_args=args.ssh_args or "", python=args.python, **options)
         elif args.ssh_args is not None or args.python is not None:
             raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
         else:

@@ -1,16 +1,17 @@
 """Examines this machine and the hosts of a world: asks all of them for facts side by side, and judges the answers.
 
-Under failure: a machine that cannot be examined is a finding. The whole examination ends within :data:`LONGEST`
-seconds, in its quick form within :data:`QUICK`; a job of Slurm may wait before it, for as long as a person likes. Only
-a request that makes no sense, and a job that Slurm does not give, raise, before any machine is asked.
+Under failure: a machine that cannot be examined is a finding. The whole examination ends within 80 seconds, in its
+quick form within :data:`QUICK`; a job of Slurm may wait before it, for as long as a person likes. Only a request that
+makes no sense, and a job that Slurm does not give, raise, before any machine is asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.launch.hostlist import Host, named_hosts
+from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.hosts import HostsOptions
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.options import check
-from jupyter_dtrain.launch.programs import Stopped
+from jupyter_dtrain.launch.programs import Stopped, run_here
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.launch.slurm.steps import Steps
 from jupyter_dtrain.launch.worlds import list_worlds
@@ -30,12 +31,12 @@ from jupyter_dtrain.launch.worlds import list_worlds
 from . import machines, networks, probe, software, speed
 from .findings import HERE, SEVERITIES, Chosen, Connection, Examined, Finding, Scene, Speeds, sentences, show
 from .probe import Facts, Interface
-from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, ask_here, slurm_nodes
+from .reach import MARGIN, OWN, BySrun, BySsh, Program, Reach, ask_all, slurm_nodes
 from .shared_file import shared_file
 from .tcp_check import try_connections
 
-LONGEST: Final = 80.0
 QUICK: Final = 20.0
+"""Seconds that the whole quick form takes at most."""
 FACTS_PATIENCE: Final = 15.0
 """Seconds for the facts of all machines; in the quick form 10."""
 QUICK_FACTS_PATIENCE: Final = 10.0
@@ -128,8 +129,10 @@ def doctor(
 
 
 @contextlib.contextmanager
-def named_machines(options: Mapping[str, Any], progress: Callable[[str], None]) -> Iterator[tuple[list[Host], Reach]]:
-    """The hosts that start ``options`` name, and the way to them, for as long as the block runs.
+def named_machines(
+    options: Mapping[str, Any], progress: Callable[[str], None]
+) -> Iterator[tuple[dict[str, int], Reach]]:
+    """The hosts that start ``options`` name, with their ranks, and the way to them, for as long as the block runs.
 
     None stands for an option that is not given. A job of Slurm may wait before; ``progress`` shows why. Raises as
     :func:`doctor`.
@@ -153,8 +156,7 @@ def check_before_start(options: HostsOptions, slots: Mapping[str, int]) -> None:
 
     Raises :class:`BadRequest`, and :class:`StartFailed` with each reason for which no world can start there.
     """
-    hosts = [Host(name, ranks) for name, ranks in slots.items()]
-    examine(hosts, BySsh(options.ssh, options.python), interface=options.interface, quick=True).check()
+    examine(slots, BySsh(options.ssh, options.python), interface=options.interface, quick=True).check()
 
 
 def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event) -> None:
@@ -165,11 +167,13 @@ def check_nodes(nodes: Mapping[str, int], steps: Steps, stopped: threading.Event
     """
     with contextlib.suppress(Stopped):
         reach = BySrun(steps, list(nodes), stopped)
-        examine([Host(node, ranks) for node, ranks in nodes.items()], reach, quick=True).check()
+        examine(nodes, reach, quick=True).check()
 
 
-def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None, quick: bool = False) -> Examination:
-    """Ask this machine and ``hosts`` for facts, and judge them.
+def examine(
+    hosts: Mapping[str, int], reach: Reach, *, interface: str | None = None, quick: bool = False
+) -> Examination:
+    """Ask this machine and ``hosts``, given with their ranks, for facts, and judge them.
 
     ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick`` times no
     all-reduces between machines. Raises :class:`BadRequest` for an interface that this machine lacks.
@@ -177,7 +181,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
     began = time.monotonic()
     known = own_interfaces()
     wanted = None if interface is None else networks.named_interface(known, interface)
-    names = [host.name for host in hosts]
+    names = list(hosts)
     patience = QUICK_FACTS_PATIENCE if quick else FACTS_PATIENCE
     examined = _facts(names, reach, patience)
     ways = networks.ways_to([name for name in names if isinstance(examined[name], Facts)], known, reach)
@@ -196,7 +200,7 @@ def examine(hosts: Sequence[Host], reach: Reach, *, interface: str | None = None
         examined,
         python=reach.python,
         cures=reach.cures,
-        slots={host.name: host.slots for host in hosts},
+        slots=dict(hosts),
         chosen=chosen,
         ways=ways,
         wanted=interface,
@@ -236,7 +240,8 @@ def own_interfaces() -> list[Interface]:
 
 def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
     """The facts of this machine and of ``hosts``."""
-    with shared_file(Path() if hosts else None) as shared, ThreadPoolExecutor(1) as beside:
+    sharing = shared_file(Path()) if hosts else contextlib.nullcontext()
+    with sharing as shared, ThreadPoolExecutor(1) as beside:
         program = Program(
             probe.__name__,
             patience - MARGIN,
@@ -245,6 +250,6 @@ def _facts(hosts: list[str], reach: Reach, patience: float) -> Examined:
             shared=shared,
             **FOR_OLDER,
         )
-        here = beside.submit(ask_here, program, kind=Facts, timeout=patience)
-        there = ask_all(hosts, dict.fromkeys(hosts, program), reach, kind=Facts, timeout=patience)
-        return {HERE: here.result(), **there}
+        here = beside.submit(run_here, program.command(sys.executable), timeout=patience, stdin=program.text)
+        there = ask_all(dict.fromkeys(hosts, program), reach, kind=Facts, timeout=patience)
+        return {HERE: program.read(here.result(), sys.executable, Facts), **there}

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.view.tables import table
 
@@ -26,6 +27,8 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note", "ok")
 """In the order in which a person should read them."""
 WIDTH: Final = 110
 """Columns of the text."""
+MOST_NAMED: Final = 4
+"""The most machines that a sentence names."""
 _INDENT: Final = " " * 9
 
 Key = TypeVar("Key", bound=Hashable)
@@ -133,11 +136,11 @@ def spread(values: Mapping[str, str]) -> str:
     return "; ".join(f"{value} on {name_some(names)}" for value, names in group(values).items())
 
 
-def name_some(names: Iterable[str], most: int = 4) -> str:
+def name_some(names: Iterable[str]) -> str:
     """``gpu1, gpu2, gpu3 and 5 more``."""
     listed = list(names)
-    more = len(listed) - most
-    return ", ".join(listed) if more <= 1 else f"{', '.join(listed[:most])} and {more} more"
+    more = len(listed) - MOST_NAMED
+    return ", ".join(listed) if more <= 1 else f"{', '.join(listed[:MOST_NAMED])} and {more} more"
 
 
 def gib(size: float) -> str:
@@ -163,8 +166,9 @@ def sentences(finding: Finding) -> str:
 
 
 def _caption(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> str:
-    who = HERE.capitalize() if not hosts else f"{HERE.capitalize()} and {_count(len(hosts), 'host')}"
-    counts = [_count(sum(one.severity == severity for one in findings), severity) for severity in SEVERITIES[:2]]
+    who = HERE.capitalize() if not hosts else f"{HERE.capitalize()} and {quantity(len(hosts), 'host')}"
+    numbers = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES[:2]}
+    counts = [quantity(number, severity) if number else f"no {severity}s" for severity, number in numbers.items()]
     return f"{who}: {', '.join(counts)} ({seconds:.1f} s)"
 
 
@@ -186,7 +190,3 @@ def _wrap(begin: str, words: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

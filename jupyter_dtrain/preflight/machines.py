@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from jupyter_dtrain.core.world import quantity
+from jupyter_dtrain.launch.leftovers import MEMORY
 from jupyter_dtrain.launch.programs import Kind
 
 from .findings import HERE, Finding, Scene, gib, group, name_some
@@ -15,7 +16,6 @@ MOST_SKEW: Final = 1.0
 """Seconds by which clocks may differ."""
 LEAST_FILES: Final = 1024
 LEAST_PROCESSES: Final = 4096
-SHM: Final = "/dev/shm"  # noqa: S108 — it is named, not used
 LEAST_SHM: Final = 2**30
 """Bytes of shared memory: a container has 64 MiB by default."""
 LEAST_SHM_FREE: Final = 256 * 2**20
@@ -37,7 +37,6 @@ _NO_ANSWER: Final[dict[Kind, str]] = {
     "permission denied": "A host refuses the login",
     "closed": "A host closes the connection",
     "no program": "The Python interpreter is missing",
-    "no package": "The package is missing",
     "failed": "A host cannot be examined",
 }
 
@@ -171,11 +170,11 @@ def _memory(scene: Scene) -> Iterator[Finding]:
                 "Free memory there, or give it fewer ranks.",
             )
         if one.shm is None and "shm" in one.unknown:
-            what = f"{name} has no {SHM}."
+            what = f"{name} has no {MEMORY}."
         elif one.shm and one.shm.total < LEAST_SHM:
-            what = f"{SHM} on {name} has {gib(one.shm.total)} in all."
+            what = f"{MEMORY} on {name} has {gib(one.shm.total)} in all."
         elif one.shm and one.shm.free < LEAST_SHM_FREE:
-            what = f"{SHM} on {name} has {gib(one.shm.free)} left."
+            what = f"{MEMORY} on {name} has {gib(one.shm.free)} left."
         else:
             what = ""
         if what:

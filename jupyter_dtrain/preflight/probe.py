@@ -38,6 +38,8 @@ from .shared_file import sees
 
 DRIVER_PATIENCE: Final = 8.0
 """Seconds that ``nvidia-smi`` may take: it is slow where the driver is not kept loaded."""
+INFINIBAND: Final = Path("/sys/class/infiniband")
+"""Linux' folder of all InfiniBand and RoCE devices."""
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -275,10 +277,10 @@ def _prefix(mask: str | None) -> str:
     return f"/{int(ipaddress.ip_address(mask)).bit_count()}" if mask else ""
 
 
-def devices(root: Path = Path("/sys/class/infiniband")) -> list[Device]:
+def devices() -> list[Device]:
     """The ports of InfiniBand and RoCE devices."""
     found = []
-    for port in sorted(root.glob("*/ports/*")):
+    for port in sorted(INFINIBAND.glob("*/ports/*")):
         device = port.parents[1]
         layer, state, rate = ((port / name).read_text().strip() for name in ("link_layer", "state", "rate"))
         active = "ACTIVE" in state.split(":")[-1].split()

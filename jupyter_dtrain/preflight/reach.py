@@ -32,20 +32,17 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.hostlist import Host
-from jupyter_dtrain.launch.networks import PATIENCE, local_address, route, shared_network
-from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_here, run_on
+from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, network_options, plain_environment
+from jupyter_dtrain.launch.networks import local_address, route, shared_network
+from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_on
 from jupyter_dtrain.launch.slurm import queue
-from jupyter_dtrain.launch.slurm.allocation import Held, job_name, own_job
+from jupyter_dtrain.launch.slurm.allocation import Held, job_name
 from jupyter_dtrain.launch.slurm.options import SlurmOptions, place
 from jupyter_dtrain.launch.slurm.steps import Steps, mpiexec_environment, munge_options, node_environment
 from jupyter_dtrain.launch.ssh import Ssh
 
 from .probe import Facts
 
-FROM_A_JOB: Final = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_")
-"""Variables of another MPI job that this process may be part of."""
 TIME: Final = "5"
 """Minutes that a job of our own asks for: a short one starts sooner, and an examination takes less."""
 OWN: Final = "jupyter_dtrain"
@@ -166,19 +163,18 @@ class BySsh:
 
     cures = SSH
 
-    def __init__(self, args: str | Ssh = "", python: str | None = None, stopped: threading.Event | None = None) -> None:
+    def __init__(self, args: str | Ssh = "", python: str | None = None) -> None:
         """``args``: options for ssh, as in a shell, or checked already.
 
-        ``python``: default the path of this interpreter. ``stopped``: default one that is never set. Raises
-        :class:`~jupyter_dtrain.core.errors.BadRequest`.
+        ``python``: default the path of this interpreter. Raises :class:`~jupyter_dtrain.core.errors.BadRequest`.
         """
         self.carrier = args if isinstance(args, Ssh) else Ssh.parse(args)
-        self.stopped = stopped or threading.Event()
+        self.stopped = threading.Event()
         self.python = python or sys.executable
 
     def local_address(self, host: str) -> str:
-        """Unknown where a jump host or a proxy stands in between. It takes at most twice :data:`PATIENCE`."""
-        config = self.carrier.ask_config(host, PATIENCE)
+        """Unknown where a jump host or a proxy stands in between. It takes 5 s at most."""
+        config = self.carrier.ask_config(host)
         if any(config.get(name, "none") != "none" for name in ("proxyjump", "proxycommand")):
             return ""
         return local_address(config.get("hostname", "")) or ""
@@ -198,8 +194,7 @@ class BySsh:
         options += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         if Path(mpiexec).parent == Path(sys.executable).parent:  # pip's MPI lies beside Python, on the hosts as well
             options += ["--prefix", str(Path(python).parent.parent)]
-        env = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_JOB)}
-        return MpiJob(options, env | values_of(local.ROOT_VARIABLES))
+        return MpiJob(options, plain_environment() | values_of(ROOT_VARIABLES))
 
 
 class BySrun:
@@ -234,13 +229,12 @@ class BySrun:
         """As the ranks of a world: ``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         addresses = [self._routes[host][1] or "" for host in hosts]
         network = shared_network(self.local_address(hosts[0]), addresses)
-        options = ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network] if network else []
         nodes = dict.fromkeys(hosts, 1)
-        return MpiJob(options, mpiexec_environment(self.carrier.job, nodes, values_of(local.ROOT_VARIABLES)))
+        return MpiJob(network_options(network), mpiexec_environment(self.carrier.job, nodes, values_of(ROOT_VARIABLES)))
 
 
 @contextlib.contextmanager
-def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[tuple[list[Host], BySrun]]:
+def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[tuple[dict[str, int], BySrun]]:
     """The nodes that a world with these ``options`` would get, with their ranks, and the way to them.
 
     ``say`` shows how far a job is that waits; there is no deadline for that, since a queue may take hours. An interrupt
@@ -248,7 +242,7 @@ def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[t
     """
     size = place(None, options).size
     munge = munge_options()
-    inside = own_job(os.environ)
+    inside = queue.own_job()
     if not inside and options.time is None:
         options = msgspec.structs.replace(options, time=TIME)
     name = job_name(f"doctor-{secrets.token_hex(4)}")
@@ -258,7 +252,7 @@ def slurm_nodes(options: SlurmOptions, say: Callable[[str], None]) -> Iterator[t
     try:
         held.get(say, threading.Event())
         steps = Steps(held.job.id, munge, "dtrain-doctor", node_environment(), os.getcwd(), beat)  # noqa: PTH109
-        yield [Host(node, ranks) for node, ranks in held.hosts.items()], BySrun(steps, list(held.hosts))
+        yield held.hosts, BySrun(steps, list(held.hosts))
     finally:
         held.give_back()
 
@@ -305,35 +299,28 @@ class Program:
         return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cures)
 
 
-def ask_all(
-    hosts: Sequence[str], programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float
-) -> dict[str, Any]:
+def ask_all(programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float) -> dict[str, Any]:
     """Run ``programs`` of one module, each by the host's name, and read their answers as ``kind``.
 
     All of it takes at most ``timeout`` seconds. Raises :class:`~jupyter_dtrain.launch.programs.Stopped` as soon as
     ``reach.stopped`` is set.
     """
-    if not hosts:
+    if not programs:
         return {}
-    stdin = {host: programs[host].text for host in hosts}
-    command = programs[hosts[0]].command(reach.python)
+    hosts, command = list(programs), next(iter(programs.values())).command(reach.python)
+    stdin = {host: program.text for host, program in programs.items()}
     done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
     return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
 
 
-def ask_here(program: Program, *, kind: Any, timeout: float, python: str = sys.executable) -> Any:
-    """Run ``program`` on this machine, and read its answer as :func:`ask_all` does."""
-    return program.read(run_here(program.command(python), timeout=timeout, stdin=program.text), python, kind)
-
-
-def requirement() -> str:
-    """What pip installs where the package is missing: the version that this machine has."""
-    version = installed_version(OWN_DISTRIBUTION)
-    return f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
+def requirement(name: str, version: str | None) -> str:
+    """What pip is to install: the package ``name`` in this ``version``, or in any where none is known."""
+    return f"{name}=={version}" if version else name
 
 
 def _broken(python: str, words: str, said: str, cures: Cures | None) -> Unreached:
-    install = f"Install it there: `{python} -m pip install {requirement()}`{cures.or_other_python if cures else ''}."
+    wanted = requirement(OWN_DISTRIBUTION, installed_version(OWN_DISTRIBUTION))
+    install = f"Install it there: `{python} -m pip install {wanted}`{cures.or_other_python if cures else ''}."
     if _MISSING.search(words):
         return Unreached("no package", f"The package {OWN} is missing; {python} does not find it.", install, said)
     if words.startswith("ModuleNotFoundError"):

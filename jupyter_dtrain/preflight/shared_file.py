@@ -12,21 +12,20 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def shared_file(folder: Path | None) -> Iterator[dict[str, str] | None]:
+def shared_file(folder: Path) -> Iterator[dict[str, str] | None]:
     """The ``path`` and the text (``nonce``) of a file in ``folder``, which goes with the block; None if there is none.
 
-    Hosts look for it where the same folder would be there. None as the folder asks for no file.
+    Hosts look for it where the same folder would be there.
     """
     nonce = secrets.token_hex(8)
     path: Path | None = None
+    written: dict[str, str] | None = None
     try:
-        written = False
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                path = folder.absolute() / f".dtrain-preflight-{nonce}"
-                path.write_text(nonce)
-                written = True
-        yield {"path": str(path), "nonce": nonce} if written else None
+        with contextlib.suppress(OSError):
+            path = folder.absolute() / f".dtrain-preflight-{nonce}"
+            path.write_text(nonce)
+            written = {"path": str(path), "nonce": nonce}
+        yield written
     finally:
         if path is not None:
             with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from jupyter_dtrain.core.declarations import Extra, declarations
 
 from .findings import HERE, Finding, Scene, group, name_some, spread
 from .probe import Facts
-from .reach import OWN, OWN_DISTRIBUTION
+from .reach import OWN, OWN_DISTRIBUTION, requirement
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -78,20 +78,19 @@ def _python(scene: Scene) -> Iterator[Finding]:
 
 def _own_package(scene: Scene) -> Iterator[Finding]:
     missing = [name for name, one in scene.unreached.items() if one.kind == "no package"]
-    here = scene.facts.get(HERE)
-    version = here.packages.get(OWN_DISTRIBUTION, "") if here else ""
-    pin = f"{OWN_DISTRIBUTION}=={version}" if version else OWN_DISTRIBUTION
     if missing:
         yield Finding(
             "error",
             f"The package {OWN} is missing on {name_some(missing)}.",
             missing,
             f"A rank cannot start without it; {scene.python} does not find it there.",
-            f"Install it there: `{scene.python} -m pip install {pin}`{scene.cures.or_other_python}.",
+            scene.unreached[missing[0]].cure,
         )
     having = {name: one for name, one in scene.facts.items() if one.package is not None}
     versions = {name: one.packages.get(OWN_DISTRIBUTION, "an unknown version") for name, one in having.items()}
     if len(set(versions.values())) > 1:
+        here = scene.facts.get(HERE)
+        pin = requirement(OWN_DISTRIBUTION, here.packages.get(OWN_DISTRIBUTION) if here else None)
         yield Finding(
             "error",
             f"The machines have different versions of {OWN}: {spread(versions)}.",
@@ -123,7 +122,7 @@ def _versions(scene: Scene, distribution: Distribution, same: list[str]) -> Iter
     }
     missing = [name for name in usable if name not in versions]
     if missing and (distribution.needed or any(name in scene.hosts for name in versions)):
-        pin = f"{distribution.name}=={next(iter(versions.values()))}" if versions else distribution.name
+        pin = requirement(distribution.name, next(iter(versions.values()), None))
         yield Finding(
             "error",
             f"{distribution.name} is missing on {name_some(missing)}.",

@@ -26,7 +26,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.mpi import find_mpiexec, probe_mpi
 from jupyter_dtrain.launch.programs import Unreached, first_words, run_here
 
 from .findings import Finding, Scene, Speeds, name_some
@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, order=True):
 def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, interface: str | None) -> Speeds | str:
     """The speeds over all ``hosts``, or why they could not be measured. ``python``: the interpreter's path there."""
     try:
-        mpi = local.probe_mpi(local.find_mpiexec(None))
+        mpi = probe_mpi(find_mpiexec(None))
     except StartFailed as error:
         return str(error)
     if not mpi.modern:

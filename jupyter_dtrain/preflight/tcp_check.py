@@ -150,7 +150,7 @@ def _connect(ready: list[_Listener], reach: Reach, deadline: float) -> list[Conn
         for name, others in targets.items()
         if others and name != HERE
     }
-    answers = ask_all(list(programs), programs, reach, kind=Tried, timeout=left)
+    answers = ask_all(programs, reach, kind=Tried, timeout=left)
     found = []
     for name, answer in answers.items():
         others = targets[name]
@@ -187,9 +187,9 @@ class _Listener:
         self._process: subprocess.Popen[str] | None = None
         try:
             words = self._program.command(sys.executable if reach is None else reach.python)
-            self._process = start(words if reach is None else reach.carrier.command(name, words))
+            command, opening = (words, "") if reach is None else reach.carrier.command(name, words)
+            self._process = start(command)
             assert self._process.stdin is not None
-            opening = "" if reach is None else reach.carrier.opening(name, words)
             self._process.stdin.write(opening + self._program.text)
             self._process.stdin.flush()
         except OSError as error:

@@ -28,7 +28,8 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
 from jupyter_dtrain.launch import local
-from jupyter_dtrain.launch.launcher import Launcher, MpiProgram
+from jupyter_dtrain.launch.launcher import Launcher
+from jupyter_dtrain.launch.mpi import OTHER_MPIEXEC, MpiProgram, find_mpiexec, launched_variables, probe_mpi
 from jupyter_dtrain.launch.networks import shared_network
 from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.messages import PROTOCOL
@@ -114,7 +115,7 @@ class Cluster:
         for earlier in self._logs.glob("watch*.log"):
             earlier.unlink()
         self._controller = self._spawn(launcher.controller_command(self.incarnation), "controller")
-        mpi = self._mpi = mpi or local.probe_mpi(local.find_mpiexec(request.options.mpiexec))
+        mpi = self._mpi = mpi or probe_mpi(find_mpiexec(request.options.mpiexec))
         environment = self._environment = launcher.environment()
         self._mpiexec_ended, self._failed = ended, failed
 
@@ -156,7 +157,7 @@ class Cluster:
             settings=request.settings,
             roles=request.roles,
             generation=generation,
-            launched=local.launched_variables(request, launcher.scratch),
+            launched=launched_variables(request, launcher.scratch),
             given=list(request.options.env),
             protocol=PROTOCOL,
             cwd=request.cwd,
@@ -224,7 +225,7 @@ class Cluster:
                 cwd = self._request.cwd if self._launcher.allocation is None else "/"
                 mpiexec = self._mpiexec = self._spawn(command, "mpiexec", self._environment, cwd=cwd)
             except OSError as error:
-                started.set_exception(StartFailed(f"mpiexec cannot be started: {error}.", local.OTHER_MPIEXEC))
+                started.set_exception(StartFailed(f"mpiexec cannot be started: {error}.", OTHER_MPIEXEC))
                 return
             started.set_result(None)
             self._mpiexec_ended(mpiexec.wait())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.world import count_ranks, numbers_without
-from jupyter_dtrain.launch import local
+from jupyter_dtrain.launch.mpi import transports
 from jupyter_dtrain.wire.requests import LOCAL
 
 from .state import renumber
@@ -104,7 +104,7 @@ def obstacle(state: State, seats: Seats, size: int, leaving: Collection[int] = (
         )
     if not state.healable:
         return f"mpiexec, which starts new ranks, has ended: {way}"
-    chosen = local.transports(request)
+    chosen = transports(request)
     if chosen and not chosen.startswith("^") and "tcp" not in chosen.split(","):
         return f"the variable OMPI_MCA_btl leaves out tcp, by which MPI reaches a new rank: {way}"
     if late := [rank.rank for rank in state.ranks if rank.state == "unreachable"]:

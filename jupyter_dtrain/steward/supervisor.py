@@ -33,8 +33,8 @@ from jupyter_dtrain.core.exits import (
 )
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
 from jupyter_dtrain.core.world import Rank, World, renamed
-from jupyter_dtrain.launch import launcher_of, local, worlds
-from jupyter_dtrain.launch.launcher import MpiProgram
+from jupyter_dtrain.launch import launcher_of, worlds
+from jupyter_dtrain.launch.mpi import MpiProgram, explain_mpiexec
 from jupyter_dtrain.wire.agent_messages import RenewWatch
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.reports import Died, Ended, Fell, Formed, Paused, Reached, Ready, Report, WatchReady
@@ -352,7 +352,7 @@ class Supervisor:
     def _mpiexec_ended(self, code: int, *, again: bool = False) -> None:
         """Act on the end of ``mpiexec``. ``again``: the scheduler was asked first, and left the world its nodes."""
         if self._state.phase == "starting":
-            self._fail(local.explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
+            self._fail(explain_mpiexec(code, self._cluster.said("mpiexec", 40)))
         elif self._state.phase == "running" and self._nodes is not None and not again:
             self._nodes.ask(lambda: self._mpiexec_ended(code, again=True))
         elif self._state.phase == "running":

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_dtrain import NoWorld, Session, Settings
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 from tests.faults import cells
 from tests.hosts.launching import options_on
 from tests.hosts.network import Network

@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_dtrain import DistributedError, StartFailed
 from jupyter_dtrain.core.errors import BadRequest, WorldLost
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, controllers, left, start, values
 from tests.hosts.network import Network

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, Session, StartFailed
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 from jupyter_dtrain.preflight.doctor import doctor
 from tests.hosts.launching import PATIENCE, controllers, left, start
 from tests.hosts.network import Network

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.launch.hostlist import Host, named_hosts, parse_hosts, place, read_hostfile
+from jupyter_dtrain.launch.hostlist import named_hosts, parse_hosts, place, read_hostfile
 
 
 @pytest.fixture
@@ -25,16 +25,16 @@ def hostfile(tmp_path):
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        ("gpu1:8,gpu2:8", [Host("gpu1", 8), Host("gpu2", 8)]),
-        (" gpu1 , gpu2:2 ", [Host("gpu1", 1), Host("gpu2", 2)]),
-        ("me@gpu1.lan:4", [Host("me@gpu1.lan", 4)]),
-        ("[fd00::1]:2,me@[fe80::1%eth0]", [Host("[fd00::1]", 2), Host("me@[fe80::1%eth0]", 1)]),
-        ("10.0.0.1:3", [Host("10.0.0.1", 3)]),
+        ("gpu1:8,gpu2:8", {"gpu1": 8, "gpu2": 8}),
+        (" gpu1 , gpu2:2 ", {"gpu1": 1, "gpu2": 2}),
+        ("me@gpu1.lan:4", {"me@gpu1.lan": 4}),
+        ("[fd00::1]:2,me@[fe80::1%eth0]", {"[fd00::1]": 2, "me@[fe80::1%eth0]": 1}),
+        ("10.0.0.1:3", {"10.0.0.1": 3}),
     ],
 )
 def test_hosts_are_names_with_numbers_of_ranks(text, hosts):
     assert parse_hosts(text) == hosts
-    assert parse_hosts(",".join(f"{host.name}:{host.slots}" for host in hosts)) == hosts
+    assert parse_hosts(",".join(f"{name}:{slots}" for name, slots in hosts.items())) == hosts
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_hostfile_may_have_either_format(hostfile):
         "[fd00::1] max-slots=2\n"
     )
 
-    hosts = [(host.name, host.slots) for host in read_hostfile(path)]
+    hosts = list(read_hostfile(path).items())
     assert hosts == [("gpu1", 8), ("me@gpu2", 4), ("gpu3", 2), ("gpu4", 2), ("gpu5", 1), ("[fd00::1]", 1)]
 
 
@@ -119,24 +119,19 @@ def test_a_hostfile_that_cannot_be_read_is_refused_at_once(tmp_path):
 
 
 def test_ranks_fill_the_hosts_in_order():
-    hosts = [Host("a", 2), Host("b", 3), Host("c", 1)]
+    hosts = {"a": 2, "b": 3, "c": 1}
 
-    assert [(one.host, one.node, one.local_rank, one.local_size) for one in place(hosts, 4)] == [
-        ("a", 0, 0, 2),
-        ("a", 0, 1, 2),
-        ("b", 1, 0, 2),
-        ("b", 1, 1, 2),
-    ]
-    assert len(place(hosts)) == 6
+    assert list(place(hosts, 4).items()) == [("a", 2), ("b", 2)]
+    assert list(place(hosts).items()) == list(hosts.items())
 
 
 @pytest.mark.parametrize(
     ("hosts", "n", "words"),
     [
-        ([Host("a", 2), Host("b", 3)], 6, "The 2 hosts have 5 slots, too few for 6 ranks. Ask for at most 5"),
-        ([Host("a", 1)], 2, "The host has 1 slot, too few for 2 ranks"),
-        ([Host("a", 1)], 0, "at least 1 rank, not 0"),
-        ([Host("a", 1024), Host("b", 1)], None, "at most 1024 ranks, not 1025"),
+        ({"a": 2, "b": 3}, 6, "The 2 hosts have 5 slots, too few for 6 ranks. Ask for at most 5"),
+        ({"a": 1}, 2, "The host has 1 slot, too few for 2 ranks"),
+        ({"a": 1}, 0, "at least 1 rank, not 0"),
+        ({"a": 1024, "b": 1}, None, "at most 1024 ranks, not 1025"),
     ],
 )
 def test_a_number_of_ranks_that_does_not_fit_is_refused(hosts, n, words):
@@ -154,7 +149,7 @@ def test_the_hosts_of_a_batch_job_come_from_its_schedulers_variable(hostfile, mo
         named_hosts(None, "job")
     assert caught.value.option == "hostfile"
 
-    both = [Host("gpu1", 2), Host("gpu2", 1)]
+    both = {"gpu1": 2, "gpu2": 1}
     monkeypatch.setenv("PBS_NODEFILE", str(hostfile("gpu1\ngpu1\ngpu2\n")))
     assert named_hosts(None, "job") == both
     monkeypatch.delenv("PBS_NODEFILE")

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_dtrain import BadRequest, Session, Settings
 from jupyter_dtrain.launch import options, starting
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 from jupyter_dtrain.magics.parsing import HelpShown
 from jupyter_dtrain.magics.table import verb_parser
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
@@ -85,7 +85,7 @@ print(json.dumps({
     "signature": [str(parameter.annotation), parameter.default],
     "docstring": Session.start.__doc__,
     "help": out.getvalue(),
-    "schema": options.schema("moon")["properties"],
+    "schema": options.schema("local")["properties"],
     "line": line,
     "request": request.frameworks,
     "roles": request.roles,

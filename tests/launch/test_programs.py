@@ -18,13 +18,9 @@ from tests.steward.until import until
 class Straight:
     """A carrier to this machine itself."""
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
         """The program, with the host as its last word."""
-        return [*program, host]
-
-    def opening(self, host: str, program: Sequence[str]) -> str:  # noqa: ARG002 — there is no way to open
-        """Nothing."""
-        return ""
+        return [*program, host], ""
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer:  # noqa: ARG002 — nothing can be in the way
         """The answer."""

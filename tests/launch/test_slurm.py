@@ -219,11 +219,11 @@ def seals():
 def test_a_step_that_fails_says_why(log, kind, words):
     """In the words of the gate or of srun, whose exit codes lie: the gate has one of its own."""
     steps = Steps("7", [], "step", {}, "/")
-    found = steps.explain(ProgramAnswer("", log, FAILED, 0.0, 0.0), "n2", "python")
+    found = steps.explain(ProgramAnswer("", log, FAILED), "n2", "python")
 
     assert (found.kind, found.reason) == (kind, f"{words}.")
     assert ("under the paths of this machine" in found.cure) is ("No " in words)
-    assert steps.explain(ProgramAnswer("", log, 3, 0.0, 0.0), "n2", "python").code == 3
+    assert steps.explain(ProgramAnswer("", log, 3), "n2", "python").code == 3
     assert FAILED == sealed_pipe.FAILED
 
 

@@ -201,7 +201,7 @@ def test_a_persons_options_stand_before_ours(server):
 
 
 def test_an_ipv6_address_goes_to_ssh_without_brackets():
-    assert Ssh().command("me@[fd00::1]", ["true"])[-3:] == ["--", "me@fd00::1", "exec true"]
+    assert Ssh().command("me@[fd00::1]", ["true"])[0][-3:] == ["--", "me@fd00::1", "exec true"]
 
 
 def test_stop_ends_the_connections_at_once(server, ssh, tmp_path):

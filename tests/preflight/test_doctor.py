@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jupyter_dtrain.cli import main
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.launch.hostlist import Host
-from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.launch.networks import local_address
 from jupyter_dtrain.preflight.doctor import doctor, examine, judge
 from jupyter_dtrain.preflight.findings import HERE, Chosen, Scene
@@ -27,7 +21,7 @@ from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.tcp_check import try_connections
 from tests.pace import slack
 from tests.processes import processes_of
-from tests.steward.until import runs, until
+from tests.steward.until import until
 
 LOOPBACK = Chosen("lo", "127.0.0.1", loopback=True)
 BROKEN = ("a", "bare", "old", "shut", "changed")
@@ -36,7 +30,7 @@ BROKEN = ("a", "bare", "old", "shut", "changed")
 @pytest.fixture(scope="module")
 def broken(server):
     """An examination of hosts of which most are broken, each in its own way."""
-    return examine([Host(name, 1) for name in BROKEN], BySsh(server.args, "python3"), quick=True)
+    return examine(dict.fromkeys(BROKEN, 1), BySsh(server.args, "python3"), quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -211,38 +205,17 @@ def test_hosts_and_hostfile_exclude_each_other(tmp_path):
         doctor("a", hostfile=tmp_path / "hosts")
 
 
-def start_orphan(world):
-    """A process with the mark of a dead world; returns its id. No daemon is above it."""
-    code = (
-        "import subprocess as s; "
-        "print(s.Popen(['sleep', '120'], stdout=s.DEVNULL, stderr=s.DEVNULL, start_new_session=True).pid)"
-    )
-    env = os.environ | {MARK: world}
-    return int(
-        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, timeout=30).stdout
-    )
-
-
-def test_leftovers_of_a_dead_world_are_found_on_a_host(server):
+def test_leftovers_of_a_dead_world_are_found_on_a_host(server, orphan, world):
     """The same machine by three names has them once. The finding of a host has the line that ends them there."""
-    world = f"preflight-{uuid.uuid4().hex[:8]}"
-    pid = start_orphan(world)
-    try:
-        found = doctor("a,b", ssh_args=server.args, python="python3", quick=True)
-        mine = {
-            name: [one.pid for one in facts.leftovers if one.world == world] for name, facts in found.machines.items()
-        }
-        told = [one for one in found.findings if "Processes of dead worlds" in one.what and world in one.what]
-        del found.machines[HERE]
-        [there] = [one for one in judge(Scene(found.machines)) if "Processes of dead worlds" in one.what]
+    pid = orphan(world)
+    found = doctor("a,b", ssh_args=server.args, python="python3", quick=True)
+    mine = {name: [one.pid for one in facts.leftovers if one.world == world] for name, facts in found.machines.items()}
+    told = [one for one in found.findings if "Processes of dead worlds" in one.what and world in one.what]
+    del found.machines[HERE]
+    [there] = [one for one in judge(Scene(found.machines)) if "Processes of dead worlds" in one.what]
 
-        assert mine == {HERE: [pid], "a": [pid], "b": [pid]}
-        assert [one.where for one in told] == [[HERE]]
-        assert told[0].cure.startswith("%distributed doctor --remove-leftovers ends them, after")
-        assert there.where == ["a"]
-        assert there.cure.startswith(
-            "`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them, after"
-        )
-    finally:
-        if runs(pid):
-            psutil.Process(pid).kill()
+    assert mine == {HERE: [pid], "a": [pid], "b": [pid]}
+    assert [one.where for one in told] == [[HERE]]
+    assert told[0].cure.startswith("%distributed doctor --remove-leftovers ends them, after")
+    assert there.where == ["a"]
+    assert there.cure.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them, after")

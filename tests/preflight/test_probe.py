@@ -86,10 +86,10 @@ def test_a_module_in_the_working_directory_does_not_break_it(tmp_path, monkeypat
 
 def test_words_of_a_shell_around_the_answer_are_passed_over():
     program = Program("jupyter_dtrain.preflight.probe", 10)
-    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0, 1.0, 2.0)
+    answer = ProgramAnswer(f'Welcome!\n{{}}\n{program.nonce} {{"python": "3.11.2"}}\nBye', "", 0)
 
     assert program.read(answer, "python", Facts).python == "3.11.2"
-    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0, 1.0, 2.0), "python", Facts), Unreached)
+    assert isinstance(program.read(ProgramAnswer("Welcome!", "", 0), "python", Facts), Unreached)
 
 
 def test_a_python_that_is_too_old_is_told_with_its_last_words(tmp_path):
@@ -134,7 +134,8 @@ def test_gpus_are_told_with_their_holders_and_worlds(tmp_path, monkeypatch, orph
     assert holder.command.startswith("python")
 
 
-def test_devices_are_read_with_their_ports(tmp_path):
+def test_devices_are_read_with_their_ports(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "INFINIBAND", tmp_path)
     port = tmp_path / "mlx5_0" / "ports" / "1"
     port.mkdir(parents=True)
     (tmp_path / "mlx5_0" / "device" / "net" / "ib0").mkdir(parents=True)
@@ -145,7 +146,7 @@ def test_devices_are_read_with_their_ports(tmp_path):
     for name, text in (("link_layer", "Ethernet"), ("state", "1: DOWN"), ("rate", "")):
         (down / name).write_text(f"{text}\n")
 
-    assert [(one.device, one.layer, one.active, one.interfaces) for one in probe.devices(tmp_path)] == [
+    assert [(one.device, one.layer, one.active, one.interfaces) for one in probe.devices()] == [
         ("mlx5_0", "InfiniBand", True, ["ib0"]),
         ("mlx5_1", "Ethernet", False, []),
     ]

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.launch.local import ROOT_VARIABLES, find_mpiexec, probe_mpi
+from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, find_mpiexec, probe_mpi
 from jupyter_dtrain.rank.app import await_written
 
 WAITS: Final = """

@@ -20,7 +20,7 @@ import pytest
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
 from jupyter_dtrain import BadRequest, Session, Settings, StartFailed
-from jupyter_dtrain.launch.local import find_mpiexec
+from jupyter_dtrain.launch.mpi import find_mpiexec
 from jupyter_dtrain.launch.starting import MAX_SOCKET_PATH, socket_folder
 from tests.processes import processes_of, wait_until_gone
 from tests.steward.until import until

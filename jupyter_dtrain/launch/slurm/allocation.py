@@ -14,7 +14,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from jupyter_dtrain.core.errors import StartFailed
@@ -24,9 +24,6 @@ from ..launcher import NodesLook
 from . import queue
 from .options import SlurmOptions, in_job
 from .queue import NoJob, SlurmJob, Unanswered
-
-JOB: Final = "SLURM_JOB_ID"
-"""The variable that every process of a job has."""
 
 QUICK: Final = 1.0
 """Seconds between two looks at a job that has just been submitted."""
@@ -202,11 +199,6 @@ def cancellation(name: str) -> list[str]:
 def job_name(world_id: str) -> str:
     """The name of a world's job."""
     return f"dtrain-{world_id}"
-
-
-def own_job(environ: Mapping[str, str]) -> str:
-    """The number of the job in which this process runs; empty outside of one."""
-    return environ.get(JOB, "")
 
 
 def _until(moment: float) -> str:

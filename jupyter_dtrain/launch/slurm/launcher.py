@@ -11,7 +11,6 @@ Under failure: see :mod:`.allocation` for the job, and :mod:`.sealed_pipe` for a
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -20,15 +19,16 @@ from typing import Final
 from jupyter_dtrain.core.declarations import load
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.variables import Variable, values_of
-from jupyter_dtrain.launch import local, prte_settings
+from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.requests import ADDRESS, WorldRequest
 
 from ..hostlist import fill
-from ..launcher import Allocation, Capacity, LauncherDeclaration, MpiProgram, NodesLook, WatchCommand
+from ..launcher import Allocation, LauncherDeclaration, NodesLook, WatchCommand
 from ..leftovers import MARK
+from ..mpi import DAEMON_ENVIRONMENT, DAEMON_OPTIONS, WITHOUT_GUARD, MpiProgram, launched_variables, network_options
 from ..networks import local_address
 from . import queue
-from .allocation import Held, job_name, own_job
+from .allocation import Held, job_name
 from .options import SlurmOptions, place
 from .steps import OF_A_STEP, Steps, explain, mpiexec_environment, munge_options, node_environment
 
@@ -50,7 +50,7 @@ class Slurm:
         self.hosts: dict[str, int] = {}
         self.slots: dict[str, int] = {}
         self._beat = f"{request.scratch}.beat"
-        self._held = Held(self._options, request.size, job_name(request.id), self._beat, own_job(os.environ))
+        self._held = Held(self._options, request.size, job_name(request.id), self._beat, queue.own_job())
         self._munge: list[str] = []
 
     # Its nodes.
@@ -115,13 +115,9 @@ class Slurm:
 
     def watches(self) -> list[WatchCommand]:
         """The near gate of a sealed pipe for each node. The gate starts srun, and srun the watch."""
-        return [
-            WatchCommand(node, local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self._first_line(node))
-            for node in self.hosts
-        ]
-
-    def _first_line(self, node: str) -> bytes:
-        return self._steps("dtrain-watch").first_line(node, local.watch_command())
+        steps, watch = self._steps("dtrain-watch"), local.watch_command()
+        commands = {node: steps.command(node, watch) for node in self.hosts}
+        return [WatchCommand(node, gate, first.encode()) for node, (gate, first) in commands.items()]
 
     def _steps(self, name: str) -> Steps:
         return Steps(self._held.job.id, self._munge, name, self._forwarded(), self._request.cwd, self._beat)
@@ -130,18 +126,17 @@ class Slurm:
         """``mpiexec`` finds the nodes in its environment, and starts its daemons by srun."""
         request = self._request
         command = [mpi.path, "-n", str(request.size), "--bind-to", "none", "--wdir", "/"]
-        if network:
-            command += ["--prtemca", "prte_if_include", network, "--mca", "btl_tcp_if_include", network]
+        command += network_options(network)
         if mpi.modern:
             command += ["--with-ft", "ulfm", "--prtemca", "prte_local_tmpdir_base", request.scratch]
-            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *prte_settings.OPTIONS]
+            command += ["--prtemca", "prte_remote_tmpdir_base", self.scratch, *DAEMON_OPTIONS]
         return [*command, *self.slot_command()]
 
     def slot_command(self) -> list[str]:
         """The slot holder, without the variables of the step that started MPI's daemon."""
         forget = [word for name in OF_A_STEP for word in ("-u", name)]
         slot = [sys.executable, "-I", "-S", f"{self.scratch}/slot_holder.py", self.scratch]
-        return ["/usr/bin/env", *prte_settings.FORGET, *forget, *slot]
+        return [*WITHOUT_GUARD, *forget, *slot]
 
     def resize(self, request: WorldRequest) -> None:
         """Use ``request`` for all later commands; its ranks fill the nodes in order, and the job stays as it is."""
@@ -150,10 +145,10 @@ class Slurm:
     def environment(self) -> dict[str, str]:
         """The variables that ``mpiexec`` needs, with the job's nodes, and no others."""
         variables = {name: one for name, one in self._launched().items() if name.startswith(("OMPI_", "PRTE_"))}
-        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | prte_settings.ENVIRONMENT)
+        return mpiexec_environment(self._held.job.id, self.hosts, values_of(variables) | DAEMON_ENVIRONMENT)
 
     def _launched(self) -> dict[str, Variable]:
-        return local.launched_variables(self._request, self.scratch)
+        return launched_variables(self._request, self.scratch)
 
     def _forwarded(self) -> dict[str, str]:
         return node_environment() | values_of(self._launched()) | self._request.options.env | {MARK: self._request.id}
@@ -167,10 +162,4 @@ class Slurm:
         return explain(host, log)
 
 
-def _capacity() -> Capacity:
-    return Capacity(cores=0, gpus=0, default_ranks=0)
-
-
-DECLARATION: Final = LauncherDeclaration(
-    "slurm", "Slurm", place, Slurm, _capacity, options=SlurmOptions, chosen_by=("slurm",)
-)
+DECLARATION: Final = LauncherDeclaration("slurm", "Slurm", place, Slurm, options=SlurmOptions, chosen_by=("slurm",))

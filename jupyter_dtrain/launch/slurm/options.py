@@ -7,7 +7,6 @@ Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadReque
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import shutil
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
-from jupyter_dtrain.core.world import MAX_RANKS
+from jupyter_dtrain.core.world import MAX_RANKS, quantity
 from jupyter_dtrain.wire.requests import ADDRESS, MAIN, Check
 
 from ..launcher import WorldPlan
@@ -163,14 +162,15 @@ def in_job(job: queue.SlurmJob, options: SlurmOptions) -> tuple[int, int]:
     nodes = options.nodes or job.count
     if nodes > job.count:
         raise BadRequest(
-            f"Slurm's job {job.id} has {_count(job.count, 'node')}, not {nodes}. Ask for at most {job.count} with -N.",
+            f"Slurm's job {job.id} has {quantity(job.count, 'node')}, not {nodes}. Ask for at most {job.count} with "
+            "-N.",
             option="nodes",
         )
     tasks = job.tasks_per_node or -(-job.tasks // max(job.count, 1)) or 1
     most = max(tasks, job.processors // max(job.count, 1))
     if (options.ntasks_per_node or 0) > most:
         raise BadRequest(
-            f"Slurm's job {job.id} has room for {_count(most, 'rank')} on a node, not for {options.ntasks_per_node}.",
+            f"Slurm's job {job.id} has room for {quantity(most, 'rank')} on a node, not for {options.ntasks_per_node}.",
             option="ntasks_per_node",
         )
     return nodes, options.ntasks_per_node or tasks
@@ -194,7 +194,7 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
             "Install it here and on the nodes: pip install 'jupyter-dtrain[slurm]'.",
             option="slurm",
         )
-    if number := os.environ.get("SLURM_JOB_ID", ""):
+    if number := queue.own_job():
         job = _own(number)
         nodes, tasks = in_job(job, options)
         where = f"Slurm's job {number} has"
@@ -204,8 +204,8 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
     slots = nodes * tasks
     if n is not None and n > slots:
         raise BadRequest(
-            f"{where} {_count(nodes, 'node')} with {_count(tasks, 'rank')} each, too few for {_count(n, 'rank')}. Ask "
-            f"for at most {slots} with -n, or for more with -N or --ntasks-per-node.",
+            f"{where} {quantity(nodes, 'node')} with {quantity(tasks, 'rank')} each, too few for "
+            f"{quantity(n, 'rank')}. Ask for at most {slots} with -n, or for more with -N or --ntasks-per-node.",
             option="n",
         )
     if (n or slots) > MAX_RANKS:
@@ -224,7 +224,3 @@ def _own(number: str) -> queue.SlurmJob:
         reason = f"This notebook runs in Slurm's job {number}, which is over: {job.ended}."
         raise StartFailed(reason, cure, option="slurm")
     return job
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
@@ -156,17 +156,15 @@ class SlurmJob(msgspec.Struct, frozen=True):
         return _ENDS.get(self.state, f"its state is {self.state}")
 
 
-def run(
-    command: Sequence[str], *, environ: Mapping[str, str] | None = None, stdin: str = "", patience: float = PATIENCE
-) -> str:
+def run(command: Sequence[str], *, stdin: str = "") -> str:
     """Run a command of Slurm, and return its output. Raises :class:`Unanswered` with its own words where it fails."""
-    env = {**(os.environ if environ is None else environ), "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
+    env = os.environ | {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
-            command, input=stdin, env=env, capture_output=True, text=True, timeout=patience, check=False
+            command, input=stdin, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Unanswered(f"{command[0]} gave no answer within {patience:g} s.") from None
+        raise Unanswered(f"{command[0]} gave no answer within {PATIENCE:g} s.") from None
     except OSError as error:
         raise Unanswered(f"{command[0]} cannot be run: {error.strerror}.") from None
     if done.returncode != 0:
@@ -178,6 +176,11 @@ def _said(text: str) -> str:
     """The words of a command of Slurm, without its name before each line."""
     lines = (re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines())
     return "; ".join(line for line in lines if line)
+
+
+def own_job() -> str:
+    """The number of the job in which this process runs; empty outside of one."""
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def ask_job(job: str) -> SlurmJob:

@@ -21,6 +21,7 @@ import msgspec
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.launch import local
 
+from ..mpi import plain_environment
 from ..programs import Kind, ProgramAnswer, Unreached
 from . import queue
 
@@ -115,7 +116,7 @@ class Steps(msgspec.Struct, frozen=True):
     beat: str = ""
     """The file that keeps a job of our own, which the steps touch."""
 
-    def first_line(self, node: str, program: Sequence[str]) -> bytes:
+    def first_line(self, node: str, program: Sequence[str]) -> str:
         """The line with which the gate starts ``program`` on ``node``. No command line may show it."""
         unmunge = shutil.which("unmunge") or "unmunge"
         srun = ["srun", f"--jobid={self.job}", "--overlap", "--unbuffered", "--export=NONE", "--mem=0"]
@@ -133,15 +134,11 @@ class Steps(msgspec.Struct, frozen=True):
                 "beat": self.beat,
             },
         }
-        return json.dumps(words).encode() + b"\n"
+        return json.dumps(words) + "\n"
 
-    def command(self, host: str, program: Sequence[str]) -> list[str]:  # noqa: ARG002 — the gate reads both
-        """The near gate of a sealed pipe, which starts srun."""
-        return local.program("jupyter_dtrain.launch.slurm.sealed_pipe")
-
-    def opening(self, host: str, program: Sequence[str]) -> str:
-        """The line that the near gate reads first."""
-        return self.first_line(host, program).decode()
+    def command(self, host: str, program: Sequence[str]) -> tuple[list[str], str]:
+        """The near gate of a sealed pipe, which starts srun, and the line that it reads first."""
+        return local.program("jupyter_dtrain.launch.slurm.sealed_pipe"), self.first_line(host, program)
 
     def explain(self, answer: ProgramAnswer, host: str, program: str) -> ProgramAnswer | Unreached:  # noqa: ARG002 — they say enough
         """``answer``, or why the step did not run to its end."""
@@ -186,7 +183,7 @@ def munge_options() -> list[str]:
 
 def node_environment() -> dict[str, str]:
     """The variables of this process that go along to the nodes."""
-    return {name: value for name, value in local.plain_environment().items() if not name.startswith(_HERE)}
+    return {name: value for name, value in plain_environment().items() if not name.startswith(_HERE)}
 
 
 def mpiexec_environment(job: str, nodes: Mapping[str, int], more: Mapping[str, str]) -> dict[str, str]:

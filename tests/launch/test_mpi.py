@@ -1,11 +1,11 @@
-"""The launcher gives ranks on this machine their variables."""
+"""The variables of Open MPI with which ranks on this machine start."""
 
 from __future__ import annotations
 
 import pytest
 
 from jupyter_dtrain import Settings
-from jupyter_dtrain.launch import local, options, starting
+from jupyter_dtrain.launch import mpi, options, starting
 
 
 def transports(env: dict[str, str] | None = None, mpiexec: str | None = None, name: str = "btl") -> str | None:
@@ -13,7 +13,7 @@ def transports(env: dict[str, str] | None = None, mpiexec: str | None = None, na
     asked = options.check({"n": 2, "env": env or {}, "mpiexec": mpiexec})
     request = starting._make_request(asked, asked.place(), Settings(), None)
     starting._remove_folders(request)
-    return local.ranks_environment(request).get(f"OMPI_MCA_{name}")
+    return mpi.ranks_environment(request).get(f"OMPI_MCA_{name}")
 
 
 @pytest.fixture
