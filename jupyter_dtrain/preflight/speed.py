@@ -39,7 +39,10 @@ SHARE: Final = 2 / 3
 """The part of the time that each rank has; the rest is for the job's start and its end."""
 FAREWELL: Final = 3.0
 """Seconds that mpiexec has to end its daemons, which remove their folders, when its time is over."""
-CODE: Final = "from jupyter_dtrain.preflight.speed import main; main()"
+CODE: Final = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from jupyter_dtrain.preflight.speed import main; main()"
+)
+"""The program of a rank. Without its folder on ``sys.path``: a ``random.py`` there must not break it."""
 SOONER: Final = 2
 """Seconds before its end at which a rank tells where it waits."""
 SMALL: Final = 8

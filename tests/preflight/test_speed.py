@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from jupyter_dtrain.preflight import speed
+from jupyter_dtrain.preflight.findings import Speeds
 from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.speed import measure
 from tests.pace import slack
@@ -30,6 +31,15 @@ def test_a_job_that_cannot_start_gives_the_reason(server):
     assert isinstance(found, str)
     assert "prted" in found
     assert found.isprintable()
+
+
+def test_a_module_of_the_users_does_not_stand_in_for_pythons_own(server, monkeypatch, tmp_path):
+    """The ranks run in the folder in which the doctor was called."""
+    (tmp_path / "random.py").write_text("raise SystemExit('this is mine')")
+    monkeypatch.chdir(tmp_path)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
+
+    assert isinstance(found, Speeds), found
 
 
 def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
