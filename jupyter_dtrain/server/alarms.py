@@ -103,9 +103,9 @@ class Alarms:
     def run_ended(self, run: FollowedRun) -> None:
         """Settle what was reported while ``run`` went on, and report a long run that failed."""
         self._settle("hung", "failed", run=run.number)
-        if run.elapsed < LONG or not run.alarming:
+        if run.run_state.elapsed < LONG or not run.alarming:
             return
-        words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
+        words = f"Run {run.number}: {run.fold.outcome} after {took(run.run_state.elapsed)}"
         detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
         self._report("failed", "error", words, run=run, detail=detail)
 
@@ -120,5 +120,5 @@ class Alarms:
 
 def _causes(run: FollowedRun) -> list[tuple[Error, list[int]]]:
     """The distinct errors of ``run``; without the ranks that failed because others had, if there are others."""
-    every = distinct(run.errors, run.fold.pids)
+    every = distinct(run.fold.errors, run.fold.pids)
     return [one for one in every if not is_echo(one[0])] or every

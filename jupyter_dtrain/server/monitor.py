@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
@@ -33,14 +35,13 @@ from jupyter_dtrain.wire.steward_messages import (
 from .alarms import Alarms
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
-from .observed_run import ObservedRun
 from .replay import Replays
 from .steward import Silent, Steward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.core.events import Batch, RankState
+    from jupyter_dtrain.core.events import RankState
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.view.document import RankState as RunRankState
@@ -97,12 +98,10 @@ class Monitor:
         self._ranks_at = 0.0
         self._follower: Follower | None = None
         self._replays: Replays | None = None
-        self._observed: dict[int, ObservedRun] = {}
-        """The runs that the follower follows, by number."""
+        self._runs: dict[int, FollowedRun] = {}
+        """The runs that go on, and the newest, by number, lowest first."""
         self._hang_notice = 0.0
         self._ask_at = 0.0
-        self._early: list[Batch] = []
-        """The first events of runs that are not observed yet."""
         self._failure: StartFailure | None = None
         """Why the newest start has failed."""
         self._expected = False
@@ -122,7 +121,7 @@ class Monitor:
         if self._failure is not None:
             phase = "failed"
         other = "" if self._speaks_alike else explain_protocol(listing.name, listing.protocol, listing.version)
-        runs = list(self._observed.values())
+        runs = list(self._runs.values())
         return World(
             id=listing.id,
             name=listing.name,
@@ -140,7 +139,7 @@ class Monitor:
             lease_end=self._lease_end(driver_is_there=state is not None and state.driven),
             driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
-            runs=[one.summary() for one in runs if one.run.unfinished],
+            runs=[run.summary() for run in runs if run.fold.unfinished],
         )
 
     def _progress(self) -> str:
@@ -158,7 +157,7 @@ class Monitor:
     def introduction(self) -> list[Message]:
         """The messages for a page that begins to watch the world."""
         messages: list[Message] = [self._ranks_message()]
-        return messages + [self._start_of(one) for one in self._observed.values()]
+        return messages + [self._start_of(run) for run in self._runs.values()]
 
     def _ranks_message(self) -> RanksMessage:
         return RanksMessage(world=self.listing.id, ranks=self._rank_rows())
@@ -184,32 +183,31 @@ class Monitor:
 
     def _words_of(self, rank: int, state: str) -> str:
         """The error that ended the newest run of ``rank``, if it has failed there."""
-        runs = [run for run in self._runs if rank in run.ranks]
+        runs = [run for run in self._runs.values() if rank in run.ranks]
         return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """The state of ``rank`` in the one word that every place shows, see :func:`.rank_state`."""
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
-        over = run is None or not run.unfinished
+        over = run is None or not run.fold.unfinished
         waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
         return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
 
     def _run_of(self, rank: Rank) -> FollowedRun | None:
         """The run that goes on in which ``rank`` takes part, or else its newest."""
-        runs = [run for run in self._runs if rank.rank in run.ranks]
-        return next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+        runs = [run for run in self._runs.values() if rank.rank in run.ranks]
+        return next((run for run in runs if rank.rank in run.fold.unfinished), runs[-1] if runs else None)
 
     def _is_fresh(self, rank: Rank) -> bool:
         """Whether another process was ``rank`` in that run."""
         run = self._run_of(rank)
         return run is not None and run.fold.pids.get(rank.rank, rank.pid) != rank.pid
 
-    def _start_of(self, observed: ObservedRun) -> RunMessage:
+    def _start_of(self, run: FollowedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""
-        run = observed.run
         with run.lock:
-            self._flush(observed)  # so that the document and the next message fit together
+            self._flush(run)  # so that the document and the next message fit together
             return RunMessage(world=self.listing.id, source=run.source, document=run.document())
 
     # The loop.
@@ -238,11 +236,6 @@ class Monitor:
             await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
 
     @property
-    def _runs(self) -> list[FollowedRun]:
-        """The runs that go on, and the newest, in the order in which they were found."""
-        return [] if self._follower is None else list(self._follower.runs.values())
-
-    @property
     def _going_on(self) -> list[int] | None:
         """The numbers of the runs that go on; None where the steward does not say."""
         if self._silent or not isinstance(self._state, WorldState):
@@ -251,7 +244,7 @@ class Monitor:
 
     @property
     def _works(self) -> bool:
-        return any(run.unfinished for run in self._runs)
+        return any(run.fold.unfinished for run in self._runs.values())
 
     async def _pause(self, seconds: float) -> None:
         """Wait for a broadcast of the steward or a call of :meth:`wake`, for ``seconds`` at most."""
@@ -309,7 +302,7 @@ class Monitor:
         self.size = state.size
         if self._follower is None:
             self._hang_notice = state.hang_notice
-            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size, self._hear)
+            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size)
             self._replays = Replays(SpoolFolder(state.spool), self.listing.id)
         self._follower.hosts, self._follower.size = {rank.rank: rank.host for rank in self._ranks}, state.size
         restarted = known and state.incarnation != self._incarnation
@@ -318,14 +311,15 @@ class Monitor:
             self._alarms.restarted()
         self._failure = state.failure
         self._report_failure()
+        followed = list(self._follower.runs.values())  # also those that a reading under way has just found
         for rank in self._ranks:
             if rank.state == "dead":
-                for run in self._runs:
+                for run in followed:
                     run.doom(rank.rank, rank.words)
         self._alarms.ranks_are(self._ranks)
         over = restarted or state.phase not in ("running", "starting")
-        for run in self._runs if over else ():
-            for number in run.unfinished:
+        for run in followed if over else ():
+            for number in run.fold.unfinished:
                 run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
     def _send_changes(self) -> None:
@@ -334,8 +328,8 @@ class Monitor:
             self.summary = summary
             self._observatory.changed()
         rows = self._rank_rows()
-        for run in self._runs:
-            if unfinished := set(run.unfinished):
+        for run in self._runs.values():
+            if unfinished := set(run.fold.unfinished):
                 here = [row for row in rows if row.rank in unfinished]
                 shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
@@ -352,45 +346,42 @@ class Monitor:
         if await asyncio.to_thread(follower.poll, going_on):
             self._wake.set()
         now = time.monotonic()
-        for run in list(follower.runs.values()):
-            if run.number not in self._observed:
-                self._begin_run(run, now)
-        working = sorted({rank for run in follower.runs.values() if run.unfinished for rank in run.ranks})
+        for number in sorted(follower.runs.keys() - self._runs.keys()):
+            self._begin_run(follower.runs[number], now)
+        working = sorted({rank for run in self._runs.values() if run.fold.unfinished for rank in run.ranks})
         watched = self._observatory.is_watched(self.listing.id)
         if watched and working and now >= self._ask_at:
             self._ask_at = now + ASK
             self._ask_where(working)
-        for observed in self._observed.values():
-            self._attend(observed, now)
-            if watched and (now >= observed.flush_at or not observed.run.unfinished):
-                self._flush(observed)
+        for run in self._runs.values():
+            self._attend(run, now)
+            if watched and (now >= run.flush_at or not run.fold.unfinished):
+                self._flush(run)
         # Not earlier: the end of a run is reported and flushed above, and afterwards nothing of it can be asked for.
         follower.leave()
-        for number in self._observed.keys() - follower.runs.keys():
-            del self._observed[number]
+        for number in self._runs.keys() - follower.runs.keys():
+            del self._runs[number]
         self._send_changes()
 
-    def _attend(self, observed: ObservedRun, now: float) -> None:
+    def _attend(self, run: FollowedRun, now: float) -> None:
         """Find what needs the person's attention."""
-        run = observed.run
-        for found in observed.look(now):
+        for found in run.look(now):
             self._alarms.run_showed(run, found)
-        if run.unfinished and observed.failed != len(run.errors):
-            observed.failed = len(run.errors)
+        if run.fold.unfinished and run.failed != len(run.fold.errors):
+            run.failed = len(run.fold.errors)
             self._alarms.ranks_failed(run)
-        if not run.unfinished and not observed.over:
-            observed.over = True
+        if not run.fold.unfinished and not run.over:
+            run.over = True
             self._end_run(run)
 
     def _begin_run(self, run: FollowedRun, now: float) -> None:
         self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
-        limit, alarms = self._hang_notice, self._alarms
-        observed = ObservedRun(run, limit, self.ask_stacks, lambda words: alarms.run_hangs(run, words), now)
-        observed.batches = [batch for batch in self._early if batch.run == run.number]
-        self._early = [batch for batch in self._early if batch.run != run.number]
-        self._observed[run.number] = observed
-        self._observed = dict(sorted(self._observed.items()))
-        self._observatory.send(self._start_of(observed), self.listing.id)
+        if run.fold.unfinished:
+            fold, size, limit = run.fold, run.size, self._hang_notice
+            show = functools.partial(self._alarms.run_hangs, run)
+            run.hang_detector = HangDetector(fold, size, limit, self._ask_stacks, show, now)
+        self._runs = dict(sorted([*self._runs.items(), (run.number, run)]))
+        self._observatory.send(self._start_of(run), self.listing.id)
         self._ask_at = 0.0
         self._alarms.run_began(run)
 
@@ -403,14 +394,8 @@ class Monitor:
         if self._failure is not None and self._expected:
             self._alarms.start_failed(self._failure, self._incarnation)
 
-    def _hear(self, run: FollowedRun, batch: Batch) -> None:
-        """Collect a batch; runs on the polling thread, for which the loop waits."""
-        observed = self._observed.get(run.number)
-        (self._early if observed is None else observed.batches).append(batch)
-
-    def _flush(self, observed: ObservedRun) -> None:
+    def _flush(self, run: FollowedRun) -> None:
         """Send the run's changes to the pages that watch the world."""
-        run = observed.run
         if not run.news and not run.points:
             return
         with run.lock:
@@ -421,7 +406,7 @@ class Monitor:
             size += packet.size * 4 // 3
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
-        observed.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
+        run.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
         self._observatory.send(message, self.listing.id)
 
     # Questions to ranks, through the steward.
@@ -439,12 +424,8 @@ class Monitor:
 
         self._keep(asyncio.ensure_future(asking()))
 
-    def ask_stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once.
-
-        The steward, which asks the ranks, has its own ``patience``.
-        """
-        del patience
+    def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once."""
 
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):
@@ -496,15 +477,14 @@ class Monitor:
         Raises :class:`Silent`, and as :meth:`check_protocol`.
         """
         self.check_protocol()
-        if self._follower is None:
+        if self._replays is None:
             await self.refresh()
-        if self._replays is None or self._follower is None:
+        if self._replays is None:
             raise Silent(self._silent)
-        followed, newest, going_on = self._follower.runs.get(run), self._follower.newest, self._going_on
+        followed, newest, going_on = self._runs.get(run), max(self._runs, default=0), self._going_on
         # The follower knows the end of the runs that it follows; an older one has ended unless the steward names it.
-        known = followed is None and newest is not None and run < newest.number and going_on is not None
-        over = known and run not in (going_on or ())
-        lost = {} if followed is None else followed.lost
+        over = followed is None and run < newest and going_on is not None and run not in going_on
+        lost = {} if followed is None else followed.fold.lost
         return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
     def report_end(self) -> bool:

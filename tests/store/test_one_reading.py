@@ -109,8 +109,8 @@ def play(session, cell):
 
 def sidebar(session, number):
     """The document that the server makes from the spools."""
-    follower = Follower(SpoolFolder(session.request.spool, SKIPPED), 2, lambda *_: None)
-    until(lambda: not follower.poll([number]) and not follower.runs[number].unfinished)
+    follower = Follower(SpoolFolder(session.request.spool, SKIPPED), 2)
+    until(lambda: not follower.poll([number]) and not follower.runs[number].fold.unfinished)
     return follower.runs[number].document()
 
 
