@@ -58,13 +58,13 @@ class FollowedRun:
     The polling thread gives it events and takes it as lost; everything else is for the server's event loop.
     """
 
-    def __init__(self, number: int, size: int, started: Event, begun: Started, hosts: Mapping[int, str]) -> None:
+    def __init__(self, number: int, size: int, started: float, begun: Started, hosts: Mapping[int, str]) -> None:
         self.number = number
         self.ranks = list(begun.ranks)
         self.size = size = size_at(self.ranks, size)
         self.source = begun.source
         self.cell_id = begun.cell_id
-        self.started = started.time
+        self.started = started
         """Seconds since the epoch."""
         self.run_state = RunState(number, self.ranks, size, hosts)
         self.fold = self.run_state.fold
@@ -239,14 +239,12 @@ class Follower:
                 del self.runs[number]
 
     def _begin(self, number: int) -> None:
-        for rank in self._source.ranks(number):
-            with contextlib.suppress(OSError):
-                first = next(iter(self._source.read(number, rank, 0).events), None)
-                if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    run = self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
-                    if first.body.joins in self.runs:
-                        self.runs[first.body.joins].fold.joined.append(run.fold)
-                    return
+        if (found := self._source.beginning(number)) is None:
+            return
+        when, begun = found
+        run = self.runs[number] = FollowedRun(number, self.size, when, begun, self.hosts)
+        if begun.joins in self.runs:
+            self.runs[begun.joins].fold.joined.append(run.fold)
 
     def _read(self, run: FollowedRun) -> bool:
         more = False
@@ -275,15 +273,13 @@ def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
     text: list[str] = []
     error: Error | None = None
     for line in lines:
-        if b'"type":"output"' in line[:200]:
-            with contextlib.suppress(*UNREADABLE):
-                body = decode(line).body
-                if isinstance(body, Output) and not body.log:
-                    text.append(body.text)
-        elif b'"type":"error"' in line[:200]:
-            with contextlib.suppress(msgspec.MsgspecError):
-                body = decode(line).body
-                if isinstance(body, Error):
-                    error = body
+        if not any(kind in line[:200] for kind in (b'"type":"output"', b'"type":"error"')):
+            continue
+        with contextlib.suppress(*UNREADABLE):
+            match decode(line).body:
+                case Output(log=False) as output:
+                    text.append(output.text)
+                case Error() as found:
+                    error = found
     said = "".join(text)
     return said if error is None else told_below(said, error), size > TAIL_BYTES

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_dtrain.core.events import Event, decode
+from jupyter_dtrain.core.events import Event, Started, decode
 from jupyter_dtrain.core.structs import UNREADABLE
-from jupyter_dtrain.wire.spool import spool_path
+from jupyter_dtrain.wire.spool import read_file, spool_path
 
 LIMIT = 4 << 20
 """Bytes of one rank's events to read at once."""
@@ -62,6 +62,15 @@ class SpoolFolder:
             ranks = [path.stem[5:] for path in (self._folder / f"run-{run}").glob("rank-*.jsonl")]
             return sorted(int(rank) for rank in ranks if rank.isdecimal())
         return []
+
+    def beginning(self, run: int) -> tuple[float, Started] | None:
+        """The time and the content of the first event of the lowest rank of ``run``; None before that has begun it."""
+        for rank in self.ranks(run):
+            with contextlib.suppress(OSError):
+                first = next(read_file(spool_path(self._folder, run, rank)), None)
+                if first is not None and isinstance(first.body, Started) and first.body.ranks:
+                    return first.time, first.body
+        return None
 
     def read(self, run: int, rank: int, position: int) -> Read:
         """Events of ``rank`` in ``run`` from ``position`` on, in order; an unfinished line stays for the next time.
