@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES, RUNNING
+from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.world import format_ranks
 
 from . import losses
@@ -68,10 +69,7 @@ class RunList(list[StoredRun]):
         Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, tags, note, kept, and
         ``last NAME`` and ``best NAME`` for each loss. Raises :class:`ImportError` where pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("A data frame needs pandas, which is not installed here: pip install pandas") from None
+        pd = import_pandas()
         rows: list[dict[str, Any]] = []
         for run in self:
             row = {

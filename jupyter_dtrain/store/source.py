@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jupyter_dtrain.core.events import Event, Started, decode
 from jupyter_dtrain.core.structs import UNREADABLE
-from jupyter_dtrain.wire.spool import read_file, spool_path
+from jupyter_dtrain.wire.spool import read_file, run_numbers, spool_path
 
 LIMIT = 4 << 20
 """Bytes of one rank's events to read at once."""
@@ -50,9 +50,8 @@ class SpoolFolder:
         """The numbers of all runs that have begun. It lists the folder only when that has changed."""
         with contextlib.suppress(OSError):
             changed = self._folder.stat().st_mtime_ns
-            if changed != self._changed:
-                found = (path.name[4:] for path in self._folder.iterdir() if path.name.startswith("run-"))
-                self._runs = frozenset(int(number) for number in found if number.isdecimal())
+            if changed != self._changed and (found := run_numbers(self._folder)):
+                self._runs = frozenset(found)
                 self._changed = changed if time.time_ns() - changed > SETTLED else -1
         return self._runs
 
