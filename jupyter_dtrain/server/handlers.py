@@ -117,15 +117,14 @@ class ActionHandler(ApiHandler):
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
     async def _heal(self, observer: Monitor) -> None:
-        observer.check_protocol()
-        await observer.steward().heal(BY)
+        await observer.peer().heal(BY)
         observer.wake()
         self.answer({})
 
     async def _restart(self, observer: Monitor) -> None:
-        observer.check_protocol()
+        steward = observer.peer()
         try:
-            await observer.steward().ask(Restart(BY, BY))
+            await steward.ask(Restart(BY, BY))
         except Refused as refused:
             raise BadRequest(f"The world cannot be restarted: {refused}") from None
         observer.expect()
@@ -134,18 +133,16 @@ class ActionHandler(ApiHandler):
     async def _kill(self, observer: Monitor) -> None:
         if not (ranks := self.ranks(observer)):
             raise BadRequest("Name the ranks to kill, as a list of numbers in `ranks`.")
-        observer.check_protocol()
-        await observer.steward().ask(KillRanks(ranks, f"from {BY}"))
+        await observer.peer().ask(KillRanks(ranks, f"from {BY}"))
         self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _stacks(self, observer: Monitor) -> None:
         self.answer({"text": await observer.stacks(self.ranks(observer))})
 
     async def _variables(self, observer: Monitor) -> None:
-        observer.check_protocol()
-        size = observer.size
+        steward, size = observer.peer(), observer.size
         asked = self.ranks(observer) or list(range(size))
-        found = (await observer.steward().relay("variables", asked)).variables or {}
+        found = (await steward.relay("variables", asked)).variables or {}
         held = {rank: None if answer is None else answer.found for rank, answer in found.items()}
         rows = inventory_rows(size, held)
         self.answer(

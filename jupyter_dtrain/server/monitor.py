@@ -11,7 +11,7 @@ import contextlib
 import functools
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -26,7 +26,6 @@ from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_proto
 from jupyter_dtrain.wire.steward_messages import (
     ReadState,
     ReadStatus,
-    Relayed,
     WorldEnded,
     WorldState,
     WorldStatus,
@@ -274,15 +273,11 @@ class Monitor:
     async def refresh(self) -> None:
         """Ask the steward for the world's state."""
         try:
-            if self._steward is None:
-                self._steward = Steward(self.listing)
             if self._speaks_alike:
-                state = await self._steward.ask(ReadState())
-                self._silent = ""
-                self._take_state(state)
+                self._take_state(await self.steward().ask(ReadState()))
             else:
-                self._state = await self._steward.ask(ReadStatus())
-                self._silent = ""
+                self._state = await self.steward().ask(ReadStatus())
+            self._silent = ""
         except (Silent, Refused) as silent:
             self._silent = str(silent)
         self._send_changes()
@@ -291,7 +286,7 @@ class Monitor:
     def _speaks_alike(self) -> bool:
         return self.listing.protocol == PROTOCOL
 
-    def check_protocol(self) -> None:
+    def _check_protocol(self) -> None:
         """Raise :class:`OtherVersion` where the world speaks another protocol."""
         check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
 
@@ -414,7 +409,7 @@ class Monitor:
     def _ask_where(self, ranks: list[int]) -> None:
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):
-                answers = (await self._relay("state", ranks)).positions or {}
+                answers = (await self.peer().relay("state", ranks)).positions or {}
                 found = {rank: one for rank, one in answers.items() if one is not None}
                 others = {rank: call for rank, call in self._waits.items() if rank not in found}
                 self._waits = others | {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
@@ -429,7 +424,7 @@ class Monitor:
 
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):
-                then((await self._relay("stacks", ranks)).stacks or {})
+                then((await self.peer().relay("stacks", ranks)).stacks or {})
 
         self._keep(asyncio.ensure_future(asking()))
 
@@ -437,33 +432,36 @@ class Monitor:
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)
 
-    async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
-        """Ask ``ranks`` through the steward, and return their answers. Raises :class:`Silent` and :class:`Refused`."""
-        self.check_protocol()
-        return await self.steward().relay(kind, ranks)
-
     # Requests of a person.
 
     def steward(self) -> Steward:
-        """The channel to the world's steward, opened if needed. Raises :class:`Silent`."""
+        """The channel to the world's steward, opened if needed. Raises :class:`Silent`.
+
+        It serves for the requests that every protocol has; see :meth:`peer` for the others.
+        """
         if self._steward is None:
             self._steward = Steward(self.listing)
         return self._steward
 
+    def peer(self) -> Steward:
+        """The same for all requests. Raises :class:`Silent`; :class:`OtherVersion` for a world of another protocol."""
+        self._check_protocol()
+        return self.steward()
+
     async def stacks(self, ranks: list[int] | None) -> str:
-        """Where ranks are now, in words; None: all. Raises :class:`Silent`, and as :meth:`check_protocol`."""
-        self.check_protocol()
+        """Where ranks are now, in words; None: all. Raises as :meth:`peer`."""
+        steward = self.peer()
         if not self._ranks:
             await self.refresh()
         wanted = [rank.rank for rank in self._ranks] if ranks is None else ranks
-        return describe_stacks((await self._relay("stacks", wanted)).stacks or {})
+        return describe_stacks((await steward.relay("stacks", wanted)).stacks or {})
 
     async def output(self, run: int, rank: int) -> dict[str, Any]:
         """The end of a rank's output.
 
-        Raises :class:`Silent`, :class:`OSError` if no output is kept, and as :meth:`check_protocol`.
+        Raises :class:`Silent`, :class:`OSError` if no output is kept, and :class:`OtherVersion` as :meth:`peer`.
         """
-        self.check_protocol()
+        self._check_protocol()
         if not isinstance(self._state, WorldState):
             await self.refresh()
         if not isinstance(self._state, WorldState):
@@ -474,9 +472,9 @@ class Monitor:
     async def cell(self, run: int, replay: str, since: int) -> CellOutputs | None:
         """The output of a run's cell after version ``since`` of ``replay``; None where there is no such run.
 
-        Raises :class:`Silent`, and as :meth:`check_protocol`.
+        Raises as :meth:`peer`.
         """
-        self.check_protocol()
+        self._check_protocol()
         if self._replays is None:
             await self.refresh()
         if self._replays is None:

@@ -58,9 +58,9 @@ class Steward:
         self._client.start_channels(shell=False, stdin=False, hb=False)
         self._lock = asyncio.Lock()
 
-    async def ask(self, request: StewardRequest[A], timeout: float = PATIENCE) -> A:
-        """The answer. Raises :class:`Silent` when none comes within ``timeout`` seconds, and :class:`Refused`."""
-        deadline = time.monotonic() + timeout
+    async def ask(self, request: StewardRequest[A]) -> A:
+        """The answer. Raises :class:`Silent` when none comes within :data:`PATIENCE` seconds, and :class:`Refused`."""
+        deadline = time.monotonic() + PATIENCE
         async with self._lock:
             if time.monotonic() >= deadline:
                 # Other questions took the time. The caller gives this request up, so it must not be sent later.

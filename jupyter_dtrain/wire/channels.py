@@ -213,7 +213,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 class StewardChannel:
     """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
 
-    def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool]) -> None:
         """``alive``: whether the steward's process runs; once it has ended, no request waits for its answer."""
         self._alive = alive
         self._client = BlockingKernelClient(connection_file=str(connection_file))
