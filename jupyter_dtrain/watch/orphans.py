@@ -18,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from jupyter_dtrain.wire.reports import rank_in
+from jupyter_dtrain.core.world import rank_in
 
 PATIENCE: Final = 2.0
 """Seconds in which killed processes are gone."""
