@@ -244,13 +244,13 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             if "watch" in content:
                 self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
-                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
+                self._observatory.pages.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
         except (ValueError, TypeError, RecursionError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
     def on_close(self) -> None:
         """The page has disconnected."""
-        self._observatory.leave(self)
+        self._observatory.pages.lookers.discard(self)
         self._sender.cancel()
 
 

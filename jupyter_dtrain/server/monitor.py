@@ -11,7 +11,7 @@ import contextlib
 import functools
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.view.document import RankState as RunRankState
 
-    from .attention import Attention
     from .messages import CellOutputs, Message, WorldPhase
+    from .pages import Pages
 
 CLOSELY: Final = 0.25
 """Seconds between two looks at a world that a page watches, while it works."""
@@ -63,28 +63,13 @@ LAST_WORDS: Final = 0.05
 """Seconds in which the last broadcast of a steward that has ended is there, if there is one."""
 
 
-class House(Protocol):
-    """The part of the observatory that a monitor needs; see :class:`.Observatory`."""
-
-    attention: Attention
-
-    def is_watched(self, key: str) -> bool:
-        """Whether some page watches the world ``key``."""
-
-    def send(self, message: Message | NewsMessage, key: str) -> None:
-        """Send ``message`` to the pages that watch the world ``key``."""
-
-    def changed(self) -> None:
-        """Send the list of worlds to all pages."""
-
-
 class Monitor:
     """Observes one world. All methods are for the server's event loop."""
 
-    def __init__(self, listing: worlds.Listing, observatory: House) -> None:
+    def __init__(self, listing: worlds.Listing, pages: Pages) -> None:
         self.listing, self.size = listing, listing.size
-        self._observatory = observatory
-        self._alarms = Alarms(listing, observatory.attention)
+        self._pages = pages
+        self._alarms = Alarms(listing, pages.attention)
         self._steward: Steward | None = None
         self._state: WorldState | WorldStatus | None = None
         """The steward's last report; a :class:`.WorldStatus` if the world speaks another protocol."""
@@ -230,7 +215,7 @@ class Monitor:
         while worlds.is_alive(self.listing):
             await self.refresh()
             await self._follow()
-            watched = self._observatory.is_watched(self.listing.id)
+            watched = self._pages.is_watched(self.listing.id)
             starts = self._state is not None and self._state.phase == "starting"
             await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
 
@@ -321,7 +306,7 @@ class Monitor:
         summary = self._summarise()
         if summary != self.summary:
             self.summary = summary
-            self._observatory.changed()
+            self._pages.worlds_changed.set()
         rows = self._rank_rows()
         for run in self._runs.values():
             if unfinished := set(run.fold.unfinished):
@@ -331,7 +316,7 @@ class Monitor:
         # A row takes some 70 bytes: a world of thousands of ranks sends its rows less often, at the same rate of bytes.
         if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
             self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
-            self._observatory.send(self._ranks_message(), self.listing.id)
+            self._pages.send_about(self.listing.id, self._ranks_message())
 
     async def _follow(self) -> None:
         follower = self._follower
@@ -344,7 +329,7 @@ class Monitor:
         for number in sorted(follower.runs.keys() - self._runs.keys()):
             self._begin_run(follower.runs[number], now)
         working = sorted({rank for run in self._runs.values() if run.fold.unfinished for rank in run.ranks})
-        watched = self._observatory.is_watched(self.listing.id)
+        watched = self._pages.is_watched(self.listing.id)
         if watched and working and now >= self._ask_at:
             self._ask_at = now + ASK
             self._ask_where(working)
@@ -376,7 +361,7 @@ class Monitor:
             show = functools.partial(self._alarms.run_hangs, run)
             run.hang_detector = HangDetector(fold, size, limit, self._ask_stacks, show, now)
         self._runs = dict(sorted([*self._runs.items(), (run.number, run)]))
-        self._observatory.send(self._start_of(run), self.listing.id)
+        self._pages.send_about(self.listing.id, self._start_of(run))
         self._ask_at = 0.0
         self._alarms.run_began(run)
 
@@ -402,7 +387,7 @@ class Monitor:
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
         run.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
-        self._observatory.send(message, self.listing.id)
+        self._pages.send_about(self.listing.id, message)
 
     # Questions to ranks, through the steward.
 
