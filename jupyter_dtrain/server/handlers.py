@@ -79,8 +79,8 @@ class WorldHandler(ApiHandler):
         if self.observatory.forget_failure(key):
             self.answer({})
             return
-        observer = await self.world(key)
-        await observer.steward().ask(Stop())
+        monitor = await self.world(key)
+        await monitor.steward().ask(Stop())
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
@@ -90,7 +90,7 @@ class ActionHandler(ApiHandler):
     @guarded
     async def post(self, key: str, action: str) -> None:
         """Do the action; the body may name ``ranks``."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         act = {
             "interrupt": self._interrupt,
             "heal": self._heal,
@@ -99,49 +99,49 @@ class ActionHandler(ApiHandler):
             "stacks": self._stacks,
             "variables": self._variables,
         }[action]
-        await act(observer)
+        await act(monitor)
 
-    async def _interrupt(self, observer: Monitor) -> None:
-        ranks, body = self.ranks(observer), self.body()
+    async def _interrupt(self, monitor: Monitor) -> None:
+        ranks, body = self.ranks(monitor), self.body()
         force = body.get("force") is True
         by = BY
         if body.get("place") == "cell":
             by = BY_CELL
-            world = observer.summary
+            world = monitor.summary
             if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
                 raise BadRequest(
                     f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
                     f"%distributed attach {world.name} --take-over drives it from here."
                 )
-        begun = await observer.steward().ask(InterruptRun(by, ranks, force))
+        begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
-    async def _heal(self, observer: Monitor) -> None:
-        await observer.peer().heal(BY)
-        observer.wake()
+    async def _heal(self, monitor: Monitor) -> None:
+        await monitor.peer().heal(BY)
+        monitor.wake()
         self.answer({})
 
-    async def _restart(self, observer: Monitor) -> None:
-        steward = observer.peer()
+    async def _restart(self, monitor: Monitor) -> None:
+        steward = monitor.peer()
         try:
             await steward.ask(Restart(BY, BY))
         except Refused as refused:
             raise BadRequest(f"The world cannot be restarted: {refused}") from None
-        observer.expect()
+        monitor.expect()
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _kill(self, observer: Monitor) -> None:
-        if not (ranks := self.ranks(observer)):
+    async def _kill(self, monitor: Monitor) -> None:
+        if not (ranks := self.ranks(monitor)):
             raise BadRequest("Name the ranks to kill, as a list of numbers in `ranks`.")
-        await observer.peer().ask(KillRanks(ranks, f"from {BY}"))
+        await monitor.peer().ask(KillRanks(ranks, f"from {BY}"))
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _stacks(self, observer: Monitor) -> None:
-        self.answer({"text": await observer.stacks(self.ranks(observer))})
+    async def _stacks(self, monitor: Monitor) -> None:
+        self.answer({"text": await monitor.stacks(self.ranks(monitor))})
 
-    async def _variables(self, observer: Monitor) -> None:
-        steward, size = observer.peer(), observer.size
-        asked = self.ranks(observer) or list(range(size))
+    async def _variables(self, monitor: Monitor) -> None:
+        steward, size = monitor.peer(), monitor.size
+        asked = self.ranks(monitor) or list(range(size))
         found = (await steward.relay("variables", asked)).variables or {}
         held = {rank: None if answer is None else answer.found for rank, answer in found.items()}
         rows = inventory_rows(size, held)
@@ -161,9 +161,9 @@ class OutputHandler(ApiHandler):
     @guarded
     async def get(self, key: str, run: str, rank: str) -> None:
         """The end of a rank's output, as text."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         try:
-            self.answer(await observer.output(number(run, "The number of a run"), number(rank, "A rank")))
+            self.answer(await monitor.output(number(run, "The number of a run"), number(rank, "A rank")))
         except OSError:
             raise NotFound(f"The output of rank {rank} in run {run} is no longer kept.") from None
 
@@ -174,9 +174,9 @@ class CellHandler(ApiHandler):
     @guarded
     async def get(self, key: str, run: str) -> None:
         """The output of the run's cell, as in a notebook; ``replay`` and ``since`` are those of the last answer."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         since = number(self.get_query_argument("since", "0"), "since")
-        found = await observer.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)
+        found = await monitor.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)
         if found is None:
             raise NotFound(f"The output of run {run} is no longer kept.")
         self.answer(found)
@@ -250,7 +250,7 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     def on_close(self) -> None:
         """The page has disconnected."""
-        self._observatory.pages.lookers.discard(self)
+        self._observatory.pages.connected.discard(self)
         self._sender.cancel()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .messages import Message, NewsMessage
 
 
-class Looker(Protocol):
+class Page(Protocol):
     """A page that is connected to the stream."""
 
     watching: set[str]
@@ -29,7 +29,7 @@ class Pages:
     """The pages of one server."""
 
     def __init__(self) -> None:
-        self.lookers: set[Looker] = set()
+        self.connected: set[Page] = set()
         """Those that are connected: the observatory adds a page, and its stream removes it at its end."""
         self.worlds_changed = asyncio.Event()
         """Set by whoever changes the list of worlds; the observatory then sends it to all pages."""
@@ -41,15 +41,15 @@ class Pages:
 
     def send_to_all(self, message: Message) -> None:
         """Send a message to all pages."""
-        for looker in self.lookers:
-            looker.send(message)
+        for page in self.connected:
+            page.send(message)
 
     def send_about(self, world: str, message: Message | NewsMessage) -> None:
         """Send a message to the pages that watch the world with this id."""
-        for looker in self.lookers:
-            if world in looker.watching:
-                looker.send(message)
+        for page in self.connected:
+            if world in page.watching:
+                page.send(message)
 
     def is_watched(self, world: str) -> bool:
         """Whether a page watches the world with this id."""
-        return any(world in looker.watching for looker in self.lookers)
+        return any(world in page.watching for page in self.connected)

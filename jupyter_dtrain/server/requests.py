@@ -105,9 +105,9 @@ class ApiHandler(APIHandler):
             raise NotFound("This world no longer exists.")
         return found
 
-    def ranks(self, observer: Monitor) -> list[int] | None:
+    def ranks(self, monitor: Monitor) -> list[int] | None:
         """The ranks that the request's body names, or None for all ranks. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), readable(list[int] | None))
-        if ranks is not None and not all(0 <= rank < observer.size for rank in ranks):
-            raise BadRequest(f"The world only has ranks 0 to {observer.size - 1}.")
+        if ranks is not None and not all(0 <= rank < monitor.size for rank in ranks):
+            raise BadRequest(f"The world only has ranks 0 to {monitor.size - 1}.")
         return ranks

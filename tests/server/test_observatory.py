@@ -50,7 +50,7 @@ async def test_an_older_look_at_the_list_does_not_end_a_world_that_a_newer_one_h
     held.set()
     await slow
     found = await quick
-    known = list(observatory._observers)
+    known = list(observatory._monitors)
     for key in known:
         observatory._forget(key)
 
