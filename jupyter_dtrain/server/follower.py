@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -140,10 +141,6 @@ class FollowedRun:
     def summary(self) -> RunSummary:
         """The run in a few fields, for the list of worlds."""
         fold = self.fold
-        states: dict[str, int] = {}
-        for rank in self.ranks:
-            state = self.run_state.shown(rank)
-            states[state] = states.get(state, 0) + 1
         return RunSummary(
             number=self.number,
             cell=self.cell_id,
@@ -153,7 +150,7 @@ class FollowedRun:
             started=self.started,
             ended=fold.ended,
             elapsed=None if fold.unfinished else self.run_state.elapsed,
-            states=states,
+            states=dict(Counter(map(self.run_state.shown, self.ranks))),
         )
 
     def look(self, now: float) -> list[RunFinding]:

@@ -40,7 +40,6 @@ from .messages import (
     VALUES_MESSAGE,
     AgentRequest,
     Done,
-    Request,
     StewardRequest,
     read_answer,
     to_content,
@@ -169,15 +168,8 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             ident=engine.encode(),
         )
 
-    def ask(self, engine: str, request: AgentRequest[A]) -> Future[A]:
-        """Ask the agent of a rank; the future's result is the answer."""
-        return self._request(engine, request)
-
-    def ask_watch(self, watch: str, request: WatchRequest[A]) -> Future[A]:
-        """Ask the watch of a host; ``watch`` is its routing identity."""
-        return self._request(watch, request)
-
-    def _request(self, identity: str, request: Request[A]) -> Future[A]:
+    def ask(self, identity: str, request: AgentRequest[A] | WatchRequest[A]) -> Future[A]:
+        """Ask the agent of a rank or the watch of a host, by its routing identity: the future gets the answer."""
         answer: Future[A] = Future()
         sent = self._send(self._control_stream, REQUEST_MESSAGE, content=to_content(request), ident=identity.encode())
 
