@@ -41,10 +41,11 @@ from .messages import (
     AgentRequest,
     Done,
     StewardRequest,
+    from_content,
     read_answer,
     to_content,
 )
-from .steward_messages import AnyBroadcast, read_broadcast
+from .steward_messages import AnyBroadcast
 
 HELLO_PERIOD = 0.1
 """Seconds after which a greeting without an answer is repeated."""
@@ -262,7 +263,8 @@ class StewardChannel:
         message = self._client.iopub_channel.get_msg(timeout=0)
         if message["msg_type"] != STEWARD_EVENT:
             return None
-        return read_broadcast(message["content"])
+        event: AnyBroadcast = from_content(message["content"], AnyBroadcast)
+        return event
 
     def close(self) -> None:
         """Close the sockets. Not while another thread listens. Called again, it does nothing."""
