@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 before_reading: list[Callable[[], None]] = []
 """Calls before a run is looked up. A process with sessions has their stewards store what they have not stored yet."""
-AWAY = 60.0
-"""Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
 _NAME = re.compile(r"(?:(?P<world>[^/\s]+)/)?(?P<number>\d{1,18})\Z")
 _AT_ONCE = 500  # runs whose losses one query reads
@@ -218,7 +216,7 @@ class Store(StoreFile):
         query = f"SELECT worlds.driver, worlds.driver_created, {COLUMNS} {KEPT} AND seen = 0 AND runs.ended IS NOT NULL"
         rows = self.ask(lambda db: db.execute(f"{query} ORDER BY runs.id").fetchall())
         found = [(driver, created, StoredRun(self, *row)) for driver, created, *row in rows or []]
-        return [run for driver, created, run in found if run.was_away(driver, created, AWAY)]
+        return [run for driver, created, run in found if run.was_away(driver, created)]
 
     def mark_seen(self, shown: Iterable[StoredRun]) -> None:
         """Note that a client has shown how these ended. If the store cannot be written, they will be shown again."""
