@@ -44,15 +44,12 @@ class Alarms:
         """Report those of ``ranks`` that are dead, each once; or that dead ranks were replaced."""
         dead = [rank for rank in ranks if rank.state == "dead"]
         for rank in dead:
-            self._rank_died(rank)
+            if not rank.asked:
+                words = rank.words[:1].upper() + rank.words[1:]
+                self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
         if self._dead and not dead:
             self._settle("dead")
         self._dead = bool(dead)
-
-    def _rank_died(self, rank: Rank) -> None:
-        if not rank.asked:
-            words = rank.words[:1].upper() + rank.words[1:]
-            self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
 
     def ranks_ended(self) -> None:
         """Settle the items about ranks: the world was restarted, or has ended."""

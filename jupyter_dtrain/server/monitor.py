@@ -120,7 +120,7 @@ class Monitor:
             dead=sum(rank.state == "dead" for rank in self._ranks),
             frameworks=self._frameworks,
             started=listing.created,
-            lease_end=self._lease_end(driver_is_there=state is not None and state.driven),
+            lease_end=self._lease_end(),
             driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
             runs=[run.summary() for run in runs if run.fold.unfinished],
@@ -132,9 +132,9 @@ class Monitor:
         said = (state.progress, state.busy) if isinstance(state, WorldState) else ()
         return "; ".join(word for word in said if word) or "its main process starts"
 
-    def _lease_end(self, *, driver_is_there: bool) -> float | None:
+    def _lease_end(self) -> float | None:
         """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
-        if self._state is None or driver_is_there:
+        if self._state is None or self._state.driven:
             return None
         return round((time.time() + self._state.lease_left) / 5) * 5.0
 
@@ -217,7 +217,8 @@ class Monitor:
             await self._follow()
             watched = self._pages.is_watched(self.listing.id)
             starts = self._state is not None and self._state.phase == "starting"
-            await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
+            works = any(run.fold.unfinished for run in self._runs.values())
+            await self._pause(CLOSELY if starts or (watched and works) else LOOSELY)
 
     @property
     def _going_on(self) -> list[int] | None:
@@ -225,10 +226,6 @@ class Monitor:
         if self._silent or not isinstance(self._state, WorldState):
             return None
         return [one.run for one in self._state.runs]
-
-    @property
-    def _works(self) -> bool:
-        return any(run.fold.unfinished for run in self._runs.values())
 
     async def _pause(self, seconds: float) -> None:
         """Wait for a broadcast of the steward or a call of :meth:`wake`, for ``seconds`` at most."""
