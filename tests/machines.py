@@ -108,8 +108,4 @@ class Working:
 
     def __init__(self, ranks=(0, 1), number=7):
         self.number = number
-        self.ranks = list(ranks)
-        self.size = len(self.ranks)
         self.unfinished = list(ranks)
-        self.states = dict.fromkeys(self.ranks, "running")
-        self.errors, self.lost = {}, {}

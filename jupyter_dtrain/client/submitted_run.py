@@ -28,12 +28,15 @@ from .painting import Painting
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.view import RunView
 
     from .world_connection import WorldConnection
 
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
+ASKING = 1.0
+"""Seconds that the ranks of a run that seems to hang may take to say where they are."""
 READING = 2.0
 """Seconds that a world which is stopped may wait while its ranks' last words are read."""
 
@@ -94,7 +97,8 @@ class SubmittedRun:
         if self._timeout is not None:
             self._deadline = now + self._timeout
         limit, values = connection.settings.hang_notice, travel(list(self._inputs.values()))
-        self._hangs = HangDetector(self.run, limit, connection.questions.stacks, self._show_hang, now, values)
+        fold, size = self.run.fold, self.run.size
+        self._hangs = HangDetector(fold, size, limit, self._ask_stacks, self._show_hang, now, values)
         # The last: it starts a thread, which may fail, and the run must end all the same.
         self.painting.begin()
 
@@ -124,7 +128,7 @@ class SubmittedRun:
             return
         if before is None and (found := self.run.divergence) is not None:
             self.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
-        self._hangs.hear(fresh, time.monotonic())
+        self._hangs.hear(fresh.events, time.monotonic())
         self.painting.feed(fresh, self.run.totals[fresh.rank])
         finished = bool(fresh.events) and isinstance(fresh.events[-1].body, Finished)
         if finished:
@@ -204,6 +208,9 @@ class SubmittedRun:
             self.over = self._interruption.over
             return wake
         return min(self._hangs.tick(now), self._deadline)
+
+    def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
+        self._connection.questions.stacks(ranks, ASKING, then)
 
     def _show_hang(self, words: str) -> None:
         # An interruption says by itself where ranks are.

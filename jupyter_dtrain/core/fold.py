@@ -273,6 +273,16 @@ class RunFold:
         return {rank: part.pid for rank, part in self.ranks.items() if part.started is not None}
 
     @property
+    def samples(self) -> dict[int, Sample]:
+        """The newest sample of each rank: what it takes of its host."""
+        return {rank: part.sample for rank, part in self.ranks.items() if part.sample is not None}
+
+    @property
+    def bars(self) -> dict[int, list[Progress]]:
+        """The bars of each rank's loops, in the order in which they began."""
+        return {rank: [part.bars[bar] for bar in sorted(part.bars)] for rank, part in self.ranks.items() if part.bars}
+
+    @property
     def started(self) -> float | None:
         """When the first rank began; None before that."""
         return min((part.started for part in self.ranks.values() if part.started is not None), default=None)

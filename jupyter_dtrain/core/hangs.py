@@ -9,46 +9,19 @@ calls it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from .causes import is_echo, told_briefly
 from .events import Sample
 from .stacks import Stacks, describe_hang
 
 if TYPE_CHECKING:
-    from .events import Batch, Error
+    from .events import Event
+    from .fold import RunFold
 
-PATIENCE = 1.0
-"""Seconds that ranks may take to report where they are."""
-
-
-class Moving(Protocol):
-    """The part of a run that shows a hang."""
-
-    ranks: list[int]
-    size: int
-    """Ranks in the world."""
-
-    @property
-    def unfinished(self) -> list[int]:
-        """The ranks that have not ended the run."""
-
-    @property
-    def errors(self) -> Mapping[int, Error]:
-        """The exceptions that ended the cell, by rank."""
-
-    @property
-    def states(self) -> Mapping[int, str]:
-        """How far each rank is: ``sent`` before it has begun, ``running``, or how it ended."""
-
-    @property
-    def lost(self) -> Mapping[int, str]:
-        """The ranks that were lost, and what happened to each, in words."""
-
-
-AskStacks = Callable[[list[int], float, Callable[[Stacks], None]], None]
-"""Asks ranks for their stacks; the last argument gets them after so many seconds at most. Returns at once."""
+AskStacks = Callable[[list[int], Callable[[Stacks], None]], None]
+"""Asks ranks for their stacks, and returns at once; the last argument gets them soon, or never."""
 
 
 class HangDetector:
@@ -56,39 +29,42 @@ class HangDetector:
 
     def __init__(
         self,
-        run: Moving,
+        fold: RunFold,
+        size: int,
         limit: float,
         ask: AskStacks,
         show: Callable[[str], None],
         now: float,
         travel: float = 0.0,
     ) -> None:
-        """``limit``: seconds. ``show`` shows a notice with the run; with empty words, the last one is no longer true.
+        """``fold``: what the events of the run say; ``size``: ranks in the world; ``limit``: seconds.
 
-        Times are ``time.monotonic()`` seconds. ``travel``: seconds for which the cell's values may be on their way.
+        ``show`` shows a notice with the run; with empty words, the last one is no longer true. Times are
+        ``time.monotonic()`` seconds. ``travel``: seconds for which the cell's values may be on their way.
         """
-        self._run = run
+        self._fold = fold
+        self._size = size
         self._limit = limit
         self._ask = ask
         self._show = show
-        self._since = dict.fromkeys(run.ranks, now + travel)
+        self._since = dict.fromkeys(fold.ranks, now + travel)
         self._begun: set[int] = set()
         self._told: list[int] = []
         """The ranks of the last notice, which were those that had not ended; none where no notice stands."""
         self._shown = False
 
-    def hear(self, batch: Batch, now: float) -> None:
-        """Note from the events of a rank when it last moved. ``now``: in ``time.monotonic()`` seconds."""
-        for event in batch.events:
+    def hear(self, events: Iterable[Event], now: float) -> None:
+        """Note from events of ranks when each last moved. ``now``: in ``time.monotonic()`` seconds."""
+        for event in events:
             # The first event replaces the allowance for the cell's travel, which lies in the future. Later ones move
             # the time forward only: a sample says since when the cell stands still, perhaps before the last event.
             at = now - event.body.still if isinstance(event.body, Sample) else now
-            self._since[batch.rank] = max(self._since[batch.rank], at) if batch.rank in self._begun else at
-            self._begun.add(batch.rank)
+            self._since[event.rank] = max(self._since[event.rank], at) if event.rank in self._begun else at
+            self._begun.add(event.rank)
 
     def tick(self, now: float) -> float:
         """Ask where the ranks are if none has moved for the limit; return when the next call may be useful."""
-        ranks = list(self._run.unfinished)
+        ranks = self._fold.unfinished
         if not ranks:
             return math.inf
         due = max(self._since[rank] for rank in ranks) + self._limit
@@ -98,7 +74,7 @@ class HangDetector:
         if self._told != ranks:
             self._told = ranks
             # Also ask the ranks that have ended: they may have called something else.
-            self._ask(self._run.ranks, PATIENCE, lambda stacks: self._report(ranks, stacks))
+            self._ask(list(self._fold.ranks), lambda stacks: self._report(ranks, stacks))
         return math.inf
 
     def withdraw(self) -> None:
@@ -111,23 +87,22 @@ class HangDetector:
     def _report(self, ranks: list[int], stacks: Stacks) -> None:
         # `is`, not `==`: a notice that was taken back, or a newer question about the same ranks, has another list, and
         # an answer that comes late must then show nothing. The next tick asks again if a rank has ended since then.
-        if self._told is ranks and ranks == self._run.unfinished:
+        if self._told is ranks and ranks == self._fold.unfinished:
             self._shown = True
-            outside = [rank for rank in range(self._run.size) if rank not in self._run.ranks]
-            self._show(describe_hang(stacks, ranks, self._limit, _endings(self._run), outside))
+            outside = [rank for rank in range(self._size) if rank not in self._fold.ranks]
+            self._show(describe_hang(stacks, ranks, self._limit, _endings(self._fold), outside))
 
 
-def _endings(run: Moving) -> dict[int, str]:
+def _endings(fold: RunFold) -> dict[int, str]:
     """What became of each rank that does not work on the cell (it ended it, or has not begun it), in words."""
     found = {}
-    for rank, state in run.states.items():
-        if rank in run.lost:
-            found[rank] = run.lost[rank].removeprefix(f"rank {rank} ") or "dead"
-        elif rank in run.errors and state != "interrupted":
-            error = run.errors[rank]
-            found[rank] = "was released" if is_echo(error) else f"has failed: {told_briefly(error)}"
-        elif state == "sent":
+    for rank, part in fold.ranks.items():
+        if part.outcome == "lost":
+            found[rank] = part.words.removeprefix(f"rank {rank} ") or "dead"
+        elif part.error is not None and part.outcome != "interrupted":
+            found[rank] = "was released" if is_echo(part.error) else f"has failed: {told_briefly(part.error)}"
+        elif part.state == "sent":
             found[rank] = "has not begun the cell"
-        elif state != "running":
-            found[rank] = "has ended the cell" if state == "ok" else state
+        elif part.outcome is not None:
+            found[rank] = "has ended the cell" if part.outcome == "ok" else part.outcome
     return found

@@ -293,6 +293,15 @@ def slowest(times: Mapping[int, StepTime]) -> Slow | None:
     return Slow(worst, known[worst] / usual - 1) if enough else None
 
 
+def import_pandas() -> Any:
+    """The module :mod:`pandas`, which only data frames need. Raises :class:`ImportError` where it is not installed."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("A data frame needs pandas, which is not installed here: pip install pandas") from None
+    return pd
+
+
 class RunMetrics(Mapping[str, Mapping[int, Columns]]):
     """The points that the ranks of a run have logged: ``metrics["loss"][0].values`` are the losses of rank 0."""
 
@@ -332,8 +341,7 @@ class RunMetrics(Mapping[str, Mapping[int, Columns]]):
 
         Raises :class:`ImportError` where pandas is not installed.
         """
-        import pandas as pd
-
+        pd = import_pandas()
         parts = [
             pd.DataFrame({"name": name, "rank": rank, "step": part.steps, "time": part.times, "value": part.values})
             for name, ranks in self._series.items()

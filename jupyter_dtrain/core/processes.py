@@ -54,11 +54,19 @@ def own_process() -> tuple[int, float]:
     return os.getpid(), psutil.Process().create_time()
 
 
+def has_not_ended(process: psutil.Process) -> bool:
+    """Whether the process runs, and is more than an exit status that waits to be collected."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
 def still_runs(pid: int, created: float) -> bool:
     """Whether the process that had this id, and was created then, runs on this machine and is no mere exit status."""
     try:
         process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE) and abs(process.create_time() - created) < CLOSE
+        return has_not_ended(process) and abs(process.create_time() - created) < CLOSE
     except (psutil.Error, OverflowError):  # a number that no process has
         return False
 

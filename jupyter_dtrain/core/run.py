@@ -272,13 +272,12 @@ class Run:
     @property
     def samples(self) -> dict[int, Sample]:
         """The newest sample of each rank: what it takes of its host."""
-        return {rank: part.sample for rank, part in self.fold.ranks.items() if part.sample is not None}
+        return self.fold.samples
 
     @property
     def progress(self) -> dict[int, list[Progress]]:
         """The bars of each rank's loops, in the order in which they began."""
-        parts = self.fold.ranks
-        return {rank: [part.bars[bar] for bar in sorted(part.bars)] for rank, part in parts.items() if part.bars}
+        return self.fold.bars
 
     @property
     def pipelines(self) -> list[Timeline]:

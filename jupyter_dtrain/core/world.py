@@ -325,13 +325,21 @@ def placements(hosts: Sequence[str], kept: Sequence[int | None] = ()) -> list[Pl
     return places
 
 
-MPI_PLACES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_MPI_PLACES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 """The variables in which each kind of ``mpiexec`` gives a process its rank and the number of ranks."""
-PLACES = (("RANK", "WORLD_SIZE"), *MPI_PLACES, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+PLACES = (("RANK", "WORLD_SIZE"), *_MPI_PLACES, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 """The same for every launcher, torchrun's first. Slurm's second variable is there only under srun.
 
 An exported script needs the ranks of its host as well, and stands alone: ``jobs/script_preamble.py`` reads them there.
 """
+
+
+def rank_in(environment: Mapping[str, str]) -> int:
+    """The rank of a process that ``mpiexec`` started with these variables; -1 if it sets none that is known."""
+    try:
+        return int(next((environment[name] for name, _ in _MPI_PLACES if name in environment), -1))
+    except ValueError:
+        return -1
 
 
 def place_environment(place: Placement) -> dict[str, Variable]:

@@ -29,6 +29,8 @@ from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
+    AnyAgentRequest,
+    AnyValuesRequest,
     EventsRead,
     FetchValues,
     InterruptRank,
@@ -42,8 +44,6 @@ from jupyter_dtrain.wire.agent_messages import (
     Signalled,
     StoreValues,
     WidgetsSaid,
-    read_agent_request,
-    read_values_request,
 )
 from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
 from jupyter_dtrain.wire.messages import (
@@ -281,7 +281,7 @@ class Agent:
         buffers: list[bytes] = []
         answer: msgspec.Struct = Done()
         try:
-            request = read_values_request(parent["content"])
+            request: AnyValuesRequest = from_content(parent["content"], AnyValuesRequest)
             match request:
                 case StoreValues(names=names, digests=digests):
                     store_values(unpack(names, digests, _taken(parent["buffers"])))
@@ -304,7 +304,7 @@ class Agent:
 
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         try:
-            cell = from_content(parent["content"], RunCell)
+            cell: RunCell = from_content(parent["content"], RunCell)
             self._take(cell.run)
         except Refused as error:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
@@ -472,7 +472,7 @@ class Agent:
             self._kernel.session.send(stream, REPLY_MESSAGE, content, parent, ident=ident)
 
         try:
-            request = read_agent_request(parent["content"])
+            request: AnyAgentRequest = from_content(parent["content"], AnyAgentRequest)
         except Refused as error:
             say(refused(error))
             return

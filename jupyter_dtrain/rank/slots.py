@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_dtrain.wire.reports import rank_in
+from jupyter_dtrain.core.world import rank_in
 
 from . import slot_holder
 

@@ -44,15 +44,12 @@ class Alarms:
         """Report those of ``ranks`` that are dead, each once; or that dead ranks were replaced."""
         dead = [rank for rank in ranks if rank.state == "dead"]
         for rank in dead:
-            self._rank_died(rank)
+            if not rank.asked:
+                words = rank.words[:1].upper() + rank.words[1:]
+                self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
         if self._dead and not dead:
             self._settle("dead")
         self._dead = bool(dead)
-
-    def _rank_died(self, rank: Rank) -> None:
-        if not rank.asked:
-            words = rank.words[:1].upper() + rank.words[1:]
-            self._report("dead", "error", words, ranks=[rank.rank], mark=str(rank.pid))
 
     def ranks_ended(self) -> None:
         """Settle the items about ranks: the world was restarted, or has ended."""
@@ -103,9 +100,9 @@ class Alarms:
     def run_ended(self, run: FollowedRun) -> None:
         """Settle what was reported while ``run`` went on, and report a long run that failed."""
         self._settle("hung", "failed", run=run.number)
-        if run.elapsed < LONG or not run.alarming:
+        if run.run_state.elapsed < LONG or not run.alarming:
             return
-        words = f"Run {run.number}: {run.outcome} after {took(run.elapsed)}"
+        words = f"Run {run.number}: {run.fold.outcome} after {took(run.run_state.elapsed)}"
         detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
         self._report("failed", "error", words, run=run, detail=detail)
 
@@ -120,5 +117,5 @@ class Alarms:
 
 def _causes(run: FollowedRun) -> list[tuple[Error, list[int]]]:
     """The distinct errors of ``run``; without the ranks that failed because others had, if there are others."""
-    every = distinct(run.errors, run.fold.pids)
+    every = distinct(run.fold.errors, run.fold.pids)
     return [one for one in every if not is_echo(one[0])] or every

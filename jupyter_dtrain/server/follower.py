@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jupyter_dtrain.core.causes import told_below
-from jupyter_dtrain.core.events import Batch, Error, Event, Output, Started, decode
+from jupyter_dtrain.core.events import Error, Event, Output, Started, decode
 from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
@@ -25,13 +26,16 @@ from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
 
 from .attention import Judge
+from .messages import RunSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
-    from jupyter_dtrain.core.fold import State
+    from jupyter_dtrain.core.hangs import HangDetector
     from jupyter_dtrain.store.source import SpoolFolder
-    from jupyter_dtrain.view.document import Picture, RunOutcome
+    from jupyter_dtrain.view.document import Picture
+
+    from .attention import RunFinding
 
 SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
 """Events that say nothing about how a run goes."""
@@ -42,20 +46,26 @@ DOCUMENT_BYTES: Final = 60_000
 POINTS: Final = 2500
 """The most points in one message: about 13 kB."""
 
+JUDGE: Final = 2.0
+"""Seconds between two looks for what needs attention."""
+
 TAIL_BYTES: Final = 128 << 10
 """The bytes at a spool's end in which :func:`tail` looks for printed text."""
 
 
 class FollowedRun:
-    """The known state of one run."""
+    """One run: what its events say, what of it was reported, and what is due.
 
-    def __init__(self, number: int, size: int, started: Event, begun: Started, hosts: Mapping[int, str]) -> None:
+    The polling thread gives it events and takes it as lost; everything else is for the server's event loop.
+    """
+
+    def __init__(self, number: int, size: int, started: float, begun: Started, hosts: Mapping[int, str]) -> None:
         self.number = number
         self.ranks = list(begun.ranks)
         self.size = size = size_at(self.ranks, size)
         self.source = begun.source
         self.cell_id = begun.cell_id
-        self.started = started.time
+        self.started = started
         """Seconds since the epoch."""
         self.run_state = RunState(number, self.ranks, size, hosts)
         self.fold = self.run_state.fold
@@ -71,69 +81,45 @@ class FollowedRun:
         self.positions = dict.fromkeys(self.ranks, 0)
         self.quiet: set[int] = set()
         """The ranks from which the last reading got no events."""
+        self.heard: list[Event] = []
+        """The events since the last :meth:`look`."""
         self.doomed: dict[int, str] = {}
         """Ranks that will write nothing more, with what happened to each: their logs may have more to read."""
         self.news = True
         """Whether something has changed since the last message."""
+        self.flush_at = 0.0
+        """When the pages get the next message about it, in ``time.monotonic()`` seconds."""
+        self.failed = 0
+        """How many ranks had failed when that was last reported."""
+        self.over = False
+        """Whether its end was reported."""
+        self.hang_detector: HangDetector | None = None
+        """The monitor gives one to a run that goes on."""
+        self._step: int | None = None
+        """The step of the run; it changes seldom, because every change goes to all pages."""
+        self._judge_at = 0.0
         self.lock = threading.RLock()
         """Held while taking events and while making messages: the next message must continue the document."""
 
     @property
-    def unfinished(self) -> list[int]:
-        """The ranks that have not ended the run."""
-        return self.fold.unfinished
-
-    @property
-    def states(self) -> dict[int, State]:
-        """How far each rank is, or how it ended."""
-        return self.fold.states
-
-    @property
-    def lost(self) -> dict[int, str]:
-        """The ranks that were lost, with what happened to each."""
-        return self.fold.lost
-
-    @property
-    def errors(self) -> dict[int, Error]:
-        """The exceptions that ended the cell, by rank."""
-        return self.fold.errors
-
-    @property
-    def ended(self) -> float | None:
-        """When its last rank ended, in seconds since the epoch; None while one has not."""
-        return self.fold.ended
-
-    @property
-    def outcome(self) -> RunOutcome:
-        """``running``, or the worst outcome of the ranks; those of an elastic run, and of the runs that joined it."""
-        return self.fold.outcome
-
-    @property
     def alarming(self) -> bool:
         """Whether it ended without a request to end it, and no rank's end explains why."""
-        if "interrupted" in self.states.values():
+        if "interrupted" in self.fold.states.values():
             return False
-        return self.outcome == "error" or (self.outcome == "lost" and self.fold.abandoned)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds."""
-        return self.run_state.elapsed
+        return self.fold.outcome == "error" or (self.fold.outcome == "lost" and self.fold.abandoned)
 
     def take(self, rank: int, events: list[Event]) -> None:
         """Take events of ``rank``, in order."""
+        self.heard += events
         with self.lock:
             for event in events:
-                self._take(rank, event)
-
-    def _take(self, rank: int, event: Event) -> None:
-        found = self.run_state.take(event)
-        if found is None:
-            return
-        self.news = True
-        for name, columns in found:
-            self.points.add(name, rank, columns)
-            self.judge.take(name, rank, columns)
+                found = self.run_state.take(event)
+                if found is None:
+                    continue
+                self.news = True
+                for name, columns in found:
+                    self.points.add(name, rank, columns)
+                    self.judge.take(name, rank, columns)
 
     def doom(self, rank: int, words: str) -> None:
         """``rank`` writes nothing more: lose it once its log has been read to the end. Any thread."""
@@ -145,11 +131,41 @@ class FollowedRun:
 
     def picture(self, *, with_metrics: bool) -> Picture:
         """The whole state, for drawing."""
-        found = self.run_state.picture(self.outcome, with_metrics=with_metrics)
+        unfinished = self.fold.unfinished
+        found = self.run_state.picture(self.fold.outcome, with_metrics=with_metrics)
         found.remark = self.fold.remark
-        found.states = {**found.states, **{rank: self.shown[rank] for rank in self.unfinished if rank in self.shown}}
-        found.words = {**found.words, **{rank: self.waits[rank] for rank in self.unfinished if rank in self.waits}}
+        found.states = {**found.states, **{rank: self.shown[rank] for rank in unfinished if rank in self.shown}}
+        found.words = {**found.words, **{rank: self.waits[rank] for rank in unfinished if rank in self.waits}}
         return found
+
+    def summary(self) -> RunSummary:
+        """The run in a few fields, for the list of worlds."""
+        fold = self.fold
+        return RunSummary(
+            number=self.number,
+            cell=self.cell_id,
+            step=self._step,
+            ranks=self.ranks,
+            outcome=fold.outcome,
+            started=self.started,
+            ended=fold.ended,
+            elapsed=None if fold.unfinished else self.run_state.elapsed,
+            states=dict(Counter(map(self.run_state.shown, self.ranks))),
+        )
+
+    def look(self, now: float) -> list[RunFinding]:
+        """The items that need the person's attention, if it is time to look; and whether the run hangs."""
+        events, self.heard = self.heard, []
+        if self.over:
+            return []
+        if self.hang_detector is not None:
+            self.hang_detector.hear(events, now)
+            self.hang_detector.tick(now)
+        if now < self._judge_at and self.fold.unfinished:
+            return []
+        self._judge_at = now + JUDGE
+        self._step = self.fold.step
+        return self.judge.look(self.picture(with_metrics=False))
 
     def show(self, shown: dict[int, Any], waits: dict[int, str]) -> None:
         """Take the states of its unfinished ranks as :func:`.rank_state` folds them, and the calls in which they wait.
@@ -183,22 +199,16 @@ class FollowedRun:
 class Follower:
     """Follows the runs that go on, and the newest one also when it has ended."""
 
-    def __init__(self, source: SpoolFolder, size: int, hear: Callable[[FollowedRun, Batch], None]) -> None:
-        """``size``: ranks of the world. ``hear`` gets all events in small batches, on the polling thread."""
+    def __init__(self, source: SpoolFolder, size: int) -> None:
+        """``size``: ranks of the world."""
         self._source = source
         self.size = size
-        self._hear = hear
         self.hosts: dict[int, str] = {}
         """The host of each rank of the world."""
         self.runs: dict[int, FollowedRun] = {}
         """The followed runs by number, in the order in which they were found."""
         self._left: set[int] = set()
         """Runs that were followed."""
-
-    @property
-    def newest(self) -> FollowedRun | None:
-        """The newest run; None before the first."""
-        return self.runs[max(self.runs)] if self.runs else None
 
     def poll(self, going_on: Collection[int] | None) -> bool:
         """Read new events; whether there are more already. ``going_on``: the runs that do, None where unknown."""
@@ -213,7 +223,7 @@ class Follower:
                 run.lose(rank, doomed[rank])
             if going_on is not None and run.number not in going_on and run.number != newest:
                 # The steward said so before this reading, so nothing more will come.
-                for rank in [rank for rank in run.unfinished if rank in run.quiet]:
+                for rank in [rank for rank in run.fold.unfinished if rank in run.quiet]:
                     run.lose(rank, "its log does not say how it ended")
                     run.fold.abandoned = True
         return more
@@ -221,23 +231,21 @@ class Follower:
     def leave(self) -> None:
         """Stop following the runs that have ended, except the newest: their ends were reported."""
         for number, run in list(self.runs.items()):
-            if not run.unfinished and number != max(self.runs):
+            if not run.fold.unfinished and number != max(self.runs):
                 self._left.add(number)
                 del self.runs[number]
 
     def _begin(self, number: int) -> None:
-        for rank in self._source.ranks(number):
-            with contextlib.suppress(OSError):
-                first = next(iter(self._source.read(number, rank, 0).events), None)
-                if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                    run = self.runs[number] = FollowedRun(number, self.size, first, first.body, self.hosts)
-                    if first.body.joins in self.runs:
-                        self.runs[first.body.joins].fold.joined.append(run.fold)
-                    return
+        if (found := self._source.beginning(number)) is None:
+            return
+        when, begun = found
+        run = self.runs[number] = FollowedRun(number, self.size, when, begun, self.hosts)
+        if begun.joins in self.runs:
+            self.runs[begun.joins].fold.joined.append(run.fold)
 
     def _read(self, run: FollowedRun) -> bool:
         more = False
-        for rank in run.unfinished:
+        for rank in run.fold.unfinished:
             run.quiet.add(rank)
             with contextlib.suppress(OSError):
                 read = self._source.read(run.number, rank, run.positions[rank])
@@ -245,10 +253,7 @@ class Follower:
                     run.quiet.discard(rank)
                 run.positions[rank] = read.position
                 more |= read.more
-                if read.events:
-                    run.take(rank, read.events)
-                    first, last = read.events[0].seq, read.events[-1].seq
-                    self._hear(run, Batch(run.number, rank, first, last, read.events))
+                run.take(rank, read.events)
         return more
 
 
@@ -265,15 +270,13 @@ def tail(folder: str, run: int, rank: int) -> tuple[str, bool]:
     text: list[str] = []
     error: Error | None = None
     for line in lines:
-        if b'"type":"output"' in line[:200]:
-            with contextlib.suppress(*UNREADABLE):
-                body = decode(line).body
-                if isinstance(body, Output) and not body.log:
-                    text.append(body.text)
-        elif b'"type":"error"' in line[:200]:
-            with contextlib.suppress(msgspec.MsgspecError):
-                body = decode(line).body
-                if isinstance(body, Error):
-                    error = body
+        if not any(kind in line[:200] for kind in (b'"type":"output"', b'"type":"error"')):
+            continue
+        with contextlib.suppress(*UNREADABLE):
+            match decode(line).body:
+                case Output(log=False) as output:
+                    text.append(output.text)
+                case Error() as found:
+                    error = found
     said = "".join(text)
     return said if error is None else told_below(said, error), size > TAIL_BYTES

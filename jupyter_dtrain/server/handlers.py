@@ -1,15 +1,16 @@
 """The HTTP requests that the extension answers, and its stream. All addresses are below ``/dtrain``.
 
-Every handler authenticates and authorises (the resource is ``dtrain``; to read is ``read``, to act is ``write``), and a
-test checks each of them. A request that fails has a status of 400 or above and a message that says what to do.
+Every handler authenticates and authorises, most by :func:`~.requests.guarded` (the resource is ``dtrain``; to read is
+``read``, to act is ``write``), and a test checks each of them. A request that fails has a status of 400 or above and a
+message that says what to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,25 +18,20 @@ from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
-from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_dtrain.core.errors import BadRequest, Refused
+from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import describe_launchers
-from jupyter_dtrain.store import Store
-from jupyter_dtrain.store import StoredRun as Stored
+from jupyter_dtrain.launch.options import options as known_options
 from jupyter_dtrain.view.contents import inventory_rows, inventory_words
-from jupyter_dtrain.view.document import document
-from jupyter_dtrain.view.labels import ending_of
-from jupyter_dtrain.view.stored import picture
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
 
 from .messages import HeldVariables
-from .messages import StoredRun as StoredRunSummary
-from .requests import MOST, RESOURCE, ApiHandler, number, reports_errors
-from .starting import start
-from .stored_runs import RunCsv, RunPoints, find_run
+from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
+from .stored_runs import RunCsv, RunPoints, RunsHandler, StoredRunHandler
 
 if TYPE_CHECKING:
     from .messages import Message, NewsMessage
@@ -47,27 +43,19 @@ BY = "the JupyterLab sidebar"
 BY_CELL = "the button in its panel"
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
-DOCUMENT_BYTES = 190_000
-"""The size of a stored run's document."""
 MOST_ROWS = 400
 """The most rows of variables in one answer."""
-MOST_RUNS = 200
-"""The most stored runs in one answer."""
 
 
 class WorldsHandler(ApiHandler):
     """``/dtrain/worlds``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self) -> None:
         """All worlds of this user."""
-        self.answer({"worlds": msgspec.to_builtins(await self.observatory.listing())})
+        self.answer({"worlds": await self.observatory.listing()})
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def post(self) -> None:
         """Start a world. The body has ``launcher``, ``options`` and ``cwd``, a folder below the server's root."""
         content = self.body()
@@ -75,7 +63,7 @@ class WorldsHandler(ApiHandler):
         if isinstance(options := content.get("options", {}), dict) and options.get("name"):
             await self.observatory.make_way(str(options["name"]))
         launcher, folder = str(content.get("launcher", "local")), content.get("cwd", "")
-        listing = await asyncio.to_thread(start, launcher, options, root, folder)
+        listing = await asyncio.to_thread(_start, launcher, options, root, folder)
         found = await self.observatory.find(listing.id)
         if found is not None:
             found.expect()
@@ -85,28 +73,24 @@ class WorldsHandler(ApiHandler):
 class WorldHandler(ApiHandler):
     """``/dtrain/worlds/ID``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def delete(self, key: str) -> None:
         """Stop the world, which takes some seconds; one that did not start is listed no longer."""
         if self.observatory.forget_failure(key):
             self.answer({})
             return
-        observer = await self.world(key)
-        await observer.steward().ask(Stop())
+        monitor = await self.world(key)
+        await monitor.steward().ask(Stop())
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
 class ActionHandler(ApiHandler):
     """``/dtrain/worlds/ID/ACTION``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def post(self, key: str, action: str) -> None:
         """Do the action; the body may name ``ranks``."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         act = {
             "interrupt": self._interrupt,
             "heal": self._heal,
@@ -115,63 +99,58 @@ class ActionHandler(ApiHandler):
             "stacks": self._stacks,
             "variables": self._variables,
         }[action]
-        await act(observer)
+        await act(monitor)
 
-    async def _interrupt(self, observer: Monitor) -> None:
-        ranks, body = self.ranks(observer), self.body()
+    async def _interrupt(self, monitor: Monitor) -> None:
+        ranks, body = self.ranks(monitor), self.body()
         force = body.get("force") is True
         by = BY
         if body.get("place") == "cell":
             by = BY_CELL
-            world = observer.summary
+            world = monitor.summary
             if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
                 raise BadRequest(
                     f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
                     f"%distributed attach {world.name} --take-over drives it from here."
                 )
-        begun = await observer.steward().ask(InterruptRun(by, ranks, force))
+        begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 
-    async def _heal(self, observer: Monitor) -> None:
-        observer.check_protocol()
-        await observer.steward().heal(BY)
-        observer.wake()
+    async def _heal(self, monitor: Monitor) -> None:
+        await monitor.peer().heal(BY)
+        monitor.wake()
         self.answer({})
 
-    async def _restart(self, observer: Monitor) -> None:
-        observer.check_protocol()
+    async def _restart(self, monitor: Monitor) -> None:
+        steward = monitor.peer()
         try:
-            await observer.steward().ask(Restart(BY, BY))
+            await steward.ask(Restart(BY, BY))
         except Refused as refused:
             raise BadRequest(f"The world cannot be restarted: {refused}") from None
-        observer.expect()
+        monitor.expect()
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _kill(self, observer: Monitor) -> None:
-        if not (ranks := self.ranks(observer)):
+    async def _kill(self, monitor: Monitor) -> None:
+        if not (ranks := self.ranks(monitor)):
             raise BadRequest("Name the ranks to kill, as a list of numbers in `ranks`.")
-        observer.check_protocol()
-        await observer.steward().ask(KillRanks(ranks, f"from {BY}"))
+        await monitor.peer().ask(KillRanks(ranks, f"from {BY}"))
         self.answer({}, HTTPStatus.ACCEPTED)
 
-    async def _stacks(self, observer: Monitor) -> None:
-        self.answer({"text": await observer.stacks(self.ranks(observer))})
+    async def _stacks(self, monitor: Monitor) -> None:
+        self.answer({"text": await monitor.stacks(self.ranks(monitor))})
 
-    async def _variables(self, observer: Monitor) -> None:
-        observer.check_protocol()
-        size = observer.size
-        asked = self.ranks(observer) or list(range(size))
-        found = (await observer.steward().relay("variables", asked)).variables or {}
+    async def _variables(self, monitor: Monitor) -> None:
+        steward, size = monitor.peer(), monitor.size
+        asked = self.ranks(monitor) or list(range(size))
+        found = (await steward.relay("variables", asked)).variables or {}
         held = {rank: None if answer is None else answer.found for rank, answer in found.items()}
         rows = inventory_rows(size, held)
         self.answer(
-            msgspec.to_builtins(
-                HeldVariables(
-                    inventory_words(held),
-                    rows[:MOST_ROWS],
-                    len(rows) - len(rows[:MOST_ROWS]) + max((one.left_out for one in found.values() if one), default=0),
-                    [rank for rank, answer in found.items() if answer is None],
-                )
+            HeldVariables(
+                inventory_words(held),
+                rows[:MOST_ROWS],
+                len(rows) - len(rows[:MOST_ROWS]) + max((one.left_out for one in found.values() if one), default=0),
+                [rank for rank, answer in found.items() if answer is None],
             )
         )
 
@@ -179,150 +158,38 @@ class ActionHandler(ApiHandler):
 class OutputHandler(ApiHandler):
     """``/dtrain/worlds/ID/runs/RUN/ranks/RANK/output``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self, key: str, run: str, rank: str) -> None:
         """The end of a rank's output, as text."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         try:
-            self.answer(await observer.output(number(run, "The number of a run"), number(rank, "A rank")))
+            self.answer(await monitor.output(number(run, "The number of a run"), number(rank, "A rank")))
         except OSError:
-            self.fail(HTTPStatus.NOT_FOUND, f"The output of rank {rank} in run {run} is no longer kept.")
+            raise NotFound(f"The output of rank {rank} in run {run} is no longer kept.") from None
 
 
 class CellHandler(ApiHandler):
     """``/dtrain/worlds/ID/runs/RUN/cell``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self, key: str, run: str) -> None:
         """The output of the run's cell, as in a notebook; ``replay`` and ``since`` are those of the last answer."""
-        observer = await self.world(key)
+        monitor = await self.world(key)
         since = number(self.get_query_argument("since", "0"), "since")
-        found = await observer.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)
+        found = await monitor.cell(number(run, "The number of a run"), self.get_query_argument("replay", ""), since)
         if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, f"The output of run {run} is no longer kept.")
-        else:
-            self.answer(msgspec.to_builtins(found))
+            raise NotFound(f"The output of run {run} is no longer kept.")
+        self.answer(found)
 
 
 class LaunchersHandler(ApiHandler):
     """``/dtrain/launchers``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self) -> None:
         """The launchers, each with its start options."""
         found = await asyncio.to_thread(describe_launchers)
         self.answer({"launchers": found})
-
-
-class RunsHandler(ApiHandler):
-    """``/dtrain/runs``: the store."""
-
-    @web.authenticated
-    @authorized
-    @reports_errors
-    async def get(self) -> None:
-        """The newest runs: ``limit`` of them, ``before`` one; of a ``world``, ``outcome`` or ``tag``; or ``search``."""
-        limit = min(MOST_RUNS, max(1, number(self.get_query_argument("limit", "50"), "limit")))
-        chosen = {name: self.get_query_argument(name, None) or None for name in ("world", "outcome", "search", "tag")}
-        before = number(self.get_query_argument("before", str(MOST)), "before")
-        self.answer(await asyncio.to_thread(_stored_runs, limit, before, chosen))
-
-
-class StoredRunHandler(ApiHandler):
-    """``/dtrain/runs/ID``."""
-
-    @web.authenticated
-    @authorized
-    @reports_errors
-    async def get(self, text: str) -> None:
-        """One stored run, as a document that draws it."""
-        await self._answer_with(text, lambda run: {"document": _document(run), "source": run.source})
-
-    @web.authenticated
-    @authorized
-    @reports_errors
-    async def patch(self, text: str) -> None:
-        """Change its ``name``, ``note``, ``tags`` or ``kept``; the answer is the run."""
-        changes = msgspec.convert(self.body(), readable(Changes))
-
-        def change(run: Stored) -> dict[str, Any]:
-            run.edit(**msgspec.structs.asdict(changes))
-            return _summary(run)
-
-        await self._answer_with(text, change)
-
-    @web.authenticated
-    @authorized
-    @reports_errors
-    async def delete(self, text: str) -> None:
-        """Remove it, unless it runs or is kept."""
-
-        def remove(run: Stored) -> dict[str, Any]:
-            try:
-                run.delete()
-            except BadRequest as error:
-                raise Refused(str(error)) from None
-            return {}
-
-        await self._answer_with(text, remove)
-
-    async def _answer_with(self, text: str, act: Callable[[Stored], dict[str, Any]]) -> None:
-        """Answer with what ``act`` makes of the run whose id is ``text``."""
-        key = number(text, "The id of a run")
-        run = await asyncio.to_thread(find_run, key)
-        if run is None:
-            self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
-        else:
-            self.answer(await asyncio.to_thread(act, run))
-
-
-class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A page's changes of a stored run; null leaves a part as it is."""
-
-    name: str | None = None
-    note: str | None = None
-    tags: list[str] | None = None
-    kept: bool | None = None
-
-
-def _stored_runs(limit: int, before: int, chosen: dict[str, str | None]) -> dict[str, Any]:
-    store = Store.open()
-    runs = store.runs(limit, before=before, **chosen)
-    return {"runs": [_summary(run) for run in runs], "total": store.count(**chosen)}
-
-
-def _summary(run: Stored) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(
-        StoredRunSummary(
-            id=run.id,
-            name=run.name,
-            note=run.note,
-            tags=run.tags,
-            kept=run.kept,
-            world=run.world,
-            number=run.number,
-            ranks=len(run.ranks),
-            size=run.size,
-            outcome=run.outcome,
-            remark=run.remark,
-            ending=ending_of(run),
-            started=run.started,
-            elapsed=run.elapsed,
-            source=run.source[:4000],
-            losses=run.losses,
-        )
-    )
-    return found
-
-
-def _document(run: Stored) -> dict[str, Any]:
-    return document(picture(run), DOCUMENT_BYTES)
 
 
 class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -377,14 +244,48 @@ class Stream(WebSocketMixin, WebSocketHandler, JupyterHandler):
             if "watch" in content:
                 self._observatory.look_closely(self, set(msgspec.convert(content["watch"], readable(list[str]))))
             if "dismiss" in content:
-                self._observatory.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
+                self._observatory.pages.attention.dismiss(msgspec.convert(content["dismiss"], readable(str | None)))
         except (ValueError, TypeError, RecursionError) as error:
             self.log.warning("jupyter_dtrain: a page sent a message that cannot be read: %s", error)
 
     def on_close(self) -> None:
         """The page has disconnected."""
-        self._observatory.leave(self)
+        self._observatory.pages.connected.discard(self)
         self._sender.cancel()
+
+
+def _start(launcher: str, options: Any, root: str, folder: Any) -> worlds.Listing:
+    """Start the steward of a world without a driver: the first client that attaches becomes the driver.
+
+    The steward starts the ranks, and shows its observers how they start, or why they do not. ``folder``: the ranks'
+    folder, below ``root``.
+
+    Raises :class:`BadRequest` before anything is made, and :class:`~jupyter_dtrain.core.errors.StartFailed` for a
+    steward that does not start, which leaves nothing behind.
+    """
+    if not isinstance(options, dict):
+        raise BadRequest("The options must be a JSON object.")
+    # The dialog sends a field that a person has emptied as empty text, or as an empty object where it holds one.
+    objects = {one.name for one in known_options() if one.schema["type"] == "object"}
+    given = {name: value for name, value in options.items() if value != "" and not (value == {} and name in objects)}
+    place = _inside(root, folder)
+    listing, _ = starting.launch(given, launcher, settings=Settings.from_environment(), cwd=place, titled=True)
+    return listing
+
+
+def _inside(root: str, folder: Any) -> Path:
+    """The folder that a page names. Raises :class:`BadRequest` unless it is a folder below ``root``."""
+    if not isinstance(folder, str):
+        raise BadRequest(f"cwd must be the path of a folder, as text, not {folder!r}.")
+    top = Path(root).expanduser().resolve()
+    try:
+        found = (top / folder.lstrip("/")).resolve()
+        there = found.is_relative_to(top) and found.is_dir()
+    except (OSError, ValueError):
+        there = False  # a name that no folder can have: too long, or with a NUL character
+    if not there:
+        raise BadRequest(f"There is no folder {folder[:200]!r}.")
+    return found
 
 
 def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:

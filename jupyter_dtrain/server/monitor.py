@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import Rank
 from jupyter_dtrain.launch import worlds
@@ -24,7 +26,6 @@ from jupyter_dtrain.wire.messages import PROTOCOL, check_protocol, explain_proto
 from jupyter_dtrain.wire.steward_messages import (
     ReadState,
     ReadStatus,
-    Relayed,
     WorldEnded,
     WorldState,
     WorldStatus,
@@ -33,20 +34,19 @@ from jupyter_dtrain.wire.steward_messages import (
 from .alarms import Alarms
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
-from .observed_run import ObservedRun
 from .replay import Replays
 from .steward import Silent, Steward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jupyter_dtrain.core.events import Batch, RankState
+    from jupyter_dtrain.core.events import RankState
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.view.document import RankState as RunRankState
 
-    from .attention import Attention
     from .messages import CellOutputs, Message, WorldPhase
+    from .pages import Pages
 
 CLOSELY: Final = 0.25
 """Seconds between two looks at a world that a page watches, while it works."""
@@ -63,28 +63,13 @@ LAST_WORDS: Final = 0.05
 """Seconds in which the last broadcast of a steward that has ended is there, if there is one."""
 
 
-class House(Protocol):
-    """The part of the observatory that a monitor needs; see :class:`.Observatory`."""
-
-    attention: Attention
-
-    def is_watched(self, key: str) -> bool:
-        """Whether some page watches the world ``key``."""
-
-    def send(self, message: Message | NewsMessage, key: str) -> None:
-        """Send ``message`` to the pages that watch the world ``key``."""
-
-    def changed(self) -> None:
-        """Send the list of worlds to all pages."""
-
-
 class Monitor:
     """Observes one world. All methods are for the server's event loop."""
 
-    def __init__(self, listing: worlds.Listing, observatory: House) -> None:
+    def __init__(self, listing: worlds.Listing, pages: Pages) -> None:
         self.listing, self.size = listing, listing.size
-        self._observatory = observatory
-        self._alarms = Alarms(listing, observatory.attention)
+        self._pages = pages
+        self._alarms = Alarms(listing, pages.attention)
         self._steward: Steward | None = None
         self._state: WorldState | WorldStatus | None = None
         """The steward's last report; a :class:`.WorldStatus` if the world speaks another protocol."""
@@ -97,12 +82,10 @@ class Monitor:
         self._ranks_at = 0.0
         self._follower: Follower | None = None
         self._replays: Replays | None = None
-        self._observed: dict[int, ObservedRun] = {}
-        """The runs that the follower follows, by number."""
+        self._runs: dict[int, FollowedRun] = {}
+        """The runs that go on, and the newest, by number, lowest first."""
         self._hang_notice = 0.0
         self._ask_at = 0.0
-        self._early: list[Batch] = []
-        """The first events of runs that are not observed yet."""
         self._failure: StartFailure | None = None
         """Why the newest start has failed."""
         self._expected = False
@@ -122,7 +105,7 @@ class Monitor:
         if self._failure is not None:
             phase = "failed"
         other = "" if self._speaks_alike else explain_protocol(listing.name, listing.protocol, listing.version)
-        runs = list(self._observed.values())
+        runs = list(self._runs.values())
         return World(
             id=listing.id,
             name=listing.name,
@@ -137,10 +120,10 @@ class Monitor:
             dead=sum(rank.state == "dead" for rank in self._ranks),
             frameworks=self._frameworks,
             started=listing.created,
-            lease_end=self._lease_end(driver_is_there=state is not None and state.driven),
+            lease_end=self._lease_end(),
             driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
-            runs=[one.summary() for one in runs if one.run.unfinished],
+            runs=[run.summary() for run in runs if run.fold.unfinished],
         )
 
     def _progress(self) -> str:
@@ -149,16 +132,16 @@ class Monitor:
         said = (state.progress, state.busy) if isinstance(state, WorldState) else ()
         return "; ".join(word for word in said if word) or "its main process starts"
 
-    def _lease_end(self, *, driver_is_there: bool) -> float | None:
+    def _lease_end(self) -> float | None:
         """When the world ends unless a client drives it; None while one does. Rounded, because it wavers."""
-        if self._state is None or driver_is_there:
+        if self._state is None or self._state.driven:
             return None
         return round((time.time() + self._state.lease_left) / 5) * 5.0
 
     def introduction(self) -> list[Message]:
         """The messages for a page that begins to watch the world."""
         messages: list[Message] = [self._ranks_message()]
-        return messages + [self._start_of(one) for one in self._observed.values()]
+        return messages + [self._start_of(run) for run in self._runs.values()]
 
     def _ranks_message(self) -> RanksMessage:
         return RanksMessage(world=self.listing.id, ranks=self._rank_rows())
@@ -184,32 +167,31 @@ class Monitor:
 
     def _words_of(self, rank: int, state: str) -> str:
         """The error that ended the newest run of ``rank``, if it has failed there."""
-        runs = [run for run in self._runs if rank in run.ranks]
+        runs = [run for run in self._runs.values() if rank in run.ranks]
         return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
     def _rank_state(self, rank: Rank) -> RankState | RunRankState:
         """The state of ``rank`` in the one word that every place shows, see :func:`.rank_state`."""
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
-        over = run is None or not run.unfinished
+        over = run is None or not run.fold.unfinished
         waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
         return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
 
     def _run_of(self, rank: Rank) -> FollowedRun | None:
         """The run that goes on in which ``rank`` takes part, or else its newest."""
-        runs = [run for run in self._runs if rank.rank in run.ranks]
-        return next((run for run in runs if rank.rank in run.unfinished), runs[-1] if runs else None)
+        runs = [run for run in self._runs.values() if rank.rank in run.ranks]
+        return next((run for run in runs if rank.rank in run.fold.unfinished), runs[-1] if runs else None)
 
     def _is_fresh(self, rank: Rank) -> bool:
         """Whether another process was ``rank`` in that run."""
         run = self._run_of(rank)
         return run is not None and run.fold.pids.get(rank.rank, rank.pid) != rank.pid
 
-    def _start_of(self, observed: ObservedRun) -> RunMessage:
+    def _start_of(self, run: FollowedRun) -> RunMessage:
         """The message that starts a run on a new page; pages that have it first get their pending changes."""
-        run = observed.run
         with run.lock:
-            self._flush(observed)  # so that the document and the next message fit together
+            self._flush(run)  # so that the document and the next message fit together
             return RunMessage(world=self.listing.id, source=run.source, document=run.document())
 
     # The loop.
@@ -233,14 +215,10 @@ class Monitor:
         while worlds.is_alive(self.listing):
             await self.refresh()
             await self._follow()
-            watched = self._observatory.is_watched(self.listing.id)
+            watched = self._pages.is_watched(self.listing.id)
             starts = self._state is not None and self._state.phase == "starting"
-            await self._pause(CLOSELY if starts or (watched and self._works) else LOOSELY)
-
-    @property
-    def _runs(self) -> list[FollowedRun]:
-        """The runs that go on, and the newest, in the order in which they were found."""
-        return [] if self._follower is None else list(self._follower.runs.values())
+            works = any(run.fold.unfinished for run in self._runs.values())
+            await self._pause(CLOSELY if starts or (watched and works) else LOOSELY)
 
     @property
     def _going_on(self) -> list[int] | None:
@@ -248,10 +226,6 @@ class Monitor:
         if self._silent or not isinstance(self._state, WorldState):
             return None
         return [one.run for one in self._state.runs]
-
-    @property
-    def _works(self) -> bool:
-        return any(run.unfinished for run in self._runs)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for a broadcast of the steward or a call of :meth:`wake`, for ``seconds`` at most."""
@@ -281,15 +255,11 @@ class Monitor:
     async def refresh(self) -> None:
         """Ask the steward for the world's state."""
         try:
-            if self._steward is None:
-                self._steward = Steward(self.listing)
             if self._speaks_alike:
-                state = await self._steward.ask(ReadState())
-                self._silent = ""
-                self._take_state(state)
+                self._take_state(await self.steward().ask(ReadState()))
             else:
-                self._state = await self._steward.ask(ReadStatus())
-                self._silent = ""
+                self._state = await self.steward().ask(ReadStatus())
+            self._silent = ""
         except (Silent, Refused) as silent:
             self._silent = str(silent)
         self._send_changes()
@@ -298,7 +268,7 @@ class Monitor:
     def _speaks_alike(self) -> bool:
         return self.listing.protocol == PROTOCOL
 
-    def check_protocol(self) -> None:
+    def _check_protocol(self) -> None:
         """Raise :class:`OtherVersion` where the world speaks another protocol."""
         check_protocol(self.listing.name, self.listing.protocol, self.listing.version)
 
@@ -309,7 +279,7 @@ class Monitor:
         self.size = state.size
         if self._follower is None:
             self._hang_notice = state.hang_notice
-            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size, self._hear)
+            self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size)
             self._replays = Replays(SpoolFolder(state.spool), self.listing.id)
         self._follower.hosts, self._follower.size = {rank.rank: rank.host for rank in self._ranks}, state.size
         restarted = known and state.incarnation != self._incarnation
@@ -318,31 +288,32 @@ class Monitor:
             self._alarms.restarted()
         self._failure = state.failure
         self._report_failure()
+        followed = list(self._follower.runs.values())  # also those that a reading under way has just found
         for rank in self._ranks:
             if rank.state == "dead":
-                for run in self._runs:
+                for run in followed:
                     run.doom(rank.rank, rank.words)
         self._alarms.ranks_are(self._ranks)
         over = restarted or state.phase not in ("running", "starting")
-        for run in self._runs if over else ():
-            for number in run.unfinished:
+        for run in followed if over else ():
+            for number in run.fold.unfinished:
                 run.doom(number, "its world was restarted" if restarted else "its world has ended")
 
     def _send_changes(self) -> None:
         summary = self._summarise()
         if summary != self.summary:
             self.summary = summary
-            self._observatory.changed()
+            self._pages.worlds_changed.set()
         rows = self._rank_rows()
-        for run in self._runs:
-            if unfinished := set(run.unfinished):
+        for run in self._runs.values():
+            if unfinished := set(run.fold.unfinished):
                 here = [row for row in rows if row.rank in unfinished]
                 shown: dict[int, Any] = {row.rank: row.state for row in here if row.state != "dead"}
                 run.show(shown, {row.rank: row.waits for row in here if row.waits})
         # A row takes some 70 bytes: a world of thousands of ranks sends its rows less often, at the same rate of bytes.
         if rows != self._ranks_told and time.monotonic() >= self._ranks_at:
             self._ranks_told, self._ranks_at = rows, time.monotonic() + 70 * len(rows) / BYTES_PER_SECOND
-            self._observatory.send(self._ranks_message(), self.listing.id)
+            self._pages.send_about(self.listing.id, self._ranks_message())
 
     async def _follow(self) -> None:
         follower = self._follower
@@ -352,45 +323,42 @@ class Monitor:
         if await asyncio.to_thread(follower.poll, going_on):
             self._wake.set()
         now = time.monotonic()
-        for run in list(follower.runs.values()):
-            if run.number not in self._observed:
-                self._begin_run(run, now)
-        working = sorted({rank for run in follower.runs.values() if run.unfinished for rank in run.ranks})
-        watched = self._observatory.is_watched(self.listing.id)
+        for number in sorted(follower.runs.keys() - self._runs.keys()):
+            self._begin_run(follower.runs[number], now)
+        working = sorted({rank for run in self._runs.values() if run.fold.unfinished for rank in run.ranks})
+        watched = self._pages.is_watched(self.listing.id)
         if watched and working and now >= self._ask_at:
             self._ask_at = now + ASK
             self._ask_where(working)
-        for observed in self._observed.values():
-            self._attend(observed, now)
-            if watched and (now >= observed.flush_at or not observed.run.unfinished):
-                self._flush(observed)
+        for run in self._runs.values():
+            self._attend(run, now)
+            if watched and (now >= run.flush_at or not run.fold.unfinished):
+                self._flush(run)
         # Not earlier: the end of a run is reported and flushed above, and afterwards nothing of it can be asked for.
         follower.leave()
-        for number in self._observed.keys() - follower.runs.keys():
-            del self._observed[number]
+        for number in self._runs.keys() - follower.runs.keys():
+            del self._runs[number]
         self._send_changes()
 
-    def _attend(self, observed: ObservedRun, now: float) -> None:
+    def _attend(self, run: FollowedRun, now: float) -> None:
         """Find what needs the person's attention."""
-        run = observed.run
-        for found in observed.look(now):
+        for found in run.look(now):
             self._alarms.run_showed(run, found)
-        if run.unfinished and observed.failed != len(run.errors):
-            observed.failed = len(run.errors)
+        if run.fold.unfinished and run.failed != len(run.fold.errors):
+            run.failed = len(run.fold.errors)
             self._alarms.ranks_failed(run)
-        if not run.unfinished and not observed.over:
-            observed.over = True
+        if not run.fold.unfinished and not run.over:
+            run.over = True
             self._end_run(run)
 
     def _begin_run(self, run: FollowedRun, now: float) -> None:
         self._waits = {rank: call for rank, call in self._waits.items() if rank not in run.ranks}
-        limit, alarms = self._hang_notice, self._alarms
-        observed = ObservedRun(run, limit, self.ask_stacks, lambda words: alarms.run_hangs(run, words), now)
-        observed.batches = [batch for batch in self._early if batch.run == run.number]
-        self._early = [batch for batch in self._early if batch.run != run.number]
-        self._observed[run.number] = observed
-        self._observed = dict(sorted(self._observed.items()))
-        self._observatory.send(self._start_of(observed), self.listing.id)
+        if run.fold.unfinished:
+            fold, size, limit = run.fold, run.size, self._hang_notice
+            show = functools.partial(self._alarms.run_hangs, run)
+            run.hang_detector = HangDetector(fold, size, limit, self._ask_stacks, show, now)
+        self._runs = dict(sorted([*self._runs.items(), (run.number, run)]))
+        self._pages.send_about(self.listing.id, self._start_of(run))
         self._ask_at = 0.0
         self._alarms.run_began(run)
 
@@ -403,14 +371,8 @@ class Monitor:
         if self._failure is not None and self._expected:
             self._alarms.start_failed(self._failure, self._incarnation)
 
-    def _hear(self, run: FollowedRun, batch: Batch) -> None:
-        """Collect a batch; runs on the polling thread, for which the loop waits."""
-        observed = self._observed.get(run.number)
-        (self._early if observed is None else observed.batches).append(batch)
-
-    def _flush(self, observed: ObservedRun) -> None:
+    def _flush(self, run: FollowedRun) -> None:
         """Send the run's changes to the pages that watch the world."""
-        run = observed.run
         if not run.news and not run.points:
             return
         with run.lock:
@@ -421,15 +383,15 @@ class Monitor:
             size += packet.size * 4 // 3
             values, steps = b64encode(packet.values).decode(), b64encode(packet.steps).decode()
             message = msgspec.structs.replace(message, values=values, steps=steps)
-        observed.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
-        self._observatory.send(message, self.listing.id)
+        run.flush_at = time.monotonic() + max(FLUSH, size / BYTES_PER_SECOND)
+        self._pages.send_about(self.listing.id, message)
 
     # Questions to ranks, through the steward.
 
     def _ask_where(self, ranks: list[int]) -> None:
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):
-                answers = (await self._relay("state", ranks)).positions or {}
+                answers = (await self.peer().relay("state", ranks)).positions or {}
                 found = {rank: one for rank, one in answers.items() if one is not None}
                 others = {rank: call for rank, call in self._waits.items() if rank not in found}
                 self._waits = others | {rank: one.waits.call for rank, one in found.items() if one.waits is not None}
@@ -439,16 +401,12 @@ class Monitor:
 
         self._keep(asyncio.ensure_future(asking()))
 
-    def ask_stacks(self, ranks: list[int], patience: float, then: Callable[[Stacks], None]) -> None:
-        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once.
-
-        The steward, which asks the ranks, has its own ``patience``.
-        """
-        del patience
+    def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
+        """Ask where ``ranks`` are; ``then`` gets the answers, on the loop. Returns at once."""
 
         async def asking() -> None:
             with contextlib.suppress(Silent, Refused):
-                then((await self._relay("stacks", ranks)).stacks or {})
+                then((await self.peer().relay("stacks", ranks)).stacks or {})
 
         self._keep(asyncio.ensure_future(asking()))
 
@@ -456,33 +414,36 @@ class Monitor:
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)
 
-    async def _relay(self, kind: Literal["state", "stacks"], ranks: list[int]) -> Relayed:
-        """Ask ``ranks`` through the steward, and return their answers. Raises :class:`Silent` and :class:`Refused`."""
-        self.check_protocol()
-        return await self.steward().relay(kind, ranks)
-
     # Requests of a person.
 
     def steward(self) -> Steward:
-        """The channel to the world's steward, opened if needed. Raises :class:`Silent`."""
+        """The channel to the world's steward, opened if needed. Raises :class:`Silent`.
+
+        It serves for the requests that every protocol has; see :meth:`peer` for the others.
+        """
         if self._steward is None:
             self._steward = Steward(self.listing)
         return self._steward
 
+    def peer(self) -> Steward:
+        """The same for all requests. Raises :class:`Silent`; :class:`OtherVersion` for a world of another protocol."""
+        self._check_protocol()
+        return self.steward()
+
     async def stacks(self, ranks: list[int] | None) -> str:
-        """Where ranks are now, in words; None: all. Raises :class:`Silent`, and as :meth:`check_protocol`."""
-        self.check_protocol()
+        """Where ranks are now, in words; None: all. Raises as :meth:`peer`."""
+        steward = self.peer()
         if not self._ranks:
             await self.refresh()
         wanted = [rank.rank for rank in self._ranks] if ranks is None else ranks
-        return describe_stacks((await self._relay("stacks", wanted)).stacks or {})
+        return describe_stacks((await steward.relay("stacks", wanted)).stacks or {})
 
     async def output(self, run: int, rank: int) -> dict[str, Any]:
         """The end of a rank's output.
 
-        Raises :class:`Silent`, :class:`OSError` if no output is kept, and as :meth:`check_protocol`.
+        Raises :class:`Silent`, :class:`OSError` if no output is kept, and :class:`OtherVersion` as :meth:`peer`.
         """
-        self.check_protocol()
+        self._check_protocol()
         if not isinstance(self._state, WorldState):
             await self.refresh()
         if not isinstance(self._state, WorldState):
@@ -493,18 +454,17 @@ class Monitor:
     async def cell(self, run: int, replay: str, since: int) -> CellOutputs | None:
         """The output of a run's cell after version ``since`` of ``replay``; None where there is no such run.
 
-        Raises :class:`Silent`, and as :meth:`check_protocol`.
+        Raises as :meth:`peer`.
         """
-        self.check_protocol()
-        if self._follower is None:
+        self._check_protocol()
+        if self._replays is None:
             await self.refresh()
-        if self._replays is None or self._follower is None:
+        if self._replays is None:
             raise Silent(self._silent)
-        followed, newest, going_on = self._follower.runs.get(run), self._follower.newest, self._going_on
+        followed, newest, going_on = self._runs.get(run), max(self._runs, default=0), self._going_on
         # The follower knows the end of the runs that it follows; an older one has ended unless the steward names it.
-        known = followed is None and newest is not None and run < newest.number and going_on is not None
-        over = known and run not in (going_on or ())
-        lost = {} if followed is None else followed.lost
+        over = followed is None and run < newest and going_on is not None and run not in going_on
+        lost = {} if followed is None else followed.fold.lost
         return await asyncio.to_thread(self._replays.answer, run, self.size, replay, since, lost, over=over)
 
     def report_end(self) -> bool:

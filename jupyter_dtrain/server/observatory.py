@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.steward_messages import Stop
 
-from .attention import Attention
-from .messages import AttentionMessage, WorldsMessage
+from .messages import WorldsMessage
 from .monitor import Monitor
+from .pages import Pages
 from .steward import Silent
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from .messages import Message, NewsMessage, World
+    from .messages import World
+    from .pages import Page
 
 LOOK: Final = 1.0
 """Seconds between two looks for new and ended worlds."""
@@ -34,83 +35,51 @@ LINGER: Final = 10.0
 """Seconds for which the observation goes on after the last page has left: it may only be reloading."""
 
 
-class Looker(Protocol):
-    """A page that is connected to the stream."""
-
-    watching: set[str]
-    """The ids of the worlds that it watches."""
-
-    def send(self, message: Message | NewsMessage) -> None:
-        """Take a message; never waits."""
-
-
 class Observatory:
     """The observatory of one server. All methods are for its event loop."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
-        self._observers: dict[str, Monitor] = {}
+        self._monitors: dict[str, Monitor] = {}
         self._failures: dict[str, World] = {}
         """The worlds that a page has started in vain, until a person dismisses them."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._lookers: set[Looker] = set()
         self._loop_task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
-        self.attention = Attention(self._send_attention)
+        self.pages = Pages()
 
     # The pages that look.
 
-    def enter(self, looker: Looker) -> None:
-        """Send ``looker`` the present state, and all changes from now on."""
-        self._lookers.add(looker)
+    def enter(self, page: Page) -> None:
+        """Send ``page`` the present state, and all changes from now on."""
+        self.pages.connected.add(page)
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._observe())
-        looker.send(self._worlds_message())
-        looker.send(self._attention_message())
+        page.send(self._worlds_message())
+        page.send(self.pages.attention_message())
 
-    def leave(self, looker: Looker) -> None:
-        """Send ``looker`` nothing more."""
-        self._lookers.discard(looker)
-
-    def look_closely(self, looker: Looker, ids: set[str]) -> None:
-        """Send ``looker`` the ranks and the run of these worlds; each new world begins with its whole state."""
-        fresh = ids - looker.watching
-        looker.watching = ids
+    def look_closely(self, page: Page, ids: set[str]) -> None:
+        """Send ``page`` the ranks and the run of these worlds; each new world begins with its whole state."""
+        fresh = ids - page.watching
+        page.watching = ids
         for key in fresh:
-            if (observer := self._observers.get(key)) is not None:
-                for message in observer.introduction():
-                    looker.send(message)
-                observer.wake()
-
-    def is_watched(self, key: str) -> bool:
-        """Whether a page watches this world."""
-        return any(key in looker.watching for looker in self._lookers)
-
-    # Reports of the monitors.
-
-    def send(self, message: Message | NewsMessage, key: str) -> None:
-        """Send a message about one world to the pages that watch it."""
-        for looker in self._lookers:
-            if key in looker.watching:
-                looker.send(message)
-
-    def changed(self) -> None:
-        """Send the list of worlds to all pages: it has changed."""
-        self._changed.set()
+            if (monitor := self._monitors.get(key)) is not None:
+                for message in monitor.introduction():
+                    page.send(message)
+                monitor.wake()
 
     # The list of worlds.
 
     async def find(self, key: str) -> Monitor | None:
         """The monitor of a world, even if no page looks."""
-        if key not in self._observers:
+        if key not in self._monitors:
             await self.look()
-        return self._observers.get(key)
+        return self._monitors.get(key)
 
     async def listing(self) -> list[World]:
         """The worlds, as all pages see them."""
         await self.look()
-        await asyncio.gather(*(observer.refresh() for observer in self._observers.values()))
+        await asyncio.gather(*(monitor.refresh() for monitor in self._monitors.values()))
         return self._worlds_message().worlds
 
     async def look(self) -> None:
@@ -119,33 +88,33 @@ class Observatory:
         async with self._looking:
             found = {listing.id: listing for listing in await asyncio.to_thread(worlds.list_worlds)}
             for key, listing in found.items():
-                if key not in self._observers:
-                    self._observers[key] = Monitor(listing, self)
-                    self._changed.set()
-            for key in self._observers.keys() - found.keys():
+                if key not in self._monitors:
+                    self._monitors[key] = Monitor(listing, self.pages)
+                    self.pages.worlds_changed.set()
+            for key in self._monitors.keys() - found.keys():
                 await self._bury(key)
 
     async def _bury(self, key: str) -> None:
         """Find out why the world ended, report what the person must know, and forget the world."""
-        observer = self._observers[key]
+        monitor = self._monitors[key]
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        await observer.hear_out()
-        if observer.report_end():
-            self._failures[key] = observer.summary
+        await monitor.hear_out()
+        if monitor.report_end():
+            self._failures[key] = monitor.summary
             while len(self._failures) > MOST_FAILURES:
                 self._failures.pop(next(iter(self._failures)))
         self._forget(key)
 
     def forget_failure(self, key: str) -> bool:
         """A person has read why the world did not start; whether nothing but its place in the list was left of it."""
-        if (observer := self._observers.get(key)) is not None:
-            observer.expect(expected=False)
-        self.attention.settle(key, ["start"])
+        if (monitor := self._monitors.get(key)) is not None:
+            monitor.expect(expected=False)
+        self.pages.attention.settle(key, ["start"])
         if self._failures.pop(key, None) is None:
             return False
-        self._changed.set()
+        self.pages.worlds_changed.set()
         return True
 
     async def make_way(self, name: str) -> None:
@@ -153,52 +122,43 @@ class Observatory:
         for key, world in list(self._failures.items()):
             if world.name == name:
                 self.forget_failure(key)
-        for key, observer in list(self._observers.items()):
-            if observer.listing.name == name and observer.failed:
+        for key, monitor in list(self._monitors.items()):
+            if monitor.listing.name == name and monitor.failed:
                 self.forget_failure(key)
                 with contextlib.suppress(Silent, Refused):
-                    await observer.steward().ask(Stop())
-                    await asyncio.to_thread(worlds.await_end, observer.listing, WAY)
+                    await monitor.steward().ask(Stop())
+                    await asyncio.to_thread(worlds.await_end, monitor.listing, WAY)
 
     def _forget(self, key: str) -> None:
-        self._observers.pop(key).close()
+        self._monitors.pop(key).close()
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
-        self._changed.set()
+        self.pages.worlds_changed.set()
 
     # The loop.
 
     async def _observe(self) -> None:
         seen = time.monotonic()
-        while self._lookers or time.monotonic() < seen + LINGER:
-            if self._lookers:
+        while self.pages.connected or time.monotonic() < seen + LINGER:
+            if self.pages.connected:
                 seen = time.monotonic()
             try:
                 await self.look()
-                for key, observer in self._observers.items():
+                for key, monitor in self._monitors.items():
                     if key not in self._tasks or self._tasks[key].done():
-                        self._tasks[key] = asyncio.create_task(observer.observe())
+                        self._tasks[key] = asyncio.create_task(monitor.observe())
             except Exception:  # noqa: BLE001 — the next look may do better
                 self._log.exception("jupyter_dtrain: worlds cannot be listed")
+            changed = self.pages.worlds_changed
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK)
-            if self._changed.is_set():
-                self._changed.clear()
-                self._send_to_all(self._worlds_message())
-        for key in list(self._observers):
+                await asyncio.wait_for(changed.wait(), LOOK)
+            if changed.is_set():
+                changed.clear()
+                self.pages.send_to_all(self._worlds_message())
+        for key in list(self._monitors):
             self._forget(key)
-
-    def _send_to_all(self, message: Message) -> None:
-        for looker in self._lookers:
-            looker.send(message)
 
     def _worlds_message(self) -> WorldsMessage:
         return WorldsMessage(
-            worlds=[*self._failures.values(), *(observer.summary for observer in self._observers.values())]
+            worlds=[*self._failures.values(), *(monitor.summary for monitor in self._monitors.values())]
         )
-
-    def _attention_message(self) -> AttentionMessage:
-        return AttentionMessage(items=self.attention.items)
-
-    def _send_attention(self) -> None:
-        self._send_to_all(self._attention_message())

@@ -137,19 +137,18 @@ class _Deaf:
 class Replay:
     """The cell of run ``number`` in a world of ``size`` ranks. One thread at a time may use it."""
 
-    def __init__(self, source: SpoolFolder, world: str, number: int, size: int, begun: Event) -> None:
-        """``begun``: the first event of the lowest rank of the run."""
-        assert isinstance(begun.body, Started)
+    def __init__(self, source: SpoolFolder, world: str, number: int, size: int, started: float, begun: Started) -> None:
+        """``started``, ``begun``: the time and the content of the first event of the lowest rank of the run."""
         self.token = uuid.uuid4().hex[:12]
         """Tells it from another replay of the run, whose versions mean something else."""
-        self.cell = begun.body.cell_id
-        self.executed = begun.body.cell
+        self.cell = begun.cell_id
+        self.executed = begun.cell
         self.over = False
         self.asked = time.monotonic()
         self.lock = threading.Lock()
         self._source = source
         self._number = number
-        self._ranks = list(begun.body.ranks)
+        self._ranks = list(begun.ranks)
         size = size_at(self._ranks, size)
         self._positions = dict.fromkeys(self._ranks, 0)
         self._waiting: dict[int, deque[Event]] = {rank: deque() for rank in self._ranks}
@@ -158,10 +157,10 @@ class Replay:
         self._next = dict.fromkeys(self._ranks, 0)
         self._displayed: set[tuple[int, str | None]] = set()
         """The ids that each rank has displayed in this run."""
-        self._now = begun.time
+        self._now = started
         """The time of the newest event that the view got; the view's clock never goes back."""
         self._state = RunState(number, self._ranks, size)
-        self._run = Run(number, begun.body.source, self._ranks, size, lambda *_: iter(()), world, fold=self._state.fold)
+        self._run = Run(number, begun.source, self._ranks, size, lambda *_: iter(()), world, fold=self._state.fold)
         self._transcript = Transcript()
         self._view = CellView(
             self._transcript,
@@ -170,7 +169,7 @@ class Replay:
             pace=Pace(),
             run=self._run,
             widgets=_Deaf(),
-            clears="clear_output" in begun.body.source,
+            clears="clear_output" in begun.source,
             sleep=lambda _seconds: None,
         )
         self._view.shows_bars = False
@@ -178,10 +177,10 @@ class Replay:
         self._transcript.display({"text/plain": ""}, self._metadata, _PANEL)
         self._keep_at = 0.0
 
-    def read(self, lost: Mapping[int, str]) -> bool:
+    def read(self, lost: Mapping[int, str], *, over: bool) -> bool:
         """Read what is new, for :data:`READING` seconds at most; whether there is more.
 
-        ``lost``: the ranks that will send no more, and what happened to each.
+        ``lost``: the ranks that will send no more, and what happened to each. ``over``: no rank will send more.
         """
         end = time.monotonic() + READING
         while not self.over:
@@ -194,9 +193,10 @@ class Replay:
                 return True
         if not self.over:
             self._view.tick(max(self._now, time.time()))
-            for rank in [rank for rank in self._run.unfinished if rank in lost]:
-                self._end_rank(rank, lost[rank])
-                self._run.abandoned = self._run.abandoned or rank not in [*lost]
+            for rank in [rank for rank in self._run.unfinished if over or rank in lost]:
+                self._run.mark_lost(rank, lost.get(rank, "its log does not say how it ended"))
+                self._run.abandoned = self._run.abandoned or rank not in lost
+                self._view.idle(rank, self._now)
             self._show_panel()
             if not self._run.unfinished:
                 self._close()
@@ -261,10 +261,6 @@ class Replay:
         while waiting and waiting[0].time <= horizon:
             yield waiting.popleft()
 
-    def _end_rank(self, rank: int, words: str) -> None:
-        self._run.mark_lost(rank, words)
-        self._view.idle(rank, self._now)
-
     def _show_panel(self) -> None:
         """Keep the panel's document; there is a panel as soon as the kernel would show one."""
         now = time.monotonic()
@@ -316,7 +312,7 @@ class Replays:
         if replay is None:
             return None
         with replay.lock:
-            more = replay.read(_Gone(lost, over=over))
+            more = replay.read(lost, over=over)
             return replay.answer(since if token == replay.token else 0, more=more)
 
     def _find(self, run: int, size: int) -> Replay | None:
@@ -326,35 +322,24 @@ class Replays:
                 if now > replay.asked + IDLE:
                     del self._found[number]
             if run not in self._found:
-                begun = _begun(self._source, run)
-                if begun is None:
+                if (found := self._source.beginning(run)) is None:
                     return None
                 while len(self._found) >= MOST:
                     del self._found[min(self._found, key=lambda number: self._found[number].asked)]
-                self._found[run] = Replay(self._source, self._world, run, size, begun)
+                self._found[run] = Replay(self._source, self._world, run, size, *found)
             self._found[run].asked = now
             return self._found[run]
-
-
-def _begun(source: SpoolFolder, run: int) -> Event | None:
-    """The first event of the lowest rank of ``run``."""
-    for rank in source.ranks(run):
-        with contextlib.suppress(OSError):
-            first = next(iter(source.read(run, rank, 0).events), None)
-            if first is not None and isinstance(first.body, Started) and first.body.ranks:
-                return first
-    return None
 
 
 def _joined(source: SpoolFolder, number: int) -> Iterator[Run]:
     """The runs that have joined the elastic run ``number``, as far as :data:`READING` seconds suffice to read them."""
     end = time.monotonic() + READING
     for run in sorted(run for run in source.runs() if run > number):
-        begun = _begun(source, run)
-        if begun is None or not isinstance(begun.body, Started) or begun.body.joins != number:
+        found = source.beginning(run)
+        if found is None or found[1].joins != number:
             continue
-        ranks = list(begun.body.ranks)
-        join = Run(run, begun.body.source, ranks, size_at(ranks, 1), lambda *_: iter(()))
+        ranks = list(found[1].ranks)
+        join = Run(run, found[1].source, ranks, size_at(ranks, 1), lambda *_: iter(()))
         for rank in ranks:
             position, more = 0, True
             with contextlib.suppress(OSError):
@@ -365,20 +350,6 @@ def _joined(source: SpoolFolder, number: int) -> Iterator[Run]:
                         join.apply(Batch(run, rank, events[0].seq, events[-1].seq, kept))
         join.end()
         yield join
-
-
-class _Gone(dict[int, str]):
-    """The ranks that were lost; all of them where the run is over."""
-
-    def __init__(self, lost: Mapping[int, str], *, over: bool) -> None:
-        super().__init__(lost)
-        self._over = over
-
-    def __contains__(self, rank: object) -> bool:
-        return self._over or super().__contains__(rank)
-
-    def __missing__(self, _rank: int) -> str:
-        return "its log does not say how it ended"
 
 
 def _batches(events: list[Event]) -> Iterator[Batch]:

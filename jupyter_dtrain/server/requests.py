@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
@@ -29,16 +30,20 @@ RESOURCE = "dtrain"
 MOST = 10**18 - 1
 """The largest number that a page can name: all are in reach of the store's 64 bits."""
 
-Method = Callable[..., Awaitable[None]]
+
+class NotFound(Exception):
+    """The thing that a request is about does not exist, or is no longer kept."""
 
 
-def reports_errors(method: Method) -> Method:
-    """A decorator for handlers: sends an error to the page with the fitting status."""
+def guarded(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None] | None]:
+    """A decorator for handlers: only a user who may do this gets an answer; an error is one with the fitting status."""
 
     @functools.wraps(method)
     async def inner(self: ApiHandler, *args: str) -> None:
         try:
             await method(self, *args)
+        except NotFound as error:
+            self.fail(HTTPStatus.NOT_FOUND, str(error))
         except BadRequest as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option)
         except (msgspec.ValidationError, UnicodeError) as error:  # also text that no encoding takes
@@ -48,7 +53,7 @@ def reports_errors(method: Method) -> Method:
         except DtrainError as error:
             self.fail(HTTPStatus.CONFLICT, str(error), error.option)
 
-    return inner
+    return web.authenticated(authorized(inner))
 
 
 def number(text: str, label: str) -> int:
@@ -88,21 +93,21 @@ class ApiHandler(APIHandler):
         self.set_status(int(status))
         self.finish(json.dumps({"message": words} | ({"option": option} if option else {})))
 
-    def answer(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        """Answer with a JSON object."""
+    def answer(self, content: dict[str, Any] | msgspec.Struct, status: HTTPStatus = HTTPStatus.OK) -> None:
+        """Answer with a JSON object, which may contain structs."""
         self.set_status(int(status))
-        self.finish(json.dumps(content))
+        self.finish(json.dumps(content, default=msgspec.to_builtins))
 
     async def world(self, key: str) -> Monitor:
-        """The world with this id. Raises a 404 error where there is none."""
+        """The world with this id. Raises :class:`NotFound` where there is none."""
         found = await self.observatory.find(key)
         if found is None:
-            raise web.HTTPError(HTTPStatus.NOT_FOUND, reason="This world no longer exists.")
+            raise NotFound("This world no longer exists.")
         return found
 
-    def ranks(self, observer: Monitor) -> list[int] | None:
+    def ranks(self, monitor: Monitor) -> list[int] | None:
         """The ranks that the request's body names, or None for all ranks. Raises :class:`BadRequest`."""
         ranks = msgspec.convert(self.body().get("ranks"), readable(list[int] | None))
-        if ranks is not None and not all(0 <= rank < observer.size for rank in ranks):
-            raise BadRequest(f"The world only has ranks 0 to {observer.size - 1}.")
+        if ranks is not None and not all(0 <= rank < monitor.size for rank in ranks):
+            raise BadRequest(f"The world only has ranks 0 to {monitor.size - 1}.")
         return ranks

@@ -19,13 +19,12 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_dtrain.core.errors import HealFailed, Refused
 from jupyter_dtrain.wire.attempts import Attempts
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
-from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, read_answer
+from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, from_content, read_answer
 from jupyter_dtrain.wire.steward_messages import (
     AnyBroadcast,
     FetchAnswers,
     Relayed,
     RelayQuestion,
-    read_broadcast,
 )
 
 if TYPE_CHECKING:
@@ -58,9 +57,9 @@ class Steward:
         self._client.start_channels(shell=False, stdin=False, hb=False)
         self._lock = asyncio.Lock()
 
-    async def ask(self, request: StewardRequest[A], timeout: float = PATIENCE) -> A:
-        """The answer. Raises :class:`Silent` when none comes within ``timeout`` seconds, and :class:`Refused`."""
-        deadline = time.monotonic() + timeout
+    async def ask(self, request: StewardRequest[A]) -> A:
+        """The answer. Raises :class:`Silent` when none comes within :data:`PATIENCE` seconds, and :class:`Refused`."""
+        deadline = time.monotonic() + PATIENCE
         async with self._lock:
             if time.monotonic() >= deadline:
                 # Other questions took the time. The caller gives this request up, so it must not be sent later.
@@ -115,7 +114,8 @@ class Steward:
             except queue.Empty:
                 return None
             if message["msg_type"] == STEWARD_EVENT:
-                return read_broadcast(message["content"])
+                event: AnyBroadcast = from_content(message["content"], AnyBroadcast)
+                return event
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The points of a stored run: as columns for charts, and as a table in a file.
+"""Requests about stored runs: the list of them, one run and its edits; its points as columns for charts and as a file.
 
 The store is read in a thread, so that a long run keeps no other request waiting. A file is written in pieces, each as
 the client takes it. A run that is deleted meanwhile ends the file early; a page's request for it fails with 404.
@@ -10,65 +10,121 @@ import asyncio
 import csv
 import io
 import math
-from collections.abc import Iterator
-from http import HTTPStatus
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
-from jupyter_server.auth.decorator import authorized
-from tornado import web
 from tornado.iostream import StreamClosedError
 
-from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest, Refused
 from jupyter_dtrain.core.metrics import Columns, RunMetrics
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.store import Store, StoredRun
+from jupyter_dtrain.view.document import document
+from jupyter_dtrain.view.labels import ending_of
+from jupyter_dtrain.view.stored import picture
 
 from .messages import Column, RunColumns
-from .requests import ApiHandler, number, reports_errors
+from .messages import StoredRun as StoredRunSummary
+from .requests import MOST, ApiHandler, NotFound, guarded, number
 
 POINTS = 2000
 """Points of a column, unless the page names another number."""
-FEWEST, MOST = 16, 20_000
+FEWEST_POINTS, MOST_POINTS = 16, 20_000
 """The range of that number."""
 BUDGET = 400_000
 """Points of an answer: where many ranks have many metrics, each column gets fewer."""
 CSV = "text/csv; charset=utf-8"
 PIECE = 5000
 """Rows that are written at once."""
+MOST_RUNS = 200
+"""The most stored runs in one answer."""
+DOCUMENT_BYTES = 190_000
+"""The size of a stored run's document."""
 FIELDS = ("kind", "name", "rank", "step", "seconds", "value")
+
+
+class RunsHandler(ApiHandler):
+    """``/dtrain/runs``: the store."""
+
+    @guarded
+    async def get(self) -> None:
+        """The newest runs: ``limit`` of them, ``before`` one; of a ``world``, ``outcome`` or ``tag``; or ``search``."""
+        limit = min(MOST_RUNS, max(1, number(self.get_query_argument("limit", "50"), "limit")))
+        chosen = {name: self.get_query_argument(name, None) or None for name in ("world", "outcome", "search", "tag")}
+        before = number(self.get_query_argument("before", str(MOST)), "before")
+        self.answer(await asyncio.to_thread(_stored_runs, limit, before, chosen))
+
+
+class StoredRunHandler(ApiHandler):
+    """``/dtrain/runs/ID``."""
+
+    @guarded
+    async def get(self, text: str) -> None:
+        """One stored run, as a document that draws it."""
+        await self._answer_with(
+            text, lambda run: {"document": document(picture(run), DOCUMENT_BYTES), "source": run.source}
+        )
+
+    @guarded
+    async def patch(self, text: str) -> None:
+        """Change its ``name``, ``note``, ``tags`` or ``kept``; the answer is the run."""
+        changes = msgspec.convert(self.body(), readable(Changes))
+
+        def change(run: StoredRun) -> StoredRunSummary:
+            run.edit(**msgspec.structs.asdict(changes))
+            return _summary(run)
+
+        await self._answer_with(text, change)
+
+    @guarded
+    async def delete(self, text: str) -> None:
+        """Remove it, unless it runs or is kept."""
+
+        def remove(run: StoredRun) -> dict[str, Any]:
+            try:
+                run.delete()
+            except BadRequest as error:
+                raise Refused(str(error)) from None
+            return {}
+
+        await self._answer_with(text, remove)
+
+    async def _answer_with(self, text: str, act: Callable[[StoredRun], dict[str, Any] | StoredRunSummary]) -> None:
+        """Answer with what ``act`` makes of the run whose id is ``text``."""
+        run = await asyncio.to_thread(_find_run, number(text, "The id of a run"))
+        self.answer(await asyncio.to_thread(act, run))
+
+
+class Changes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A page's changes of a stored run; null leaves a part as it is."""
+
+    name: str | None = None
+    note: str | None = None
+    tags: list[str] | None = None
+    kept: bool | None = None
 
 
 class RunPoints(ApiHandler):
     """``/dtrain/runs/ID/metrics``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self, text: str) -> None:
         """The run's columns, each with about ``points`` points at most: the lowest and highest of every stretch."""
         run = number(text, "The id of a run")
-        points = min(MOST, max(FEWEST, number(self.get_query_argument("points", str(POINTS)), "points")))
-        found = await asyncio.to_thread(_encoded_columns, run, points)
-        if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
-        else:
-            self.finish(found)
+        points = min(MOST_POINTS, max(FEWEST_POINTS, number(self.get_query_argument("points", str(POINTS)), "points")))
+        self.finish(await asyncio.to_thread(_encoded_columns, run, points))
 
 
 class RunCsv(ApiHandler):
     """``/dtrain/runs/ID/csv``."""
 
-    @web.authenticated
-    @authorized
-    @reports_errors
+    @guarded
     async def get(self, text: str) -> None:
         """All points of the run, one a row; what is not finite is ``nan``, ``inf`` or ``-inf``."""
         run = number(text, "The id of a run")
-        found = await asyncio.to_thread(find_run, run)
-        if found is None:
-            self.fail(HTTPStatus.NOT_FOUND, "This run is no longer kept.")
-            return
-        pieces = _csv(found)
+        pieces = _csv(await asyncio.to_thread(_find_run, run))
         piece = await asyncio.to_thread(next, pieces)
         self.set_header("Content-Type", CSV)
         self.set_header("Content-Disposition", f'attachment; filename="run-{run}.csv"')
@@ -82,21 +138,46 @@ class RunCsv(ApiHandler):
         self.finish(set_content_type=CSV)
 
 
-def find_run(run: int) -> StoredRun | None:
-    """The stored run with this id; None where it was deleted."""
+def _find_run(run: int) -> StoredRun:
+    """The stored run with this id. Raises :class:`NotFound` where it was deleted."""
     try:
         return Store.open().run_with_id(run)
     except BadRequest:
-        return None
+        raise NotFound("This run is no longer kept.") from None
 
 
-def _encoded_columns(run: int, points: int) -> bytes | None:
-    found = find_run(run)
-    if found is None:
-        return None
+def _stored_runs(limit: int, before: int, chosen: dict[str, str | None]) -> dict[str, Any]:
+    store = Store.open()
+    runs = store.runs(limit, before=before, **chosen)
+    return {"runs": [_summary(run) for run in runs], "total": store.count(**chosen)}
+
+
+def _summary(run: StoredRun) -> StoredRunSummary:
+    return StoredRunSummary(
+        id=run.id,
+        name=run.name,
+        note=run.note,
+        tags=run.tags,
+        kept=run.kept,
+        world=run.world,
+        number=run.number,
+        ranks=len(run.ranks),
+        size=run.size,
+        outcome=run.outcome,
+        remark=run.remark,
+        ending=ending_of(run),
+        started=run.started,
+        elapsed=run.elapsed,
+        source=run.source[:4000],
+        losses=run.losses,
+    )
+
+
+def _encoded_columns(run: int, points: int) -> bytes:
+    found = _find_run(run)
     metrics, resources = found.metrics, found.resources
     columns = sum(len(ranks) for part in (metrics, resources) for ranks in part.values())
-    points = max(FEWEST, min(points, BUDGET // max(1, columns)))
+    points = max(FEWEST_POINTS, min(points, BUDGET // max(1, columns)))
     answer = RunColumns(found.id, _columns(metrics, found.started, points), _columns(resources, found.started, points))
     return msgspec.json.encode(answer)  # which writes null for what is not finite
 

@@ -27,13 +27,14 @@ import psutil
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.processes import Work
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, relevant
+from jupyter_dtrain.core.world import rank_in
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.launch.launcher import Launcher
 from jupyter_dtrain.launch.mpi import OTHER_MPIEXEC, MpiProgram, find_mpiexec, launched_variables, probe_mpi
 from jupyter_dtrain.launch.networks import shared_network
 from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.reports import Report, WatchReady, rank_in
+from jupyter_dtrain.wire.reports import Report, WatchReady
 from jupyter_dtrain.wire.requests import RankSpec, ServerSpec, WorldRequest
 
 from .processes import (

@@ -404,7 +404,7 @@ class Healing:
         """Have the watches kill ``processes`` (SIGKILL); ``reason`` stands in the report of their deaths."""
         if (bound := self._bound()) is not None:
             for watch, pid in processes:
-                bound[1].ask_watch(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
+                bound[1].ask(watch, SendSignal(-1, int(signal.SIGKILL), reason, pid))
 
     def _keep(self) -> None:
         """Let the new processes of a try in which nothing moved live until the heal is over.

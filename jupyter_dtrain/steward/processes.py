@@ -25,6 +25,7 @@ from typing import NoReturn
 import psutil
 
 from jupyter_dtrain.core.exits import describe_steward_end
+from jupyter_dtrain.core.processes import has_not_ended
 
 PATIENCE = 2.0
 """Seconds that ``mpiexec`` may take to end its ranks and to remove its files."""
@@ -85,7 +86,7 @@ def kill_descendants(patience: float = 3.0) -> list[int]:
     deadline = time.monotonic() + patience
     while True:
         collect_orphans(())
-        alive = [child for child in me.children(recursive=True) if _runs(child)]
+        alive = [child for child in me.children(recursive=True) if has_not_ended(child)]
         if not alive or time.monotonic() > deadline:
             return [child.pid for child in alive]
         for child in alive:
@@ -113,14 +114,7 @@ def abort_children(process: subprocess.Popen[bytes] | None) -> None:
 def is_running(pid: int) -> bool:
     """Whether a process has this id and is more than an exit status that waits to be collected."""
     try:
-        return _runs(psutil.Process(pid))
-    except psutil.Error:
-        return False
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return has_not_ended(psutil.Process(pid))
     except psutil.Error:
         return False
 

@@ -172,7 +172,7 @@ class RankControl:
         world, channel = bound
         for rank in world.ranks:
             if rank.rank in ranks and rank.state != "dead":
-                channel.ask_watch(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason, rank.pid))
+                channel.ask(rank.watch, SendSignal(rank.rank, int(signal.SIGKILL), reason, rank.pid))
 
     def _ask_positions(self) -> dict[int, Future[RankPosition]]:
         if (bound := self._bound()) is None:

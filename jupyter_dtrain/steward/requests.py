@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused, package_gone
-from jupyter_dtrain.wire.messages import PROTOCOL, Done, refused, replied
+from jupyter_dtrain.wire.messages import PROTOCOL, Done, from_content, refused, replied
 from jupyter_dtrain.wire.steward_messages import (
     ASKED_FOR,
     Advance,
     Advanced,
+    AnyStewardRequest,
     Driven,
     DriverChanged,
     Join,
@@ -36,7 +37,6 @@ from jupyter_dtrain.wire.steward_messages import (
     Stored,
     StoreRuns,
     WorldState,
-    read_request,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Requests:
     def answer(self, content: dict[str, Any]) -> dict[str, Any]:
         """Carry out the request in ``content``; return the content of the reply. Never waits for the world."""
         try:
-            request = read_request(content)
+            request: AnyStewardRequest = from_content(content, AnyStewardRequest)
         except Refused as error:
             return refused(error)
         return replied(lambda: self._answers[type(request)](request))

@@ -455,7 +455,7 @@ class Supervisor:
         channel = self._cluster.connect()
         # Also where all ranks have died: a watch whose lease runs out would look like a lost host.
         for watch in self._gpus:
-            channel.ask_watch(watch, RenewWatch())
+            channel.ask(watch, RenewWatch())
 
     def _bound(self) -> tuple[World, RanksChannel] | None:
         """The world and the way to its ranks, while it runs."""

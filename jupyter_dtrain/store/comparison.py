@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.run import Run
 
 from .runs import RunList, Store
@@ -31,10 +32,7 @@ class Comparison:
 
         Raises :class:`ImportError` where pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("A data frame needs pandas, which is not installed here: pip install pandas") from None
+        pd = import_pandas()
         return pd.concat([run.metrics.to_pandas().assign(run=run.label) for run in self.runs], ignore_index=True)
 
     @property

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from jupyter_dtrain.core.errors import DtrainError, StoreFailed
 from jupyter_dtrain.core.structs import UNREADABLE
+from jupyter_dtrain.wire.spool import run_numbers
 
 from .schema import explain, open_for_reading, open_for_writing, transaction
 
@@ -90,8 +91,6 @@ def _spooled(spool: Path, name: str) -> int:
     with contextlib.suppress(OSError):
         worlds = sorted((path for path in spool.parent.iterdir() if named.match(path.name)), reverse=True)
         for world in worlds:
-            with contextlib.suppress(OSError):
-                found = [int(path.name[4:]) for path in world.glob("run-*") if path.name[4:].isdecimal()]
-                if found and world != spool:
-                    return max(found)
+            if world != spool and (found := run_numbers(world)):
+                return found[-1]
     return 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES, RUNNING
+from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.world import format_ranks
 
 from . import losses
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 before_reading: list[Callable[[], None]] = []
 """Calls before a run is looked up. A process with sessions has their stewards store what they have not stored yet."""
-AWAY = 60.0
-"""Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
 _NAME = re.compile(r"(?:(?P<world>[^/\s]+)/)?(?P<number>\d{1,18})\Z")
 _AT_ONCE = 500  # runs whose losses one query reads
@@ -68,10 +67,7 @@ class RunList(list[StoredRun]):
         Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, tags, note, kept, and
         ``last NAME`` and ``best NAME`` for each loss. Raises :class:`ImportError` where pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("A data frame needs pandas, which is not installed here: pip install pandas") from None
+        pd = import_pandas()
         rows: list[dict[str, Any]] = []
         for run in self:
             row = {
@@ -220,7 +216,7 @@ class Store(StoreFile):
         query = f"SELECT worlds.driver, worlds.driver_created, {COLUMNS} {KEPT} AND seen = 0 AND runs.ended IS NOT NULL"
         rows = self.ask(lambda db: db.execute(f"{query} ORDER BY runs.id").fetchall())
         found = [(driver, created, StoredRun(self, *row)) for driver, created, *row in rows or []]
-        return [run for driver, created, run in found if run.was_away(driver, created, AWAY)]
+        return [run for driver, created, run in found if run.was_away(driver, created)]
 
     def mark_seen(self, shown: Iterable[StoredRun]) -> None:
         """Note that a client has shown how these ended. If the store cannot be written, they will be shown again."""

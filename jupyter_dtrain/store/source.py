@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_dtrain.core.events import Event, decode
+from jupyter_dtrain.core.events import Event, Started, decode
 from jupyter_dtrain.core.structs import UNREADABLE
-from jupyter_dtrain.wire.spool import spool_path
+from jupyter_dtrain.wire.spool import read_file, run_numbers, spool_path
 
 LIMIT = 4 << 20
 """Bytes of one rank's events to read at once."""
@@ -50,9 +50,8 @@ class SpoolFolder:
         """The numbers of all runs that have begun. It lists the folder only when that has changed."""
         with contextlib.suppress(OSError):
             changed = self._folder.stat().st_mtime_ns
-            if changed != self._changed:
-                found = (path.name[4:] for path in self._folder.iterdir() if path.name.startswith("run-"))
-                self._runs = frozenset(int(number) for number in found if number.isdecimal())
+            if changed != self._changed and (found := run_numbers(self._folder)):
+                self._runs = frozenset(found)
                 self._changed = changed if time.time_ns() - changed > SETTLED else -1
         return self._runs
 
@@ -62,6 +61,15 @@ class SpoolFolder:
             ranks = [path.stem[5:] for path in (self._folder / f"run-{run}").glob("rank-*.jsonl")]
             return sorted(int(rank) for rank in ranks if rank.isdecimal())
         return []
+
+    def beginning(self, run: int) -> tuple[float, Started] | None:
+        """The time and the content of the first event of the lowest rank of ``run``; None before that has begun it."""
+        for rank in self.ranks(run):
+            with contextlib.suppress(OSError):
+                first = next(read_file(spool_path(self._folder, run, rank)), None)
+                if first is not None and isinstance(first.body, Started) and first.body.ranks:
+                    return first.time, first.body
+        return None
 
     def read(self, run: int, rank: int, position: int) -> Read:
         """Events of ``rank`` in ``run`` from ``position`` on, in order; an unfinished line stays for the next time.

@@ -34,6 +34,8 @@ COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started,
 """The columns that make a :class:`StoredRun`."""
 KEPT: Final = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
 """The rows that are not deleted, as the middle of a query."""
+AWAY = 60.0
+"""Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -352,13 +354,10 @@ class StoredRun:
 
         return bundle(self)
 
-    def was_away(self, driver: int | None, created: float | None, patience: float) -> bool:
-        """Whether it ended while its driver, a process that was ``created`` then, was gone.
-
-        ``patience``: seconds after its end that decide where the process cannot be checked.
-        """
+    def was_away(self, driver: int | None, created: float | None) -> bool:
+        """Whether it ended while its driver, a process that was ``created`` then, was gone."""
         if driver is None or created is None or self._host != socket.gethostname():
-            return self.ended is not None and time.time() - self.ended > patience
+            return self.ended is not None and time.time() - self.ended > AWAY
         return not still_runs(driver, created)
 
 

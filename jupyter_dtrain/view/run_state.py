@@ -192,7 +192,6 @@ class RunState:
         if outcome == "running":
             recent = {rank: part.recent for rank, part in parts.items() if part.recent is not None}
         hosts = {rank: part.host for rank, part in parts.items() if part.started is not None}
-        bars = {rank: [part.bars[bar] for bar in sorted(part.bars)] for rank, part in parts.items() if part.bars}
         return Picture(
             self._run,
             self._size,
@@ -201,8 +200,8 @@ class RunState:
             self.elapsed,
             metrics,
             {rank: self.shown(rank) for rank in parts},
-            {rank: part.sample for rank, part in parts.items() if part.sample is not None},
-            bars,
+            self.fold.samples,
+            self.fold.bars,
             {**self._hosts, **hosts},
             self.words,
             left_out=len(self._unseen),

@@ -18,7 +18,8 @@ from typing import Final
 
 import psutil
 
-from jupyter_dtrain.wire.reports import rank_in
+from jupyter_dtrain.core.processes import has_not_ended
+from jupyter_dtrain.core.world import rank_in
 
 PATIENCE: Final = 2.0
 """Seconds in which killed processes are gone."""
@@ -74,7 +75,7 @@ def _find(ended: Mapping[int, int], living: Collection[int]) -> list[psutil.Proc
                 found.append(child)
     for process in found:  # it grows meanwhile
         found += beneath.get(process.pid, ())
-    return [process for process in found if _runs(process)]
+    return [process for process in found if has_not_ended(process)]
 
 
 def _is_from(process: psutil.Process, ended: Mapping[int, int]) -> bool:
@@ -84,10 +85,3 @@ def _is_from(process: psutil.Process, ended: Mapping[int, int]) -> bool:
             return True
     numbers: Iterable[int] = ended.values()
     return rank_in(process.environ()) in {number for number in numbers if number >= 0}
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False

@@ -33,7 +33,7 @@ from jupyter_dtrain.rank.descriptors import STREAMS, DescriptorHolder, Stream, m
 from jupyter_dtrain.rank.slots import Slot
 from jupyter_dtrain.wire.reports import Died, Paused, Ready, Renumbered, Report, read_report, write_report
 from jupyter_dtrain.wire.requests import RankSpec
-from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs
+from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs, run_numbers, spool_path
 
 from .native_stack import StackLook
 
@@ -308,9 +308,8 @@ class RankProcess:
         """The run that this rank was working on: number, spool, first and last event, and the bytes up to the last."""
         if self.ready is None:
             return None
-        folders = Path(self._spec.spool).glob("run-*")
-        found = [(int(folder.name[4:]), folder / f"rank-{self.number}.jsonl") for folder in folders]
-        runs = sorted((run, path) for run, path in found if path.exists())
+        found = [(run, spool_path(self._spec.spool, run, self.number)) for run in run_numbers(self._spec.spool)]
+        runs = [(run, path) for run, path in found if path.exists()]
         if not runs:
             return None
         run, path = runs[-1]

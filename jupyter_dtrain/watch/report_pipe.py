@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from jupyter_dtrain.wire.reports import Died, Fell, Report, Spooled, encode_report
-from jupyter_dtrain.wire.spool import spool_path
+from jupyter_dtrain.wire.spool import run_numbers, spool_path
 
 CHUNK: Final = 1 << 16
 """Bytes that are written to the pipe at once."""
@@ -143,14 +143,14 @@ class SpoolCopier:
     def backlog(self, rank: int) -> int:
         """Bytes in the spools of ``rank`` that the steward does not have yet."""
         left = 0
-        for run in self._runs():
+        for run in run_numbers(self._folder):
             with contextlib.suppress(OSError):
                 left += spool_path(self._folder, run, rank).stat().st_size - self._sent.get((run, rank), 0)
         return left
 
     def pieces(self, rank: int | None = None) -> Iterator[Spooled]:
         """Yield the pieces that the steward lacks, of all ranks or of one. A piece that was yielded counts as sent."""
-        for index, run in enumerate(self._runs()):
+        for index, run in enumerate(reversed(run_numbers(self._folder))):
             place = f"{self._folder}/run-{run}"
             for name in _names(place):
                 number = name.removeprefix("rank-").removesuffix(".jsonl")
@@ -158,10 +158,6 @@ class SpoolCopier:
                     continue
                 if index < NEWEST or (run, int(number)) not in self._finished:
                     yield from self._new(Path(place, name), run, int(number))
-
-    def _runs(self) -> list[int]:
-        """The numbers of all runs, the newest first."""
-        return sorted((int(name[4:]) for name in _names(self._folder) if name[4:].isdecimal()), reverse=True)
 
     def _new(self, path: Path, run: int, rank: int) -> Iterator[Spooled]:
         with contextlib.suppress(OSError), path.open("rb") as file:

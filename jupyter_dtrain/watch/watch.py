@@ -48,8 +48,8 @@ from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
 from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
 from jupyter_dtrain.rank.slots import Slot, Slots
-from jupyter_dtrain.wire.agent_messages import InspectRank, RenewWatch, SendSignal, read_watch_request
-from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, refused
+from jupyter_dtrain.wire.agent_messages import AnyWatchRequest, InspectRank, RenewWatch, SendSignal
+from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, from_content, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
 from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, WatchReady
 from jupyter_dtrain.wire.requests import RankSpec
@@ -388,7 +388,7 @@ class Watch:
             self._session.send(self._socket, REPLY_MESSAGE, content, message, ident=idents)
 
         try:
-            request = read_watch_request(message["content"])
+            request: AnyWatchRequest = from_content(message["content"], AnyWatchRequest)
             match request:
                 case RenewWatch():
                     self._lease_end = time.monotonic() + self._spec.settings.lease

@@ -6,7 +6,7 @@ everything else is answered at once, also while a cell runs.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.variables import SeenVariable
 
 from .healing_messages import AnyHealingRequest
-from .messages import AgentRequest, Cell, Done, Request, Watching, from_content
+from .messages import AgentRequest, Cell, Done, Request, Watching
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -90,6 +90,7 @@ class SendToWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
 
 
 AnyValuesRequest = StoreValues | FetchValues | SendToWidgets
+"""The content of a :data:`~.messages.VALUES_MESSAGE`."""
 
 
 # To the agent.
@@ -252,6 +253,7 @@ AnyAgentRequest = (
     | ReadVariables
     | AnyHealingRequest
 )
+"""The content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""
 
 
 # To the watch.
@@ -283,24 +285,4 @@ class InspectRank(WatchRequest[Stack], frozen=True, tag="stacks"):
 
 
 AnyWatchRequest = SendSignal | RenewWatch | InspectRank
-
-
-# Each raises :class:`~jupyter_dtrain.core.errors.Refused` for content that is no such request.
-
-
-def read_values_request(content: Any) -> AnyValuesRequest:
-    """The request in the content of a :data:`~.messages.VALUES_MESSAGE`."""
-    request: AnyValuesRequest = from_content(content, AnyValuesRequest)  # type: ignore[arg-type]  # a union is no type
-    return request
-
-
-def read_agent_request(content: Any) -> AnyAgentRequest:
-    """The request in the content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""
-    request: AnyAgentRequest = from_content(content, AnyAgentRequest)  # type: ignore[arg-type]  # a union is no type
-    return request
-
-
-def read_watch_request(content: Any) -> AnyWatchRequest:
-    """The request in the content of a :data:`~.messages.REQUEST_MESSAGE` to a watch."""
-    request: AnyWatchRequest = from_content(content, AnyWatchRequest)  # type: ignore[arg-type]  # a union is no type
-    return request
+"""The content of a :data:`~.messages.REQUEST_MESSAGE` to a watch."""

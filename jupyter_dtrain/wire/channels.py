@@ -40,12 +40,12 @@ from .messages import (
     VALUES_MESSAGE,
     AgentRequest,
     Done,
-    Request,
     StewardRequest,
+    from_content,
     read_answer,
     to_content,
 )
-from .steward_messages import AnyBroadcast, read_broadcast
+from .steward_messages import AnyBroadcast
 
 HELLO_PERIOD = 0.1
 """Seconds after which a greeting without an answer is repeated."""
@@ -169,15 +169,8 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             ident=engine.encode(),
         )
 
-    def ask(self, engine: str, request: AgentRequest[A]) -> Future[A]:
-        """Ask the agent of a rank; the future's result is the answer."""
-        return self._request(engine, request)
-
-    def ask_watch(self, watch: str, request: WatchRequest[A]) -> Future[A]:
-        """Ask the watch of a host; ``watch`` is its routing identity."""
-        return self._request(watch, request)
-
-    def _request(self, identity: str, request: Request[A]) -> Future[A]:
+    def ask(self, identity: str, request: AgentRequest[A] | WatchRequest[A]) -> Future[A]:
+        """Ask the agent of a rank or the watch of a host, by its routing identity: the future gets the answer."""
         answer: Future[A] = Future()
         sent = self._send(self._control_stream, REQUEST_MESSAGE, content=to_content(request), ident=identity.encode())
 
@@ -213,7 +206,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
 class StewardChannel:
     """Requests to the steward's control channel, and its broadcasts. Thread-safe but for :meth:`listen`."""
 
-    def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, connection_file: str | Path, timeout: float, alive: Callable[[], bool]) -> None:
         """``alive``: whether the steward's process runs; once it has ended, no request waits for its answer."""
         self._alive = alive
         self._client = BlockingKernelClient(connection_file=str(connection_file))
@@ -270,7 +263,8 @@ class StewardChannel:
         message = self._client.iopub_channel.get_msg(timeout=0)
         if message["msg_type"] != STEWARD_EVENT:
             return None
-        return read_broadcast(message["content"])
+        event: AnyBroadcast = from_content(message["content"], AnyBroadcast)
+        return event
 
     def close(self) -> None:
         """Close the sockets. Not while another thread listens. Called again, it does nothing."""

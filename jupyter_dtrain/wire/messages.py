@@ -63,7 +63,6 @@ STEWARD_EVENT: Final = "dtrain_world_event"
 """A broadcast of the steward: a :class:`~.steward_messages.Broadcast`."""
 
 A = TypeVar("A", bound=msgspec.Struct)
-M = TypeVar("M")
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, tag_field="op"):
@@ -114,8 +113,11 @@ def to_content(message: msgspec.Struct) -> dict[str, Any]:
     return content
 
 
-def from_content(content: Any, kind: type[M]) -> M:
-    """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``."""
+def from_content(content: Any, kind: Any) -> Any:
+    """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``.
+
+    ``kind``: a struct, or a union of structs, which a type checker takes for no type; so the caller names the result's.
+    """
     try:
         return msgspec.convert(content, readable(kind), str_keys=True)
     except (msgspec.ValidationError, UnicodeError) as error:

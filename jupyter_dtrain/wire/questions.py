@@ -44,7 +44,7 @@ def ask_agents(world: World, channel: RanksChannel, ranks: list[int], question: 
 
 def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
     """Ask the watches for the stacks of the living ``ranks``; each rank's future gets the answer."""
-    return {rank: channel.ask_watch(world.ranks[rank].watch, InspectRank(rank)) for rank in _living(world, ranks)}
+    return {rank: channel.ask(world.ranks[rank].watch, InspectRank(rank)) for rank in _living(world, ranks)}
 
 
 def silent(answers: Answers[A]) -> list[int]:

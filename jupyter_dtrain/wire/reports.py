@@ -6,14 +6,12 @@ A rank's own reports go through a pipe to its watch, which passes them on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from jupyter_dtrain.core.events import Event
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.core.world import MPI_PLACES
 
 REPORT_PREFIX: Final = b"dtrain "
 """Begins every line that is a report; other lines are output of programs."""
@@ -144,14 +142,6 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
 
 
 Report = WatchReady | Spooled | Reached | Ready | Formed | Renumbered | Ended | Paused | Fell | Died
-
-
-def rank_in(environment: Mapping[str, str]) -> int:
-    """The rank of a process that ``mpiexec`` started with these variables; -1 if it sets none that is known."""
-    try:
-        return int(next((environment[name] for name, _ in MPI_PLACES if name in environment), -1))
-    except ValueError:
-        return -1
 
 
 def encode_report(report: Report) -> bytes:

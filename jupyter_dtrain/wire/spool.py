@@ -37,6 +37,15 @@ def spool_path(folder: str | Path, run: int, rank: int) -> Path:
     return Path(folder) / f"run-{run}" / f"rank-{rank}.jsonl"
 
 
+def run_numbers(folder: str | Path) -> list[int]:
+    """The numbers of the runs in a world's spool, in order; none where it cannot be read."""
+    try:
+        names = [path.name for path in Path(folder).iterdir()]
+    except OSError:
+        return []
+    return sorted(int(name[4:]) for name in names if name.startswith("run-") and name[4:].isdecimal())
+
+
 class Begun(NamedTuple):
     """The beginning of a run."""
 
@@ -50,8 +59,7 @@ class Begun(NamedTuple):
 
 def last_run(folder: str | Path) -> Begun | None:
     """The newest run in a world's spool; None if there is none."""
-    numbers = [int(path.name[4:]) for path in Path(folder).glob("run-*") if path.name[4:].isdecimal()]
-    for number in sorted(numbers, reverse=True):
+    for number in reversed(run_numbers(folder)):
         if (found := read_beginning(folder, number)) is not None:
             return found
     return None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,7 +16,7 @@ from jupyter_dtrain.core.world import Client, Rank, World
 
 from .agent_messages import RankPosition, VariablesRead
 from .healing_messages import Heal, ReadHeal
-from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest, from_content
+from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest
 from .requests import WorldRequest
 
 ASKED_FOR: Final = "a client asked for it"
@@ -469,18 +469,3 @@ AnyBroadcast = (
     | WorldEnded
 )
 """Everything that a steward broadcasts."""
-
-
-# Each raises :class:`~jupyter_dtrain.core.errors.Refused` for content that is no such message.
-
-
-def read_request(content: Any) -> AnyStewardRequest:
-    """The request in the content of a :data:`~.messages.STEWARD_REQUEST`."""
-    request: AnyStewardRequest = from_content(content, AnyStewardRequest)  # type: ignore[arg-type]  # a union is no type
-    return request
-
-
-def read_broadcast(content: Any) -> AnyBroadcast:
-    """The broadcast in the content of a :data:`~.messages.STEWARD_EVENT`."""
-    event: AnyBroadcast = from_content(content, AnyBroadcast)  # type: ignore[arg-type]  # a union is no type
-    return event

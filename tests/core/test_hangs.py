@@ -6,11 +6,12 @@ import math
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Frame, Output, Sample
+from jupyter_dtrain.core.events import Error, Event, Finished, Frame, Output, Sample, Started
+from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import Collective, Stack, Wait, describe_collectives, describe_hang
 from jupyter_dtrain.wire.agent_messages import ReadStack
-from tests.machines import Clock, Ranks, Working
+from tests.machines import Clock, Ranks
 
 CELL = Frame("cell [3]", 7, "", "step(x)", cell=True)
 HELPER = Frame("cell [2]", 3, "step", "dist.all_reduce(x)", cell=True)
@@ -22,18 +23,27 @@ class Scene:
 
     def __init__(self):
         self.clock = Clock()
-        self.run, self.ranks, self.notes = Working(), Ranks(self.clock), []
-        self.detector = HangDetector(self.run, 30.0, self.ask, self.notes.append, self.clock())
+        self.ranks, self.notes = Ranks(self.clock), []
+        self.begin([0, 1])
 
-    def ask(self, *asked):
+    def begin(self, begun, travel=0.0):
+        """A new run, which the ranks ``begun`` have begun."""
+        self.fold = RunFold([0, 1])
+        for rank in begun:
+            self.fold.take(Event(7, rank, 0, 0.0, Started(1, "host", "")))
+        self.detector = HangDetector(self.fold, 2, 30.0, self.ask, self.notes.append, self.clock(), travel)
+
+    def ask(self, ranks, then):
         """Ask the ranks, whose answers a test may replace."""
-        self.ranks.stacks(*asked)
+        self.ranks.stacks(ranks, 1.0, then)
 
     def wait(self, seconds):
         self.clock.run(self.detector, seconds)
 
     def say(self, rank, body):
-        self.detector.hear(Batch(7, rank, 0, 0, [Event(7, rank, 0, 0.0, body)]), self.clock())
+        event = Event(7, rank, self.fold.ranks[rank].next_seq, 0.0, body)
+        self.fold.take(event)
+        self.detector.hear([event], self.clock())
 
 
 @pytest.fixture
@@ -96,8 +106,7 @@ def test_a_rank_that_ends_makes_another_notice(scene):
     assert "  Ranks 0-1: waiting in all_reduce, cell [3], line 4: dist.all_reduce(x)" in scene.notes[0].splitlines()
 
     place = Frame("cell [3]", 2, "", "raise ValueError('cause')", cell=True)
-    scene.run.errors[1] = Error("ValueError", "cause", [place])
-    scene.run.states[1], scene.run.unfinished = "error", [0]
+    scene.say(1, Error("ValueError", "cause", [place]))
     scene.say(1, Finished("error", 1.0))
     scene.wait(1)
 
@@ -110,9 +119,8 @@ def test_a_rank_that_ends_makes_another_notice(scene):
 
 def test_a_rank_does_not_stand_still_while_the_values_of_its_cell_are_on_their_way(scene):
     """Afterwards the notice says that the rank has not begun."""
-    scene.detector = HangDetector(scene.run, 30.0, scene.ask, scene.notes.append, scene.clock(), 100.0)
+    scene.begin([0], travel=100.0)
     scene.ranks.stacks = lambda ranks, _, then: then(dict.fromkeys(ranks, Stack("idle")))
-    scene.run.states[1] = "sent"
     scene.wait(50)
     scene.say(0, Output("stdout", "begun"))
     scene.wait(79)
@@ -184,13 +192,12 @@ def test_collectives_are_compared_by_what_must_be_equal(stacks, said):
 def test_only_ranks_that_have_not_ended_count(scene):
     """All are looked at: the others may have called something else."""
     scene.wait(10)
-    scene.say(0, Output("stdout", "done"))
-    scene.run.unfinished = [1]
+    scene.say(0, Finished("ok", 1.0))
     scene.wait(20)
 
     assert scene.ranks.asked == [(130, [0, 1], ReadStack())]
     assert scene.notes[0].startswith("Rank 1 has not moved for 30 s.")
-    scene.run.unfinished = []
+    scene.say(1, Finished("ok", 1.0))
     assert scene.detector.tick(scene.clock()) == math.inf
 
 
@@ -201,7 +208,8 @@ def test_a_run_that_has_ended_before_the_ranks_answered_is_not_reported(scene, e
     scene.ranks.stacks = lambda ranks, patience, then: answers.append((ranks, patience, then))
     scene.wait(30)
     if end == "the run":
-        scene.run.unfinished = []
+        for rank in (0, 1):
+            scene.fold.lose(rank, "")
     else:
         scene.say(0, Output("stdout", "on"))
         scene.wait(0)

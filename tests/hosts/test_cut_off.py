@@ -57,7 +57,7 @@ def test_ranks_in_a_collective_with_a_lost_host_are_lost_within_seconds(network:
     until(lambda: waiting(session) == {0: call, 1: call}, PATIENCE)
     # The lease of a start is longer, until the steward renews it for the first time, which may be to come.
     world, channel = session._link.bound()
-    channel.ask_watch(world.ranks[1].watch, RenewWatch()).result(PATIENCE)
+    channel.ask(world.ranks[1].watch, RenewWatch()).result(PATIENCE)
     gpu2 = network["gpu2"]
     began = time.monotonic()
     gpu2.cut()

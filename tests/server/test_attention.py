@@ -13,7 +13,6 @@ import pytest
 
 from jupyter_dtrain.core import pipelines
 from jupyter_dtrain.core.events import (
-    Batch,
     Error,
     Event,
     Finished,
@@ -151,10 +150,10 @@ def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
 def test_what_a_run_had_shown_goes_with_a_world_that_a_person_ends(alarms, spool, end, kinds):
     """If it ends by itself, the person has yet to see why the loss is NaN."""
     made, attention = alarms
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
     follower.poll([])
-    made.run_showed(follower.newest, RunFinding("nan", "error", "loss is NaN on rank 0, step 3", [0], "loss"))
+    made.run_showed(follower.runs[1], RunFinding("nan", "error", "loss is NaN on rank 0, step 3", [0], "loss"))
     end(made)
     assert sorted(item.kind for item in attention.items) == kinds
 
@@ -166,25 +165,25 @@ def test_what_a_run_had_shown_goes_with_a_world_that_a_person_ends(alarms, spool
 def test_a_long_run_is_an_alarm_only_if_it_failed_by_itself(alarms, spool, outcomes, kinds):
     """One that was interrupted is none, and a lost rank has an alarm of its own."""
     made, attention = alarms
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     for number, outcome in enumerate(outcomes):
         spool(number, Started(1, "host", "", ranks=[0, 1], cell_id="cell"), *([Output("stdout", "x")] * 20))
         spool(number, Finished(outcome, 20.0))
     follower.poll([])
-    made.run_ended(follower.newest)
+    made.run_ended(follower.runs[1])
     assert [(item.kind, item.cell) for item in attention.items] == [(kind, "cell") for kind in kinds]
 
 
 def test_ranks_that_fail_are_reported_while_others_go_on(alarms, spool):
     """Those that another one's failure released are not; the end of a short run takes the items back."""
     made, attention = alarms
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 3, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 3)
     spool(0, Started(1, "host", "", ranks=[0, 1, 2], cell_id="cell"))
     spool(1, Started(1, "host", ""), Output("stdout", "printed"), Error("ValueError", "cause", []))
     spool(2, Started(1, "host", ""), Error("RuntimeError", "closed", [], waited="all_reduce", released=True))
     spool(1, Finished("error", 1.0))
     follower.poll([1])
-    run = follower.newest
+    run = follower.runs[1]
     made.ranks_failed(run)
     made.ranks_failed(run)
 
@@ -202,14 +201,14 @@ def test_ranks_that_fail_are_reported_while_others_go_on(alarms, spool):
 def test_a_run_that_moves_again_is_no_alarm(alarms, spool):
     """The last notice is the one that is true."""
     made, attention = alarms
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
     follower.poll([1])
-    made.run_hangs(follower.newest, "No rank has moved for 30 s.\n  Rank 1: idle")
-    made.run_hangs(follower.newest, "Rank 0 has not moved for 30 s.\n  Rank 1: has ended the cell")
+    made.run_hangs(follower.runs[1], "No rank has moved for 30 s.\n  Rank 1: idle")
+    made.run_hangs(follower.runs[1], "Rank 0 has not moved for 30 s.\n  Rank 1: has ended the cell")
     assert [item.words for item in attention.items] == ["Run 1 looks hung. Rank 0 has not moved for 30 s."]
 
-    made.run_hangs(follower.newest, "")
+    made.run_hangs(follower.runs[1], "")
     assert attention.items == []
 
 
@@ -289,14 +288,13 @@ def spool(tmp_path):
 
 def test_a_run_is_followed_as_it_is_written(spool):
     """The follower first sees half a line, and later its end."""
-    heard = []
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda _, batch: heard.append(batch))
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     assert not follower.poll([])
-    assert follower.newest is None
+    assert not follower.runs
     spool(0, Started(1, "host", "", source="x = 1", ranks=[0, 1], cell=4, cell_id="a-1"))
     follower.poll([])
-    run = follower.newest
-    assert (run.number, run.ranks, run.source, run.cell_id, run.unfinished) == (1, [0, 1], "x = 1", "a-1", [0, 1])
+    run = follower.runs[1]
+    assert (run.number, run.ranks, run.source, run.cell_id, run.fold.unfinished) == (1, [0, 1], "x = 1", "a-1", [0, 1])
     spool(1, Started(1, "host", ""), Output("stdout", "text"), Metrics([pack("loss", columns(1.0, 2.0))]))
     follower.poll([])
     told, packet = run.message()
@@ -308,75 +306,75 @@ def test_a_run_is_followed_as_it_is_written(spool):
     spool(0, Finished("ok", 1.0))
     spool(1, Finished("error", 1.0))
     follower.poll([])
-    assert (run.unfinished, run.outcome, run.ended) == ([], "error", 103.0)
-    assert [type(batch) for batch in heard] == [Batch] * len(heard)
+    assert (run.fold.unfinished, run.fold.outcome, run.fold.ended) == ([], "error", 103.0)
+    assert [type(event.body) for event in run.heard] == [Started, Started, Metrics, Finished, Finished]
     assert tail(str(spool.folder), 1, 1) == ("text", False)
 
 
 def test_a_step_of_a_pipeline_is_sent_when_it_is_new(spool):
     """It is sent once all its ranks have reported it."""
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1]))
     told = []
     for rank in (0, 1):
         actions = pipelines.pack([pipelines.Action("F", rank, 0, float(rank), 1.0)])
         spool(rank, PipelineStep(0, "1F1B", 4, [0, 1], rank, 2, 1, 10.0, actions))
         follower.poll([])
-        told.append(msgspec.to_builtins(follower.newest.message()[0]).get("pipelines"))
-    told.append(msgspec.to_builtins(follower.newest.message()[0]).get("pipelines"))
+        told.append(msgspec.to_builtins(follower.runs[1].message()[0]).get("pipelines"))
+    told.append(msgspec.to_builtins(follower.runs[1].message()[0]).get("pipelines"))
     assert [parts and [part["step"] for part in parts] for parts in told] == [None, [4], None]
-    assert [part["step"] for part in follower.newest.document()["pipelines"]] == [4]
+    assert [part["step"] for part in follower.runs[1].document()["pipelines"]] == [4]
 
 
 def test_a_rank_that_died_ends_the_run(spool):
     """It will never send the events that are missing."""
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
     spool(1, Started(1, "host", ""))
     follower.poll([])
-    follower.newest.lose(1, "rank 1 was killed")
-    assert (follower.newest.outcome, follower.newest.run_state.words) == ("lost", {1: "rank 1 was killed"})
+    follower.runs[1].lose(1, "rank 1 was killed")
+    assert (follower.runs[1].fold.outcome, follower.runs[1].run_state.words) == ("lost", {1: "rank 1 was killed"})
 
 
 def test_what_a_rank_said_before_it_died_is_read_first(spool):
     """Its death may be known before its log has been read to the end."""
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1]), Finished("ok", 1.0))
     spool(1, Started(1, "host", ""))
     follower.poll([])
     spool(1, Metrics([pack("loss", columns(1.0, 2.0))]))
-    follower.newest.doom(1, "rank 1 was killed")
+    follower.runs[1].doom(1, "rank 1 was killed")
     follower.poll([])
-    assert (follower.newest.outcome, follower.newest.fold.step) == ("running", 1)
+    assert (follower.runs[1].fold.outcome, follower.runs[1].fold.step) == ("running", 1)
     follower.poll([])
-    assert follower.newest.outcome == "lost"
+    assert follower.runs[1].fold.outcome == "lost"
 
 
 def test_an_elastic_run_ends_as_those_that_went_on_and_those_that_joined(alarms, spool):
     """It is no alarm, and its panel says what became of the lost rank; a rank that joined and failed is one."""
     made, attention = alarms
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
     spool(0, Started(1, "host", "", ranks=[0, 1], elastic=True), Output("stdout", "x"))
     spool(1, Started(1, "host", "", elastic=True))
     follower.poll([1])
-    run = follower.newest
+    run = follower.runs[1]
     run.lose(1, "rank 1 was killed")
-    assert (run.outcome, run.document().get("remark", "")) == ("running", "")
+    assert (run.fold.outcome, run.document().get("remark", "")) == ("running", "")
     spool(0, Finished("ok", 20.0))
     follower.poll([1])
-    assert (run.outcome, run.document()["remark"]) == ("ok", "rank 1 was lost")
+    assert (run.fold.outcome, run.document()["remark"]) == ("ok", "rank 1 was lost")
     path = spool_path(spool.folder, 2, 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     joins = Started(1, "host", "", ranks=[1], joins=1)
     path.write_bytes(encode(Event(2, 1, 0, 100.0, joins)))
     follower.poll([1, 2])
-    assert (run.outcome, run.document()["remark"]) == ("ok", "rank 1 was replaced")
+    assert (run.fold.outcome, run.document()["remark"]) == ("ok", "rank 1 was replaced")
     made.run_ended(run)
     assert attention.items == []
     with path.open("ab") as file:
         file.write(encode(Event(2, 1, 1, 100.0, Finished("error", 1.0))))
     follower.poll([1, 2])
-    assert run.outcome == "error"
+    assert run.fold.outcome == "error"
     made.run_ended(run)
     assert [item.kind for item in attention.items] == ["failed"]
 
@@ -392,7 +390,7 @@ def test_the_end_of_much_output_is_cut(spool):
 
 def test_sixty_four_ranks_take_less_than_fifty_kilobytes_a_second(spool):
     """Ten metrics on each, as fast as they can: the messages are thinned, and come more slowly where they are long."""
-    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 64, lambda *_: None)
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 64)
     values = [float(value) for value in range(500)]
     for rank in range(64):
         spool(rank, Started(1, "host", "", ranks=list(range(64)) if rank == 0 else []))
@@ -404,7 +402,7 @@ def test_sixty_four_ranks_take_less_than_fifty_kilobytes_a_second(spool):
             spool(rank, Metrics(points), Sample(98.7654321, 123_456_789, step=turn))
         while follower.poll([]):
             pass
-        message, packet = follower.newest.message()
+        message, packet = follower.runs[1].message()
         size = len(msgspec.json.encode(message)) + packet.size * 4 // 3
         estimate = 60 * 64 + packet.size * 4 // 3
         taken += max(FLUSH, estimate / BYTES_PER_SECOND)

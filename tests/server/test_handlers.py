@@ -183,6 +183,14 @@ async def test_a_world_that_is_not_there(jp_fetch, name):
         assert await status_of(jp_fetch, f"dtrain/{address}", method) in (404, 405)
 
 
+async def test_the_answer_about_a_world_that_is_not_there_says_so(jp_fetch):
+    """The page shows the words."""
+    with pytest.raises(HTTPClientError) as caught:
+        await jp_fetch("dtrain", "worlds", "gone", method="DELETE")
+
+    assert json.loads(caught.value.response.body) == {"message": "This world no longer exists."}
+
+
 async def test_files_that_are_damaged_are_no_worlds(jp_fetch, tmp_path):
     """Half-written, empty, of another version, or of a steward that is gone."""
     folder = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "dtrain"

@@ -50,7 +50,7 @@ async def test_an_older_look_at_the_list_does_not_end_a_world_that_a_newer_one_h
     held.set()
     await slow
     found = await quick
-    known = list(observatory._observers)
+    known = list(observatory._monitors)
     for key in known:
         observatory._forget(key)
 
@@ -58,15 +58,17 @@ async def test_an_older_look_at_the_list_does_not_end_a_world_that_a_newer_one_h
     assert known == ["world-1"]
 
 
-async def test_a_question_that_waited_until_its_deadline_is_never_sent(tmp_path):
+async def test_a_question_that_waited_until_its_deadline_is_never_sent(tmp_path, monkeypatch):
     """A person was told that the steward does not answer: a stop must not come later."""
     with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as silent:
         port = silent.bind_to_random_port("tcp://127.0.0.1")
         steward = Steward(listing(tmp_path, port))
-        first = asyncio.create_task(steward.ask(ReadState(), timeout=1.0))
+        monkeypatch.setattr("jupyter_dtrain.server.steward.PATIENCE", 1.0)
+        first = asyncio.create_task(steward.ask(ReadState()))
         await asyncio.sleep(0)  # it takes its turn
+        monkeypatch.setattr("jupyter_dtrain.server.steward.PATIENCE", 0.5)
         with pytest.raises(Silent):
-            await steward.ask(Stop(), timeout=0.5)
+            await steward.ask(Stop())
         with pytest.raises(Silent):
             await first
         steward.close()

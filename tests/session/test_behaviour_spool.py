@@ -158,7 +158,7 @@ def test_a_request_that_cannot_be_read_is_answered(world):
     with pytest.raises(Refused, match=r"Expected `int`, got `str` - at `\$.run`"):
         channel.ask(world_now.ranks[0].engine, ReadEvents("first", 0)).result(10)
     with pytest.raises(Refused, match="dance"):
-        channel.ask_watch(world_now.ranks[0].watch, Dance()).result(10)
+        channel.ask(world_now.ranks[0].watch, Dance()).result(10)
     assert same(2) == values(run(world, "1 + 1"))
 
 

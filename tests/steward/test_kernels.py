@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jupyter_dtrain.launch import worlds
-from jupyter_dtrain.wire import channels
 from jupyter_dtrain.wire.steward_messages import ReadState, Stop
 from tests.processes import wait_until_gone
 from tests.steward.until import runs, until
@@ -38,7 +37,7 @@ def test_a_world_whose_kernel_was_killed_can_be_stopped_by_another_client(open_n
     kernel = notebook.manager.provisioner.pid
     notebook.kill()
     until(lambda: not runs(kernel))
-    steward = channels.StewardChannel(find(world.name).connection_file, timeout=10)
+    steward = worlds.open_channel(find(world.name), 10)
     try:
         state = steward.ask(ReadState())
         steward.ask(Stop())

@@ -117,7 +117,7 @@ def test_an_orphan_that_does_not_end_holds_up_no_other_rank(launch, mark) -> Non
         while session.world.ranks[1].state != "dead":
             assert time.monotonic() < began + PATIENCE
             asked = time.monotonic()
-            channel.ask_watch(world.ranks[0].watch, SendSignal(0, 0)).result(PATIENCE)
+            channel.ask(world.ranks[0].watch, SendSignal(0, 0)).result(PATIENCE)
             longest = max(longest, time.monotonic() - asked)
             answered += orphan.status() == psutil.STATUS_TRACING_STOP
             time.sleep(0.05)

@@ -79,7 +79,7 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
     with tempfile.TemporaryDirectory() as folder:
         world = FakeWorld(Path(folder), size=len(ranks))
         store = Store(Path(folder) / "runs.sqlite")
-        follower = Follower(SpoolFolder(world.folder, UNFOLLOWED), len(ranks), lambda *_: None)
+        follower = Follower(SpoolFolder(world.folder, UNFOLLOWED), len(ranks))
         with closing(open_for_writing(store.path)) as db, closing(world):
             world.begin(1, when=1000.0)
             for number, (bodies, last) in enumerate(ranks):
@@ -91,9 +91,9 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
             for number in dead:
                 world.writer.rank_died(number, WORDS)
             drain(world.writer, db)
-            while follower.poll([1]) or follower.newest is None:
+            while follower.poll([1]) or not follower.runs:
                 pass
-            followed = follower.newest
+            followed = follower.runs[1]
             for number in dead:
                 followed.lose(number, WORDS)
             outcome, elapsed = db.execute("SELECT outcome, elapsed FROM runs").fetchone()
@@ -115,7 +115,7 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
     run.end()
 
     folds = [run.fold, panel.fold, followed.fold]
-    assert {one.outcome for one in folds} == {run.outcome, followed.outcome, outcome}
+    assert {one.outcome for one in folds} == {run.outcome, followed.fold.outcome, outcome}
     assert [one.outcomes for one in folds] == [{number: of for number, of, *_ in parts}] * 3
     assert [one.lost for one in folds] == [{number: words for number, of, words, *_ in parts if of == "lost"}] * 3
     assert [one.started for one in folds] == [1000.0] * 3
@@ -123,7 +123,7 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
         {number: max(event.time for event in events[number]) for number in numbers}
     ] * 2
     if len(dead) < len(ranks):
-        assert {run.elapsed, panel.elapsed, followed.elapsed} == {elapsed}
+        assert {run.elapsed, panel.elapsed, followed.run_state.elapsed} == {elapsed}
     assert run.fold.step == panel.fold.step == followed.fold.step
     newest = [sorted((name, *map(repr, sorted(one.newest[name].items()))) for name in one.newest) for one in folds]
     assert newest == [newest[0]] * 3

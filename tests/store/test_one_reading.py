@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt, Store, compare
 from jupyter_dtrain.server.follower import SKIPPED, Follower
-from jupyter_dtrain.server.handlers import _summary
+from jupyter_dtrain.server.stored_runs import _summary
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view import stored
 from jupyter_dtrain.view.document import MIME
@@ -109,8 +109,8 @@ def play(session, cell):
 
 def sidebar(session, number):
     """The document that the server makes from the spools."""
-    follower = Follower(SpoolFolder(session.request.spool, SKIPPED), 2, lambda *_: None)
-    until(lambda: not follower.poll([number]) and not follower.runs[number].unfinished)
+    follower = Follower(SpoolFolder(session.request.spool, SKIPPED), 2)
+    until(lambda: not follower.poll([number]) and not follower.runs[number].fold.unfinished)
     return follower.runs[number].document()
 
 
@@ -159,11 +159,11 @@ def test_all_readers_of_a_run_show_the_same(world, kind):
         "compare": {"last": of["loss"][0], "best": of["loss"][1]},
         "speeds of compare": {name: of[name][0] for name in ("steps/s", "samples/s") if name in of},
         "Runs tab": {
-            "outcome": tab["outcome"],
-            "ending": tab["ending"],
-            "took": took(tab["elapsed"]),
-            "last": number(tab["losses"][0]["last"]),
-            "best": number(tab["losses"][0]["best"]),
+            "outcome": tab.outcome,
+            "ending": tab.ending,
+            "took": took(tab.elapsed),
+            "last": number(tab.losses[0].last),
+            "best": number(tab.losses[0].best),
         },
         "store": {"outcome": row.outcome, "took": took(row.elapsed), "last": number(loss.last)},
     }

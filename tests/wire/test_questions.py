@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.world import Rank, World
-from jupyter_dtrain.wire.agent_messages import InspectRank, InterruptRank, ReadPosition, ReadStack
+from jupyter_dtrain.wire.agent_messages import InspectRank, InterruptRank, ReadPosition, ReadStack, WatchRequest
 from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Questions
 from tests.machines import NOT_SENT, SENT, Clock, position
 
@@ -22,15 +22,11 @@ class Channel:
     def __init__(self):
         self.agents, self.watches = {}, {}
 
-    def ask(self, engine, question):
-        """Ask an agent."""
-        self.agents[engine] = question, Future()
-        return self.agents[engine][1]
-
-    def ask_watch(self, watch, question):
-        """Ask a watch."""
-        self.watches[watch] = question, Future()
-        return self.watches[watch][1]
+    def ask(self, identity, question):
+        """Ask an agent or a watch."""
+        asked = self.watches if isinstance(question, WatchRequest) else self.agents
+        asked[identity] = question, Future()
+        return asked[identity][1]
 
 
 class Scene:
