@@ -304,7 +304,7 @@ class Agent:
 
     async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
         try:
-            cell: RunCell = from_content(parent["content"], RunCell)
+            cell = from_content(parent["content"], RunCell)
             self._take(cell.run)
         except Refused as error:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)

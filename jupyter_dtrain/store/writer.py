@@ -43,7 +43,7 @@ SKIPPED = ("display", "clear_output", "progress", "dropped")
 
 
 class WorldOwner(msgspec.Struct, frozen=True):
-    """The world that the runs belong to. Statements name the columns of its row in the order of these fields."""
+    """The world that the runs belong to."""
 
     id: str
     name: str
@@ -300,11 +300,22 @@ class StoreWriter:
                 del active[number]
 
     def _begin(self, db: sqlite3.Connection, number: int, when: float) -> _Run:
+        owner = self.owner
         if self._world is None:
             self._world = db.execute(
                 "INSERT INTO worlds (key, name, size, host, spool, started, steward, steward_created, driver, "
                 "driver_created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*msgspec.structs.astuple(self.owner), *self._driver),
+                (
+                    owner.id,
+                    owner.name,
+                    owner.size,
+                    owner.host,
+                    owner.spool,
+                    owner.started,
+                    owner.steward,
+                    owner.steward_created,
+                    *self._driver,
+                ),
             ).lastrowid
         row = db.execute(
             "INSERT INTO runs (world, number, started) VALUES (?, ?, ?)", (self._world, number, when)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar, get_args, overload
 
 import msgspec
 
@@ -63,6 +63,7 @@ STEWARD_EVENT: Final = "dtrain_world_event"
 """A broadcast of the steward: a :class:`~.steward_messages.Broadcast`."""
 
 A = TypeVar("A", bound=msgspec.Struct)
+M = TypeVar("M")
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, tag_field="op"):
@@ -113,10 +114,14 @@ def to_content(message: msgspec.Struct) -> dict[str, Any]:
     return content
 
 
+@overload
+def from_content(content: Any, kind: type[M]) -> M: ...
+@overload
+def from_content(content: Any, kind: Any) -> Any: ...
 def from_content(content: Any, kind: Any) -> Any:
     """The message that ``content`` is. Raises :class:`Refused` for content that is no ``kind``.
 
-    ``kind``: a struct, or a union of structs, which a type checker takes for no type; so the caller names the result's.
+    ``kind``: a struct, or a union of structs. A type checker takes no union for a type, so its caller names the result.
     """
     try:
         return msgspec.convert(content, readable(kind), str_keys=True)
