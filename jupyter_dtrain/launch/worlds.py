@@ -168,11 +168,13 @@ def stop_world(name: str) -> None:
     seconds.
     """
     listing = find_world(name)
-    channel = open_channel(listing, STOP_PATIENCE)
     try:
-        channel.ask(Stop())
-    finally:
-        channel.close()
+        with contextlib.closing(open_channel(listing, STOP_PATIENCE)) as channel:
+            channel.ask(Stop())
+    except (WorldLost, OSError):
+        # A world may end by itself meanwhile, as one does whose client is killed while it starts.
+        if is_alive(listing):
+            raise
     if not await_end(listing, STOP_PATIENCE):
         raise WorldLost(f"World {name!r} did not stop: its main process (pid {listing.steward}) is still running.")
 

@@ -31,6 +31,7 @@ from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restar
 
 from .messages import HeldVariables
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
+from .steward import Silent
 from .stored_runs import RunCsv, RunPoints, RunsHandler, StoredRunHandler
 
 if TYPE_CHECKING:
@@ -80,7 +81,11 @@ class WorldHandler(ApiHandler):
             self.answer({})
             return
         monitor = await self.world(key)
-        await monitor.steward().ask(Stop())
+        try:
+            await monitor.steward().ask(Stop())
+        except Silent:
+            if worlds.is_alive(monitor.listing):  # else it has ended by itself meanwhile
+                raise
         self.answer({}, HTTPStatus.ACCEPTED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 import psutil
 import pytest
@@ -224,6 +226,27 @@ def test_a_start_whose_client_is_killed_ends_or_is_listed_whenever_that_is(mark)
 
     assert True in seen
     assert folders_of_worlds() == before
+
+
+def test_a_stop_of_a_world_that_ends_meanwhile_is_a_stop(launch) -> None:
+    """It does not say that the world does not answer: that is what was asked for."""
+    session = launch(n=1)
+    listing = worlds.find_world(session.name)
+    os.kill(listing.steward, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as lane:
+        stopped = lane.submit(worlds.stop_world, session.name)
+        until(lambda: any(is_asking(frame) for frame in sys._current_frames().values()))
+        os.kill(listing.steward, signal.SIGKILL)
+        assert stopped.result(PATIENCE) is None
+
+
+def is_asking(frame: FrameType | None) -> bool:
+    """Whether a thread with this frame has begun to wait in ``stop_world``."""
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return {"stop_world", "_ask"} <= names
 
 
 def alive():
