@@ -310,7 +310,7 @@ class Agent:
             self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
             return
         exception: BaseException | None = None
-        yielded = self._questions.inventory.yield_values()
+        self._questions.inventory.yield_values()
         try:
             self._begin(cell)
             self._prepare(cell, parent["buffers"])
@@ -326,11 +326,10 @@ class Agent:
             )
         finally:
             self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
-            if yielded:
-                self._questions.inventory.take_values()
         self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:
+        self._questions.inventory.take_values()
         self._running, self._released = None, False  # it works on no run from here on
         self._sources.end()
         self._healing.catch_up()

@@ -45,14 +45,17 @@ class RankInventory:
         self._hidden = hidden
         self._plugins = plugins
         self._values = threading.Lock()
+        self._yielded = False
 
-    def yield_values(self) -> bool:
-        """Leave the values to a cell that begins, until :meth:`take_values`; False where a read goes on too long."""
-        return self._values.acquire(timeout=PATIENCE)
+    def yield_values(self) -> None:
+        """Leave the values to a cell that begins, until :meth:`take_values`. Main thread."""
+        self._yielded = self._values.acquire(timeout=PATIENCE)
 
     def take_values(self) -> None:
-        """Read values again: the cell has ended."""
-        self._values.release()
+        """Read values again: the cell has ended. Main thread; a second call changes nothing."""
+        if self._yielded:
+            self._yielded = False
+            self._values.release()
 
     def read(self, question: ReadVariables) -> VariablesRead:
         """Read the variables that ``question`` names, or all, for as long as it allows. Any thread."""

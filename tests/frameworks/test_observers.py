@@ -122,6 +122,14 @@ def test_looking_beside_a_running_cell_changes_nothing(observed, kind):
     run(observed, "del losses")
 
 
+def test_who_sees_a_cell_end_finds_the_values_of_every_rank(observed):
+    """Values that no rank reads beside a cell are read again before the cell's end is told."""
+    run(observed, "build('ddp')")
+    for _ in range(30):
+        run(observed, "pass")
+        assert all(found.digest for found in observed.vars(["model"])["model"].values())
+
+
 MODES = {
     "a default device": ("torch.set_default_device('meta')", "torch.set_default_device(None)"),
     "a default type": ("torch.set_default_dtype(torch.float64)", "torch.set_default_dtype(torch.float32)"),
