@@ -226,7 +226,8 @@ def _timed(scene: Scene, reach: Reach) -> Scene:
     path = speed.interpreter(scene)
     if len(hosts) == 1 or path is None or any(one.severity == "error" for one in judge(scene)):
         return scene
-    speeds = speed.measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, interface=scene.wanted)
+    network = scene.wanted or networks.common_subnet(scene)
+    speeds = speed.measure(hosts, reach, python=path, timeout=SPEED_PATIENCE, network=network)
     return msgspec.structs.replace(scene, speeds=speeds)
 
 

@@ -79,6 +79,21 @@ def interface_of(facts: Facts, address: str = "", wanted: str | None = None) -> 
     return next((_chosen(one) for one in usable if not one.loopback), None)
 
 
+def common_subnet(scene: Scene) -> str:
+    """The IPv4 subnet, as in ``10.0.0.0/24``, in which all hosts have their chosen addresses; empty without one.
+
+    Ranks use no other network then. A host may have interfaces that come and go, such as those of containers, and MPI
+    would talk through each that it finds while it starts.
+    """
+    found = set()
+    for host in scene.hosts:
+        one = scene.chosen.get(host)
+        here = [ipaddress.ip_interface(text) for each in scene.facts[host].interfaces for text in each.addresses]
+        found.add(next((each.network for each in here if one is not None and str(each.ip) == one.address), None))
+    subnet = found.pop() if len(found) == 1 else None
+    return str(subnet) if isinstance(subnet, ipaddress.IPv4Network) else ""
+
+
 def by_address(interfaces: Sequence[Interface], address: str) -> Chosen | None:
     """The interface that has ``address``."""
     bare = address.removeprefix("::ffff:").partition("%")[0]

@@ -32,7 +32,7 @@ from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.core.framework_report import installed_version
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import values_of
-from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, network_options, plain_environment
+from jupyter_dtrain.launch.mpi import ROOT_VARIABLES, plain_environment
 from jupyter_dtrain.launch.networks import local_address, route, shared_network
 from jupyter_dtrain.launch.programs import SIDE_BY_SIDE, Carrier, ProgramAnswer, Unreached, run_on
 from jupyter_dtrain.launch.slurm import queue
@@ -230,7 +230,8 @@ class BySrun:
         addresses = [self._routes[host][1] or "" for host in hosts]
         network = shared_network(self.local_address(hosts[0]), addresses)
         nodes = dict.fromkeys(hosts, 1)
-        return MpiJob(network_options(network), mpiexec_environment(self.carrier.job, nodes, values_of(ROOT_VARIABLES)))
+        options = ["--prtemca", "prte_if_include", network] if network else []
+        return MpiJob(options, mpiexec_environment(self.carrier.job, nodes, values_of(ROOT_VARIABLES)))
 
 
 @contextlib.contextmanager

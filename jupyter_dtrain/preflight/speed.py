@@ -61,8 +61,11 @@ class Failure(msgspec.Struct, frozen=True, order=True):
     """Its error and where it was raised, or where the rank waits."""
 
 
-def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, interface: str | None) -> Speeds | str:
-    """The speeds over all ``hosts``, or why they could not be measured. ``python``: the interpreter's path there."""
+def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, network: str) -> Speeds | str:
+    """The speeds over all ``hosts``, or why they could not be measured.
+
+    ``python``: the interpreter's path there. ``network``: the interface or the subnet that ranks use; empty for all.
+    """
     try:
         mpi = probe_mpi(find_mpiexec(None))
     except StartFailed as error:
@@ -80,7 +83,7 @@ def measure(hosts: Sequence[str], reach: Reach, *, python: str, timeout: float, 
         job += ["--leave-session-attached", "--prtemca", "prte_launch_agent", limit]
         # An mpiexec that is ended while it starts leaves its folder at times: it goes with this one.
         job += ["--prtemca", "prte_local_tmpdir_base", folder]
-        job += ["--mca", "btl_tcp_if_include", interface] if interface else []
+        job += ["--mca", "btl_tcp_if_include", network] if network else []
         seconds = max(1, int(timeout * SHARE))
         ranks = [python, "-c", CODE, nonce, str(seconds)]
         done = run_here([*job, *ranks], timeout=timeout, env=env, farewell=FAREWELL)

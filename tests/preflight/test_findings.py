@@ -9,7 +9,13 @@ from jupyter_dtrain.launch.leftovers import LeftFolder, Leftover
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.doctor import judge
 from jupyter_dtrain.preflight.findings import HERE, Chosen, Connection, Scene, Speeds
-from jupyter_dtrain.preflight.networks import by_address, interface_of, interface_to_most, named_interface
+from jupyter_dtrain.preflight.networks import (
+    by_address,
+    common_subnet,
+    interface_of,
+    interface_to_most,
+    named_interface,
+)
 from jupyter_dtrain.preflight.probe import Device, Facts, GpuFacts, Holder, Interface, Nvidia, Package, Space
 from jupyter_dtrain.preflight.reach import BySsh
 
@@ -362,6 +368,19 @@ def test_an_interface_is_found_by_its_name_or_its_address():
     assert by_address([LO, ETH], "10.0.0.9") is None
     ways = {"a": Chosen("lo", "127.0.0.1", True), "b": None, "c": Chosen("eth0", "10.0.0.1")}
     assert interface_to_most(ways).name == "eth0"
+
+
+def test_ranks_are_timed_over_the_subnet_of_all_hosts_and_over_all_networks_where_there_is_none():
+    far = facts(interfaces=[LO, ETH, Interface("veth0", addresses=["10.9.0.1/24"])])
+    chosen = {HERE: Chosen("lo", "127.0.0.1"), "a": Chosen("eth0", "10.0.0.1")}
+
+    assert common_subnet(scene({"a": far, "b": FINE})) == "10.0.0.0/24"
+    assert (
+        common_subnet(scene({"a": far, "b": FINE}, chosen=chosen | {"b": Chosen("eth0", "10.0.0.1")})) == "10.0.0.0/24"
+    )
+    assert common_subnet(scene({"a": far, "b": far}, chosen=chosen | {"b": Chosen("veth0", "10.9.0.1")})) == ""
+    assert common_subnet(scene({"a": far, "b": FINE}, chosen=chosen | {"b": None})) == ""
+    assert common_subnet(scene({"a": far}, chosen={"a": Chosen("eth0", "fe80::1")})) == ""
 
 
 def test_a_host_uses_the_interface_by_which_it_was_reached():

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from jupyter_dtrain.preflight import speed
+from jupyter_dtrain.preflight.doctor import doctor
 from jupyter_dtrain.preflight.findings import Speeds
 from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.speed import measure
@@ -26,7 +27,7 @@ def job_is_gone():
 
 
 def test_a_job_that_cannot_start_gives_the_reason(server):
-    found = measure(["a", "b"], BySsh(server.args), python="/no/such/bin/python", timeout=20, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python="/no/such/bin/python", timeout=20, network="")
 
     assert isinstance(found, str)
     assert "prted" in found
@@ -37,7 +38,7 @@ def test_a_module_of_the_users_does_not_stand_in_for_pythons_own(server, monkeyp
     """The ranks run in the folder in which the doctor was called."""
     (tmp_path / "random.py").write_text("raise SystemExit('this is mine')")
     monkeypatch.chdir(tmp_path)
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, network="")
 
     assert isinstance(found, Speeds), found
 
@@ -46,7 +47,7 @@ def test_a_rank_that_raises_is_named_with_its_error(server, monkeypatch):
     """Not by what MPI says when it ends the job."""
     fails = "from jupyter_dtrain.preflight import speed; speed.time_all = lambda comm: 1 // (comm.size - 2); "
     monkeypatch.setattr(speed, "CODE", f"{fails}speed.main()")
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, network="")
 
     assert re.fullmatch(r"the rank on [ab] raised ZeroDivisionError: .* \(in run, line \d+: found = .*\)", found)
 
@@ -55,14 +56,27 @@ def test_a_rank_that_waits_too_long_tells_where(server, monkeypatch):
     """MPI would say that the alarm clock has ended it."""
     waits = "from jupyter_dtrain.preflight import speed; speed.time_all = lambda _: speed.time.sleep(60); "
     monkeypatch.setattr(speed, "CODE", f"{waits}speed.main()")
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=25, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=25, network="")
 
     words = r"its ranks had not ended after 14 s \(the rank on [ab] was in \w+, line \d+: \w.*\)"
     assert re.fullmatch(words, found) or found.startswith("There was no answer within 25 s."), found
 
 
+def test_a_network_that_goes_away_while_the_job_starts_is_not_missed(server, monkeypatch, passing_network):
+    """MPI would have chosen it: a container's, for example, which ends meanwhile."""
+    ends = (
+        "import subprocess; from jupyter_dtrain.preflight import speed; ours = speed.time_all; "
+        f"speed.time_all = lambda comm: (subprocess.run({passing_network}, capture_output=True), ours(comm))[1]; "
+    )
+    monkeypatch.setattr(speed, "CODE", f"{ends}speed.main()")
+    examined = doctor("a,b", ssh_args=server.args)
+
+    assert examined.speeds is not None
+    assert isinstance(examined.speeds, Speeds), examined.speeds
+
+
 def test_where_ranks_do_not_reach_each_other_the_words_begin_with_that(server):
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, interface="nosuch0")
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=20, network="nosuch0")
 
     assert "nosuch0" in found
     assert "unable to reach each other" in found
@@ -72,7 +86,7 @@ def test_a_job_that_takes_too_long_ends_on_the_hosts_as_well(server, tmp_path, m
     """The deadline passes while MPI starts. It removes its folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     began = time.monotonic()
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=0.8, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=0.8, network="")
 
     assert found.startswith("There was no answer within 0.8 s.")
     assert time.monotonic() - began < 5 + slack()
@@ -98,7 +112,7 @@ def test_a_job_whose_daemons_hang_is_ended_here_and_on_the_hosts(server, tmp_pat
 
     thread = threading.Thread(target=freeze)
     thread.start()
-    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=8, interface=None)
+    found = measure(["a", "b"], BySsh(server.args), python=sys.executable, timeout=8, network="")
     thread.join()
 
     assert found.startswith("There was no answer within 8 s.")
