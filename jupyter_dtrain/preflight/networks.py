@@ -85,12 +85,16 @@ def common_subnet(scene: Scene) -> str:
     Ranks use no other network then. A host may have interfaces that come and go, such as those of containers, and MPI
     would talk through each that it finds while it starts.
     """
-    found = set()
-    for host in scene.hosts:
+    subnets: set[object] = set()
+    machines: dict[str, str] = {}
+    for host, facts in scene.hosts.items():
         one = scene.chosen.get(host)
-        here = [ipaddress.ip_interface(text) for each in scene.facts[host].interfaces for text in each.addresses]
-        found.add(next((each.network for each in here if one is not None and str(each.ip) == one.address), None))
-    subnet = found.pop() if len(found) == 1 else None
+        if one is None or machines.setdefault(one.address, facts.place) != facts.place:
+            # A network inside each machine, such as Docker's, gives all of them one address.
+            return ""
+        here = [ipaddress.ip_interface(text) for each in facts.interfaces for text in each.addresses]
+        subnets.add(next((each.network for each in here if str(each.ip) == one.address), None))
+    subnet = subnets.pop() if len(subnets) == 1 else None
     return str(subnet) if isinstance(subnet, ipaddress.IPv4Network) else ""
 
 

@@ -371,16 +371,19 @@ def test_an_interface_is_found_by_its_name_or_its_address():
 
 
 def test_ranks_are_timed_over_the_subnet_of_all_hosts_and_over_all_networks_where_there_is_none():
-    far = facts(interfaces=[LO, ETH, Interface("veth0", addresses=["10.9.0.1/24"])])
-    chosen = {HERE: Chosen("lo", "127.0.0.1"), "a": Chosen("eth0", "10.0.0.1")}
+    docker = Interface("docker0", addresses=["172.17.0.1/16"])
+    a = facts(interfaces=[LO, ETH, docker])
+    b = facts(interfaces=[LO, Interface("eth0", addresses=["10.0.0.2/24"]), docker])
+    eth = {"a": Chosen("eth0", "10.0.0.1"), "b": Chosen("eth0", "10.0.0.2")}
+    inside = Chosen("docker0", "172.17.0.1")
+    one = {"a": msgspec.structs.replace(a, place="same"), "b": msgspec.structs.replace(a, place="same")}
 
-    assert common_subnet(scene({"a": far, "b": FINE})) == "10.0.0.0/24"
-    assert (
-        common_subnet(scene({"a": far, "b": FINE}, chosen=chosen | {"b": Chosen("eth0", "10.0.0.1")})) == "10.0.0.0/24"
-    )
-    assert common_subnet(scene({"a": far, "b": far}, chosen=chosen | {"b": Chosen("veth0", "10.9.0.1")})) == ""
-    assert common_subnet(scene({"a": far, "b": FINE}, chosen=chosen | {"b": None})) == ""
-    assert common_subnet(scene({"a": far}, chosen={"a": Chosen("eth0", "fe80::1")})) == ""
+    assert common_subnet(scene({"a": a, "b": b}, chosen=eth)) == "10.0.0.0/24"
+    assert common_subnet(scene(one, chosen=eth | {"b": eth["a"]})) == "10.0.0.0/24", "two names of one machine"
+    assert common_subnet(scene({"a": a, "b": b}, chosen={"a": inside, "b": inside})) == "", "two machines, one address"
+    assert common_subnet(scene({"a": a, "b": b}, chosen=eth | {"b": inside})) == ""
+    assert common_subnet(scene({"a": a, "b": b}, chosen=eth | {"b": None})) == ""
+    assert common_subnet(scene({"a": a}, chosen={"a": Chosen("eth0", "fe80::1")})) == "", "MPI uses IPv4"
 
 
 def test_a_host_uses_the_interface_by_which_it_was_reached():

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from jupyter_dtrain.preflight import speed
-from jupyter_dtrain.preflight.doctor import doctor
+from jupyter_dtrain.preflight.doctor import doctor, own_interfaces
 from jupyter_dtrain.preflight.findings import Speeds
 from jupyter_dtrain.preflight.reach import BySsh
 from jupyter_dtrain.preflight.speed import measure
@@ -64,6 +65,8 @@ def test_a_rank_that_waits_too_long_tells_where(server, monkeypatch):
 
 def test_a_network_that_goes_away_while_the_job_starts_is_not_missed(server, monkeypatch, passing_network):
     """MPI would have chosen it: a container's, for example, which ends meanwhile."""
+    if not [one for one in own_interfaces() if one.up and not one.loopback and not one.name.startswith("dt")]:
+        pytest.skip("needs a network that stays")
     ends = (
         "import subprocess; from jupyter_dtrain.preflight import speed; ours = speed.time_all; "
         f"speed.time_all = lambda comm: (subprocess.run({passing_network}, capture_output=True), ours(comm))[1]; "
@@ -71,8 +74,7 @@ def test_a_network_that_goes_away_while_the_job_starts_is_not_missed(server, mon
     monkeypatch.setattr(speed, "CODE", f"{ends}speed.main()")
     examined = doctor("a,b", ssh_args=server.args)
 
-    assert examined.speeds is not None
-    assert isinstance(examined.speeds, Speeds), examined.speeds
+    assert isinstance(examined.speeds, Speeds), examined.findings
 
 
 def test_where_ranks_do_not_reach_each_other_the_words_begin_with_that(server):
