@@ -87,6 +87,8 @@ class _Startup:
 
     def _wait(self, incarnation: int) -> WorldState:
         name, said = self._listing.name, ("", "")
+        # At once: the main process may need seconds on a busy machine before it can tell how far its ranks are.
+        self._progress(f"Starting world {name!r}")
         while True:
             state = self._ask_state()
             if state.phase in ("failed", "ending") or state.incarnation != incarnation:
