@@ -63,9 +63,7 @@ def command_parser() -> MagicParser:
     one.set_defaults(run=_export)
     for verb in verbs():
         if verb.name in VERBS:
-            two = subparsers.add_parser(
-                verb.name, help=verb.help, description=f"{verb.help[0].upper()}{verb.help[1:]}."
-            )
+            two = subparsers.add_parser(verb.name, help=verb.help, description=verb.sentence)
             verb.arguments(two)
             two.set_defaults(run=verb.run)
     return parser

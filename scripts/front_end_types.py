@@ -19,6 +19,7 @@ from msgspec import inspect as types
 
 from jupyter_dtrain.core import events
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
+from jupyter_dtrain.magics.transform import RANK_NAMES, VERB_NAMES
 from jupyter_dtrain.server import attention, messages
 from jupyter_dtrain.view import document, points, scaling
 
@@ -233,14 +234,18 @@ def options() -> str:
     valued = {
         option
         for parser in (cell_parser(), rank_parser())
-        for action in parser._actions  # noqa: SLF001 — argparse lists its options nowhere else
+        for action, _ in parser.known
         if action.option_strings and action.nargs is None
         for option in action.option_strings
     }
     listed = ", ".join(json.dumps(option) for option in sorted(valued))
     return (
         "/** Options of `%%distributed` and `%%rank` whose value is the next word. */\n"
-        f"export const VALUED_OPTIONS: readonly string[] = [{listed}];"
+        f"export const VALUED_OPTIONS: readonly string[] = [{listed}];\n\n"
+        "/** The magics whose cells go to the ranks. */\n"
+        f"export const RANK_MAGICS: readonly string[] = {json.dumps(RANK_NAMES)};\n\n"
+        "/** The magics of one line whose first word is a verb. */\n"
+        f"export const VERB_MAGICS: readonly string[] = {json.dumps(VERB_NAMES)};"
     )
 
 

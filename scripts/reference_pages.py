@@ -21,26 +21,19 @@ from textwrap import fill
 import msgspec
 
 from jupyter_dtrain.core.settings import PREFIX, Settings
-from jupyter_dtrain.magics.cells import cell_parser, rank_parser, speedup_parser
 from jupyter_dtrain.magics.parsing import MagicParser
-from jupyter_dtrain.magics.table import verbs
+from jupyter_dtrain.magics.table import CELL_MAGICS, verbs
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference_pages.py from {}: change that. -->\n\n"
 
 MAGICS = """# Magics
 
-`%load_ext jupyter_dtrain` adds these to a notebook, or to IPython in a terminal. `-h` after each of them, except
-`%%local`, shows the same in a cell.
+`%load_ext jupyter_dtrain` adds these to a notebook, or to IPython in a terminal. `-h` after each of them shows the
+same in a cell. `%dist` and `%%dist` are short for `%distributed` and `%%distributed`.
 
 RANKS is `0`, `0,2`, `1-3`, `-1` (the last) or `all`; brackets around it, as in `[0,2]`, do no harm. RUN is `3` (of this
 notebook's world, or else the newest run 3), `world/3`, or a variable that holds a run.
-"""
-
-LOCAL = """
-## `%%local`
-
-Keeps a cell in the notebook while [auto mode](#distributed-auto) sends every plain cell to the ranks.
 """
 
 SETTINGS = f"""# Settings
@@ -75,24 +68,24 @@ def main() -> int:
 def magics_page() -> str:
     """Every magic with its arguments."""
     text = MADE.format("the parsers of jupyter_dtrain/magics/") + MAGICS
-    cell, rank = cell_parser(), rank_parser()
-    text += _section("%%distributed", cell.description or "", cell)
-    text += _section("%%rank", rank.description or "", rank)
-    speedup = speedup_parser()
-    text += _section("%%speedup", speedup.description or "", speedup)
-    text += LOCAL
+    for magic in CELL_MAGICS:
+        parser = magic.parser()
+        first, *short = [f"%%{name}" for name in magic.names]
+        words = f" Short: {', '.join(short)}." if short else ""
+        text += _section(first, f"{parser.description}{words}", parser)
     for verb in verbs():
-        parser = MagicParser(prog=f"%distributed {verb.name}")
-        verb.arguments(parser)
-        text += _section(parser.prog, _sentence(verb.help), parser)
+        parser = verb.parser()
+        text += _section(parser.prog, verb.sentence, parser)
     return text
 
 
 def _section(title: str, words: str, parser: MagicParser) -> str:
     text = f"\n## `{title}`\n\n{fill(words, 120, break_on_hyphens=False)}\n"
-    rows = [f"| {_spelling(action)} | {_meaning(action)} |" for action, _ in parser.known if action.dest != "help"]
-    if rows:
-        text += "\n| argument | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    for heading, actions in parser.titled():
+        rows = [f"| {_spelling(one)} | {_meaning(one, parser)} |" for one in actions if one.dest != "help"]
+        if rows:
+            text += f"\n{heading}:\n" if heading else ""
+            text += "\n| argument | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n"
     return text
 
 
@@ -112,15 +105,14 @@ def _code(text: str) -> str:
     return f"`{text}`".replace("|", "\\|")
 
 
-def _meaning(action: argparse.Action) -> str:
+def _meaning(action: argparse.Action, parser: MagicParser) -> str:
     words = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default))
+    if others := parser.excluded_by(action):
+        names = [other.option_strings[-1] if other.option_strings else str(other.metavar) for other in others]
+        words += f"; not with {' or '.join(names)}"
     for sign in "<|*":
         words = words.replace(sign, f"\\{sign}")
     return words
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
 
 
 def settings_page() -> str:

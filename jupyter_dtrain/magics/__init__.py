@@ -12,27 +12,27 @@ The extension leaves alone the names that another extension owns, and its messag
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from IPython.core.magic import Magics, magics_class
 
 from jupyter_dtrain.core.errors import Refused, package_gone
 
-from .cells import cell_parser, measure, rank_parser, run_cell, speedup_parser
 from .completion import Inspections, RankCompletions
 from .hints import Hints
 from .joining import show_worlds_after_cell
 from .notebooks import SessionCells
 from .parsing import HelpShown
 from .stored import show_finished
-from .table import verb_parser, verbs
-from .transform import CellTransform
+from .table import CELL_MAGICS, cell_magic, verb_parser, verbs
+from .transform import VERB_NAMES, CellTransform
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-CELL_NAMES = ("distributed", "rank", "speedup")
+OUR_OWN: Final = ("distributed", "rank", "speedup")
+"""The names without which the extension adds nothing; it adds the others where no other extension has them."""
 
 
 @magics_class
@@ -45,22 +45,34 @@ class CellMagics(Magics):
 
     def distributed(self, line: str, cell: str | None = None) -> None:
         """``%distributed VERB`` steers a world; ``%%distributed`` runs a cell on its ranks. -h lists the options."""
+        if cell is not None:
+            self._run("distributed", line, cell)
+            return
         with _for_people():
-            if cell is None:
-                args = verb_parser().parse_line(line or "status")
-                args.run(args)
-            else:
-                run_cell(cell_parser().parse_line(line), cell, self._namespace)
+            args = verb_parser().parse_line(line or "status")
+            args.run(args)
 
     def rank(self, line: str, cell: str) -> None:
-        """``%%rank RANKS`` runs a cell on some ranks."""
-        with _for_people():
-            run_cell(rank_parser().parse_line(line), cell, self._namespace)
+        """``%%rank RANKS`` runs a cell on some ranks. -h lists the options."""
+        self._run("rank", line, cell)
+
+    def local(self, line: str, cell: str) -> None:
+        """``%%local`` keeps a cell in the notebook in auto mode."""
+        self._run("local", line, cell)
 
     def speedup(self, line: str, cell: str) -> None:
         """``%%speedup 1 2 4`` measures how a cell scales with the number of ranks. -h lists the options."""
+        self._run("speedup", line, cell)
+
+    def functions(self) -> Iterator[tuple[str, str, Callable[..., None]]]:
+        """All magics to register: name, kind and function."""
+        for name in _names():
+            yield name, "line_cell" if name in VERB_NAMES else "cell", getattr(self, cell_magic(name).names[0])
+
+    def _run(self, name: str, line: str, cell: str) -> None:
+        magic = cell_magic(name)
         with _for_people():
-            measure(speedup_parser().parse_line(line), cell, self._namespace)
+            magic.run(magic.parser().parse_line(line), cell, self._namespace)
 
 
 @contextlib.contextmanager
@@ -98,18 +110,19 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
         return
     magics = CellMagics(shell)
     taken = {} if replace else _owners(shell)
-    for name, owner in taken.items():
-        print(
-            f"%%{name} already belongs to {owner}, so jupyter-dtrain added none of its magics. To add them, "
-            f"unload that extension and %reload_ext jupyter_dtrain, or run\n"
-            f"    import jupyter_dtrain.magics; jupyter_dtrain.magics.load(get_ipython(), replace=True)"
-        )
-    if taken:
+    for name in OUR_OWN:
+        if name in taken:
+            print(
+                f"%%{name} already belongs to {taken[name]}, so jupyter-dtrain added none of its magics. To add them, "
+                f"unload that extension and %reload_ext jupyter_dtrain, or run\n"
+                f"    import jupyter_dtrain.magics; jupyter_dtrain.magics.load(get_ipython(), replace=True)"
+            )
+    if taken.keys() & set(OUR_OWN):
         return
     register: Any = shell.register_magic_function  # typed as if it were not bound
-    register(magics.distributed, "line_cell", "distributed")
-    register(magics.rank, "cell", "rank")
-    register(magics.speedup, "cell", "speedup")
+    for name, kind, function in magics.functions():
+        if name not in taken:
+            register(function, kind, name)
     transform = CellTransform()
     _loaded[id(shell)] = [
         transform,
@@ -136,15 +149,21 @@ def unload(shell: InteractiveShell) -> None:
         return
     for part in reversed(found):
         part.uninstall(shell)
-    for kind, name in (("line", "distributed"), ("cell", "distributed"), ("cell", "rank"), ("cell", "speedup")):
-        if _owner(shell, kind, name).startswith("jupyter_dtrain"):
-            del shell.magics_manager.magics[kind][name]
+    for name in _names():
+        for kind in ("line", "cell"):
+            if _owner(shell, kind, name).startswith("jupyter_dtrain"):
+                del shell.magics_manager.magics[kind][name]
+
+
+def _names() -> list[str]:
+    """The names of all magics."""
+    return [name for magic in CELL_MAGICS for name in magic.names]
 
 
 def _owners(shell: InteractiveShell) -> dict[str, str]:
     """Our names that other extensions have registered, with their owners."""
     owners = {}
-    for name in CELL_NAMES:
+    for name in _names():
         for kind in ("cell", "line"):
             owner = _owner(shell, kind, name)
             if owner and not owner.startswith("jupyter_dtrain"):

@@ -102,6 +102,21 @@ def rank_parser() -> MagicParser:
     return parser
 
 
+def local_parser() -> MagicParser:
+    """The parser of ``%%local``."""
+    return MagicParser(
+        prog="%%local",
+        description="Keep the cell in the notebook while auto mode (%distributed auto on) sends every plain cell to "
+        "the ranks.",
+    )
+
+
+def run_locally(_args: Parsed, cell: str, _namespace: dict[str, Any]) -> None:
+    """Run ``cell`` in the notebook. As a rule the line is gone before IPython looks for a magic of that name."""
+    shell: Any = get_ipython()
+    shell.run_cell(cell).raise_error()
+
+
 def ranks_argument(parser: MagicParser, purpose: str = "ranks that run the code") -> None:
     """Add the argument ``-r RANKS``. ``purpose`` is the beginning of its help."""
     parser.add_argument("-r", "--ranks", metavar="RANKS", help=f"{purpose} (default: all)", completer=some_ranks)
@@ -217,7 +232,7 @@ def speedup_parser() -> MagicParser:
     parser.add_argument("--warmup", type=whole, default=1, metavar="N", help="runs before these (default: 1)")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt a run after S seconds")
     parser.add_argument(
-        "--start", default="", metavar="OPTIONS", help="options of %%%%distributed start, such as '--hosts a:4,b:4'"
+        "--start", default="", metavar="OPTIONS", help="options of %%distributed start, such as '--hosts a:4,b:4'"
     )
     parser.add_argument(
         "-o", "--output", type=variable, metavar="NAME", help="variable of the notebook that gets the measurements"

@@ -24,15 +24,13 @@ from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.session import current
 
-from .cells import cell_parser, rank_parser, speedup_parser
 from .parsing import Completer, MagicParser
-from .table import verbs
-from .transform import CELLS, ON_RANKS
+from .table import cell_magic, verbs
+from .transform import CELLS, ON_RANKS, VERB_LINE
 
 if TYPE_CHECKING:
     from .transform import CellTransform
 
-_VERB_LINE = re.compile(r"\s*%distributed\s+(.*)")
 _PATH = re.compile(r"(?<![\w.)\]\"'}])[^\W\d]\w*(?:\.\w*)*$")
 """A name, or a dotted path, at the end of the text."""
 
@@ -85,14 +83,14 @@ class RankCompletions:
         first = next((index for index, line in enumerate(lines) if line.strip()), 0)
         magic = CELLS.match(lines[first])
         if magic is not None and at == first and len(typed) > magic.end():
-            return *offers(_parser(magic[1]), typed[magic.end() :]), True
+            return *offers(cell_magic(magic[1]).parser(), typed[magic.end() :]), True
         begun = ON_RANKS.match(lines[first])
-        if (verb := _VERB_LINE.match(typed)) is not None:
-            return *_verb_offers(verb[1]), True
+        if (verb := VERB_LINE.match(typed)) is not None:
+            return *_verb_offers(verb[2]), True
         if begun is not None or self._transform.sends(lines):
             ranks = None
             if begun is not None:
-                ranks = _Line(_parser(begun[1]), lines[first][begun.end() :]).values.get("ranks")
+                ranks = _Line(cell_magic(begun[1]).parser(), lines[first][begun.end() :]).values.get("ranks")
             return *self._names(typed, ranks), False
         return "", [], False
 
@@ -114,10 +112,6 @@ class RankCompletions:
         return fragment, [(name, kind) for name, kind in names.items() if name not in here]
 
 
-def _parser(magic: str) -> MagicParser:
-    return {"distributed": cell_parser, "rank": rank_parser, "speedup": speedup_parser}[magic]()
-
-
 def _verb_offers(typed: str) -> tuple[str, Offers]:
     words = typed.split()
     if not words or (len(words) == 1 and not typed[-1].isspace()):
@@ -125,9 +119,7 @@ def _verb_offers(typed: str) -> tuple[str, Offers]:
         return word, [(verb.name, _brief(verb.help)) for verb in verbs() if verb.name.startswith(word)]
     for verb in verbs():
         if verb.name == words[0]:
-            parser = MagicParser(prog=f"%distributed {verb.name}")
-            verb.arguments(parser)
-            return offers(parser, typed.partition(verb.name)[2])
+            return offers(verb.parser(), typed.partition(verb.name)[2])
     return "", []
 
 

@@ -8,16 +8,19 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.options import options
 
-from .offers import interfaces, ssh_hosts
 from .parsing import MagicParser, Parsed
-from .worlds import ProgressLine, option_argument, start_options
+from .worlds import ProgressLine, option_arguments, start_options
 
 if TYPE_CHECKING:
     from jupyter_dtrain.launch.leftovers import Removal
 
 SLURM: Final = "slurm"
 """The launcher whose start options the verb has, too."""
+BY_SSH: Final = ("hosts", "hostfile", "ssh_args", "python", "interface")
+"""The start options for hosts that it has."""
 IN_OTHER_WORDS: Final = {
+    "hosts": "hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine alone)",
+    "interface": "network interface to use on all machines (default: the one that leads to the hosts)",
     "slurm": "examine the nodes of this notebook's Slurm job, or of a new job if it has none (default: not in Slurm)",
     "ntasks_per_node": "ranks that each node would get (default: one per GPU of --gres, else 1; in a job, its tasks)",
     "time": "time limit of a new job, as in 90 (minutes), 2:00:00 or 1-0 (default: 5 minutes)",
@@ -27,32 +30,8 @@ IN_OTHER_WORDS: Final = {
 
 def doctor_arguments(parser: MagicParser) -> None:
     """Arguments of ``doctor``."""
-    parser.add_argument(
-        "--hosts",
-        metavar="HOST:N,…",
-        help="hosts with their numbers of ranks, such as gpu1:8,gpu2:8 (default: this machine alone)",
-        completer=ssh_hosts,
-    )
-    parser.add_argument(
-        "--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format; `job`: this batch job's"
-    )
-    parser.add_argument(
-        "--ssh-args",
-        metavar="ARGS",
-        help="options for ssh, in quotes, such as --ssh-args='-p 2222' (default: none)",
-    )
-    parser.add_argument(
-        "--python", metavar="PATH", help="Python interpreter on the hosts (default: the path of this notebook's)"
-    )
-    parser.add_argument(
-        "--interface",
-        metavar="NAME",
-        help="network interface to use on all machines (default: the one that leads to the hosts)",
-        completer=interfaces,
-    )
-    for option in options():
-        if SLURM in option.launchers:
-            option_argument(parser, option, IN_OTHER_WORDS.get(option.name, option.description))
+    wanted = [option for option in options() if SLURM in option.launchers or option.name in BY_SSH]
+    option_arguments(parser, wanted, IN_OTHER_WORDS)
     parser.add_argument("--quick", action="store_true", help="leave out all-reduces between the machines")
     parser.add_argument("--json", action="store_true", help="print facts and findings as JSON")
     parser.add_argument(
@@ -82,7 +61,7 @@ def doctor(args: Parsed) -> None:
         with named_machines(given, say) as (hosts, reach):
             more = f" and {quantity(len(hosts), 'host')}" if hosts else ""
             say(f"Examining this machine{more} …")
-            found = examine(hosts, reach, interface=args.interface, quick=args.quick)
+            found = examine(hosts, reach, interface=given.get("interface"), quick=args.quick)
             if args.json:
                 print(found.to_json())
             else:

@@ -34,14 +34,15 @@ from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser
 from .parsing import HelpShown, MagicParser
-from .transform import CellTransform
+from .transform import RANK_NAMES, VERB_NAMES, CellTransform
 from .worlds import start_arguments, start_options
 
-_FIRST: Final = re.compile(r"\s*%%(distributed|rank|local)\b([^\n]*)\n?")
-_START: Final = re.compile(r"^[ \t]*%distributed[ \t]+start\b(.*)$", re.MULTILINE)
-_AUTO: Final = re.compile(r"^[ \t]*%distributed[ \t]+auto[ \t]+(on|off)\b", re.MULTILINE)
+_FIRST: Final = re.compile(rf"\s*%%({'|'.join((*RANK_NAMES, 'local'))})\b([^\n]*)\n?")
+_VERB: Final = rf"%(?:{'|'.join(VERB_NAMES)})"
+_START: Final = re.compile(rf"^[ \t]*{_VERB}[ \t]+start\b(.*)$", re.MULTILINE)
+_AUTO: Final = re.compile(rf"^[ \t]*{_VERB}[ \t]+auto[ \t]+(on|off)\b", re.MULTILINE)
 _HEADING: Final = re.compile(r"^#+\s+(.+?)\s*#*$", re.MULTILINE)
-_CONTINUED: Final = re.compile(r"(%distributed[^\n]*)\\\n")
+_CONTINUED: Final = re.compile(rf"({_VERB}[^\n]*)\\\n")
 
 
 class _Code(NamedTuple):
@@ -169,7 +170,7 @@ def _cells(codes: Iterable[_Code]) -> Iterator[NotebookCell]:
         body = code.source[first.end() :] if first else code.source
         cell = NotebookCell(code.number, body, on_ranks=kind != "local", title=code.title, tags=code.tags)
         if first and kind != "local":
-            parser = cell_parser() if kind == "distributed" else rank_parser()
+            parser = rank_parser() if kind == "rank" else cell_parser()
             try:
                 args = parser.parse_line(first[2])
             except HelpShown:

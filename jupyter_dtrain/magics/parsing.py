@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -26,17 +26,41 @@ class MagicParser(argparse.ArgumentParser):
     """A parser that never exits."""
 
     def __init__(self, **kwargs: Any) -> None:
-        self.known: list[tuple[argparse.Action, Completer | None]] = []
-        """The arguments, each with its completer."""
         self.options_anywhere = False
         """Whether options may stand between plain words. Each option takes one value or none then."""
+        self._completers: dict[int, Completer] = {}
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
         """Like argparse's own method. ``completer`` offers values; an argument with ``choices`` needs none."""
         action = super().add_argument(*names, **kwargs)
-        self.known.append((action, completer))
+        if completer is not None:
+            self.completes(action, completer)
         return action
+
+    def completes(self, action: argparse.Action, completer: Completer) -> None:
+        """Have ``completer`` offer the values of an argument, which may be in a group."""
+        self._completers[id(action)] = completer
+
+    @property
+    def known(self) -> list[tuple[argparse.Action, Completer | None]]:
+        """All arguments that ``-h`` shows, those of groups too, each with its completer."""
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        return [(action, self._completers.get(id(action))) for action in shown]
+
+    def titled(self) -> Iterator[tuple[str, list[argparse.Action]]]:
+        """The arguments that ``-h`` shows, by the titles of their groups; those outside of a group have none."""
+        shown = [action for action, _ in self.known]
+        usual = [*self._positionals._group_actions, *self._optionals._group_actions]  # noqa: SLF001 — listed nowhere else
+        yield "", [action for action in usual if action in shown]
+        for group in self._action_groups:
+            if group not in (self._positionals, self._optionals):
+                yield str(group.title), group._group_actions  # noqa: SLF001
+
+    def excluded_by(self, action: argparse.Action) -> list[argparse.Action]:
+        """The arguments that may not stand beside ``action``."""
+        sets = [group._group_actions for group in self._mutually_exclusive_groups]  # noqa: SLF001
+        return [other for one in sets if action in one for other in one if other is not action]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Like argparse's own method, also for options between plain words: ``resize 4 --from 0 model``.

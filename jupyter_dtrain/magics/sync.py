@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.launch.options import options
 from jupyter_dtrain.session import Session, current
 
-from .offers import paths, ssh_hosts
+from .offers import paths
 from .parsing import MagicParser, Parsed, seconds
-from .worlds import ProgressLine
+from .worlds import ProgressLine, option_arguments, start_options
+
+IN_OTHER_WORDS: Final = {
+    "hosts": "hosts to copy to, as in gpu1,gpu2 (default: those of the world)",
+    "hostfile": "file with the hosts, in Open MPI's format; `job`: those of this batch job (default: none)",
+    "ssh_args": "with --hosts: options for ssh, as in a shell (default: those of ~/.ssh/config)",
+    "python": "with --hosts: path of the interpreter on the hosts (default: the path of this one)",
+}
+"""The start options that it has, in words that suit it."""
 
 
 def sync_arguments(parser: MagicParser) -> None:
@@ -30,22 +41,7 @@ def sync_arguments(parser: MagicParser) -> None:
         default=[],
         help="names to leave out, as rsync reads them, such as '*.ckpt' or .git/; may be given several times",
     )
-    parser.add_argument(
-        "--hosts", metavar="HOST,…", help="hosts to copy to (default: those of the world)", completer=ssh_hosts
-    )
-    parser.add_argument(
-        "--hostfile", metavar="FILE", help="file with the hosts, in Open MPI's format; `job`: this batch job's"
-    )
-    parser.add_argument(
-        "--ssh-args",
-        metavar="ARGS",
-        help="with --hosts: options for ssh, in quotes, such as --ssh-args='-p 2222' (default: none)",
-    )
-    parser.add_argument(
-        "--python",
-        metavar="PATH",
-        help="with --hosts: Python interpreter on the hosts (default: the path of this notebook's)",
-    )
+    option_arguments(parser, [option for option in options() if option.name in IN_OTHER_WORDS], IN_OTHER_WORDS)
     parser.add_argument(
         "--timeout", metavar="S", type=seconds, default=600.0, help="seconds for all copies (default: 600)"
     )
@@ -57,13 +53,16 @@ def sync(args: Parsed) -> None:
     from jupyter_dtrain.files.sync import sync_world
     from jupyter_dtrain.launch.hostlist import named_hosts
 
-    hosts = named_hosts(args.hosts, args.hostfile)
+    given = start_options(args)
+    hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
     line = ProgressLine()
     options = {"to": args.to, "exclude": args.exclude, "timeout": args.timeout, "progress": line.say}
     try:
         if hosts:
-            found = sync_hosts(args.path, list(hosts), ssh_args=args.ssh_args or "", python=args.python, **options)
-        elif args.ssh_args is not None or args.python is not None:
+            found = sync_hosts(
+                args.path, list(hosts), ssh_args=given.get("ssh_args", ""), python=given.get("python"), **options
+            )
+        elif given:
             raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
         else:
             session = _session()

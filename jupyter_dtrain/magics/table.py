@@ -1,9 +1,15 @@
-"""The table of verbs that ``%distributed`` understands: our own, then those of the frameworks that are installed."""
+"""The table of magics: those of cells, and the verbs of ``%distributed``, our own before those of frameworks.
+
+``-h``, Tab and the reference read it, and nothing else lists magics.
+"""
 
 from __future__ import annotations
 
+import argparse
+import textwrap
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -12,15 +18,64 @@ from jupyter_dtrain.core.declarations import declarations, load_rows
 from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed
 
+WIDTH: Final = 100
+"""Columns of the list of verbs."""
+
+Group = Literal["worlds", "cells", "data", "looking inside", "snapshots", "runs and jobs"]
+"""What a verb is about: the headings of ``%distributed -h``, in their order."""
+
 
 class Verb(msgspec.Struct, frozen=True):
     """One verb of ``%distributed``."""
 
     name: str
+    group: Group
     help: str
     arguments: Callable[[MagicParser], None]
     """Adds the verb's arguments to its parser."""
     run: Callable[[Parsed], None]
+
+    @property
+    def sentence(self) -> str:
+        """The help as a sentence."""
+        return f"{self.help[:1].upper()}{self.help[1:]}."
+
+    def parser(self) -> MagicParser:
+        """Its parser."""
+        parser = MagicParser(prog=f"%distributed {self.name}", description=self.sentence)
+        self.arguments(parser)
+        return parser
+
+
+class CellMagic(msgspec.Struct, frozen=True):
+    """One magic that begins a cell."""
+
+    names: tuple[str, ...]
+    """Its name, and shorter ones."""
+    help: str
+    parser: Callable[[], MagicParser]
+    run: Callable[[Parsed, str, dict[str, Any]], None]
+    """Gets the parsed line, the cell below it and the notebook's namespace."""
+
+
+CELL_MAGICS: Final = (
+    CellMagic(
+        ("distributed", "dist"), "run the cell on all ranks, or on some of them", cells.cell_parser, cells.run_cell
+    ),
+    CellMagic(("rank",), "run the cell on some ranks", cells.rank_parser, cells.run_cell),
+    CellMagic(("local",), "keep the cell in the notebook in auto mode", cells.local_parser, cells.run_locally),
+    CellMagic(
+        ("speedup",),
+        "benchmark how the cell scales: run it in worlds of several sizes",
+        cells.speedup_parser,
+        cells.measure,
+    ),
+)
+
+
+def cell_magic(name: str) -> CellMagic:
+    """The magic with one of its names."""
+    return next(magic for magic in CELL_MAGICS if name in magic.names)
 
 
 def _none(parser: MagicParser) -> None:
@@ -28,88 +83,130 @@ def _none(parser: MagicParser) -> None:
 
 
 _OWN: tuple[Verb, ...] = (
-    Verb("start", "start a world of ranks", worlds.start_arguments, worlds.start),
-    Verb("stop", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
-    Verb("status", "show the ranks: host, device, process and state", _none, worlds.status),
+    Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start),
+    Verb("stop", "worlds", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
+    Verb("status", "worlds", "show the ranks: host, device, process and state", _none, worlds.status),
     Verb(
         "restart",
+        "worlds",
         "replace all ranks of the world; their variables are lost, unless a snapshot is loaded",
         worlds.restart_arguments,
         worlds.restart,
     ),
-    Verb("save", "save variables of all ranks as a snapshot on disk", snapshots.save_arguments, snapshots.save),
-    Verb("load", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
-    Verb("snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
-    Verb("exec", "run a script on the ranks, as torchrun would", cells.exec_arguments, cells.exec_script),
+    Verb(
+        "save",
+        "snapshots",
+        "save variables of all ranks as a snapshot on disk",
+        snapshots.save_arguments,
+        snapshots.save,
+    ),
+    Verb("load", "snapshots", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
+    Verb("snapshots", "snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
+    Verb("exec", "cells", "run a script on the ranks, as torchrun would", cells.exec_arguments, cells.exec_script),
     Verb(
         "interrupt",
+        "cells",
         "interrupt the running cells on every rank; variables stay",
         running.interrupt_arguments,
         running.interrupt,
     ),
     Verb(
         "kill",
+        "worlds",
         "kill some ranks at once; the others keep their variables",
         running.kill_arguments,
         running.kill,
     ),
     Verb(
         "heal",
+        "worlds",
         "replace dead ranks; the others keep their processes and variables",
         healing.heal_arguments,
         healing.heal,
     ),
     Verb(
         "resize",
+        "worlds",
         "change how many ranks the world has; those that stay keep their processes and variables",
         healing.resize_arguments,
         healing.resize,
     ),
-    Verb("resync", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
+    Verb("resync", "data", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
     Verb(
-        "vars", "show what variables hold on each rank, and where ranks differ", across.vars_arguments, across.show_vars
+        "vars",
+        "data",
+        "show what variables hold on each rank, and where ranks differ",
+        across.vars_arguments,
+        across.show_vars,
     ),
-    Verb("diff", "compare one variable over all ranks", across.diff_arguments, across.diff),
+    Verb("diff", "data", "compare one variable over all ranks", across.diff_arguments, across.diff),
     Verb(
         "check",
+        "data",
         "check that the replicas of a model are the same on all ranks",
         across.check_arguments,
         across.check,
     ),
-    Verb("scatter", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
-    Verb("gather", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
-    Verb("stacks", "show where the code of every rank is now", running.stacks_arguments, running.stacks),
+    Verb("scatter", "data", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
+    Verb("gather", "data", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
+    Verb(
+        "stacks",
+        "looking inside",
+        "show where the code of every rank is now",
+        running.stacks_arguments,
+        running.stacks,
+    ),
     Verb(
         "env",
+        "looking inside",
         "show what each framework finds on the ranks, and which variables were set and why",
         running.env_arguments,
         running.env,
     ),
     Verb(
         "doctor",
+        "looking inside",
         "examine this machine, or the hosts of a world, before ranks start there",
         doctor.doctor_arguments,
         doctor.doctor,
     ),
     Verb(
         "sync",
+        "data",
         "copy a file or folder to the hosts of the world; nothing there is deleted",
         sync.sync_arguments,
         sync.sync,
     ),
-    Verb("list", "list your worlds on this machine and the client that drives each", _none, joining.listing),
-    Verb("attach", "join a world that another kernel started", joining.attach_arguments, joining.attach),
-    Verb("runs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
-    Verb("show", "show a stored run: its cell, outcome, metrics and output", stored.show_arguments, stored.show),
-    Verb("compare", "show the metrics of stored runs side by side", stored.compare_arguments, stored.compare),
+    Verb("list", "worlds", "list your worlds on this machine and the client that drives each", _none, joining.listing),
+    Verb("attach", "worlds", "join a world that another kernel started", joining.attach_arguments, joining.attach),
+    Verb("runs", "runs and jobs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
+    Verb(
+        "show",
+        "runs and jobs",
+        "show a stored run: its cell, outcome, metrics and output",
+        stored.show_arguments,
+        stored.show,
+    ),
+    Verb(
+        "compare",
+        "runs and jobs",
+        "show the metrics of stored runs side by side",
+        stored.compare_arguments,
+        stored.compare,
+    ),
     Verb(
         "export",
+        "runs and jobs",
         "make a job of the cells that run on ranks: a script, and what launches it",
         export.export_arguments,
         export.export_cells,
     ),
     Verb(
-        "auto", "turn auto mode on or off: it sends every plain cell to the ranks", running.auto_arguments, running.auto
+        "auto",
+        "cells",
+        "turn auto mode on or off: it sends every plain cell to the ranks",
+        running.auto_arguments,
+        running.auto,
     ),
 )
 
@@ -130,12 +227,33 @@ def verb_parser() -> MagicParser:
     """The parser of ``%distributed``."""
     parser = MagicParser(
         prog="%distributed",
-        description="Control a world of ranks. Without a verb, show its status.",
-        epilog="%%distributed -h lists the options of cells that run on the ranks.",
+        usage="%(prog)s [-h] VERB ...",
+        description="Control a world of ranks. Without a verb, show its status.\n\n" + _listing(),
+        epilog="%distributed VERB -h lists the options of a verb. %dist and %%dist are short for %distributed and "
+        "%%distributed.",
     )
-    subparsers = parser.add_subparsers(metavar="VERB", required=True, parser_class=MagicParser)
+    subparsers = parser.add_subparsers(
+        metavar="VERB", required=True, parser_class=MagicParser, help=argparse.SUPPRESS, prog="%distributed"
+    )
     for verb in verbs():
-        one = subparsers.add_parser(verb.name, help=verb.help, description=verb.help[0].upper() + verb.help[1:] + ".")
+        one = subparsers.add_parser(verb.name, description=verb.sentence)
         verb.arguments(one)
         one.set_defaults(run=verb.run)
     return parser
+
+
+def _listing() -> str:
+    """The verbs by their groups, and the magics of cells, each with its help."""
+    rows: dict[str, list[tuple[str, str]]] = {group: [] for group in get_args(Group)}
+    rows["cells"] = [(f"%%{magic.names[0]}", magic.help) for magic in CELL_MAGICS]
+    for verb in verbs():
+        rows[verb.group].append((verb.name, verb.help))
+    width = max(len(name) for group in rows.values() for name, _ in group) + 2
+    lines = []
+    for group, found in rows.items():
+        lines += ["", f"{group}:"]
+        for name, words in found:
+            lines += textwrap.wrap(
+                words, WIDTH, initial_indent=f"  {name:{width}}", subsequent_indent=" " * (width + 2)
+            )
+    return "\n".join(lines[1:])

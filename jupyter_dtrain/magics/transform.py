@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.getipython import get_ipython
 
@@ -13,13 +13,23 @@ from jupyter_dtrain.session import open_sessions
 if TYPE_CHECKING:
     from jupyter_dtrain.session import Session
 
-_STAYS = re.compile(r"\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
+VERB_NAMES: Final = ("distributed", "dist")
+"""The names of the magic whose first word is a verb."""
+RANK_NAMES: Final = (*VERB_NAMES, "rank")
+"""The names of the magics whose cells go to the ranks."""
+NAMES: Final = (*RANK_NAMES, "speedup", "local")
+"""The names of all our magics for cells."""
+
+_VERBS, _RANKS, _ALL = map("|".join, (VERB_NAMES, RANK_NAMES, NAMES))
+_STAYS = re.compile(rf"\s*(%%|%({_VERBS}|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)")
 """The beginnings of cells that auto mode never sends to the ranks; ``exit`` leaves a terminal."""
 _COMMENT = re.compile(r"\s*#")
 _LOCAL = re.compile(r"\s*%%local\s*\n?\Z")
-CELLS = re.compile(r"\s*%%(distributed|rank|speedup)\b")
-"""The beginnings of cells with a magic of ours that has options."""
-ON_RANKS = re.compile(r"\s*%%(distributed|rank)\b")
+VERB_LINE: Final = re.compile(rf"\s*%({_VERBS})\s+(.*)")
+"""A line with a verb, and the rest of it."""
+CELLS: Final = re.compile(rf"\s*%%({_ALL})\b")
+"""The beginnings of cells with a magic of ours."""
+ON_RANKS: Final = re.compile(rf"\s*%%({_RANKS})\b")
 """The beginnings of cells that go to the ranks."""
 _BRACKETS = re.compile(r"(\s*%%rank)\s*\[([^\]\n]*)\]")
 """``%%rank[0, 1]``, as nbdistributed writes ranks; IPython would look for a magic of that name."""

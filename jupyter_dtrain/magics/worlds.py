@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from IPython.core import display_functions
 
 from jupyter_dtrain.client.snapshots import snapshots_folder
 from jupyter_dtrain.core.causes import as_seen
+from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, quantity, time_left
+from jupyter_dtrain.launch import launchers
 from jupyter_dtrain.launch.options import Asked, Option, check, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
@@ -29,8 +31,8 @@ from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
 
 from .joining import show_worlds
-from .offers import world_names
-from .parsing import MagicParser, Parsed, assignment, count
+from .offers import interfaces, paths, ssh_hosts, world_names
+from .parsing import Completer, MagicParser, Parsed, assignment, count
 from .snapshots import show_loaded, snapshot_names
 from .transform import publish_auto
 
@@ -38,14 +40,42 @@ SHOWN = 4
 """Runs that the caption of the status names."""
 
 
+COMPLETERS: Final[dict[str, Completer]] = {
+    "hosts": ssh_hosts,
+    "hostfile": paths,
+    "interface": interfaces,
+    "mpiexec": paths,
+    "python": paths,
+}
+"""What Tab offers for start options."""
+
+
 def start_arguments(parser: MagicParser) -> None:
     """Arguments of ``start``: the start options. The parsed line lacks the options that it leaves out."""
-    for option in options():
-        option_argument(parser, option, option.description)
+    option_arguments(parser, options())
 
 
-def option_argument(parser: MagicParser, option: Option, description: str) -> None:
-    """An argument for a start option; ``description``: in words that suit the verb."""
+def option_arguments(parser: MagicParser, wanted: Iterable[Option], words: Mapping[str, str] | None = None) -> None:
+    """Arguments for the start options that are ``wanted``, by launchers and frameworks.
+
+    ``words``: descriptions that suit the verb better, by option.
+    """
+    groups: dict[str, Any] = {"": parser}
+    for option in wanted:
+        title = _title(option)
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _option_argument(parser, groups[title], option, (words or {}).get(option.name, option.description))
+
+
+def _title(option: Option) -> str:
+    """The heading of an option in ``-h``: its launchers, or its framework; empty for an option of every world."""
+    if option.framework:
+        return next(one.title for one in declarations() if one.name == option.framework)
+    return " or ".join(launchers()[name].title for name in option.launchers)
+
+
+def _option_argument(parser: MagicParser, group: Any, option: Option, description: str) -> None:
     more: dict[str, Any] = {"help": description.replace("%", "%%"), "default": argparse.SUPPRESS}
     metavar = option.schema.get("metavar")
     match option.schema:
@@ -64,7 +94,9 @@ def option_argument(parser: MagicParser, option: Option, description: str) -> No
         case _:
             more["metavar"] = metavar
     short = [option.schema["short"]] if "short" in option.schema else []
-    parser.add_argument(*short, option.flag, dest=option.name, **more)
+    action = group.add_argument(*short, option.flag, dest=option.name, **more)
+    if option.name in COMPLETERS:
+        parser.completes(action, COMPLETERS[option.name])
 
 
 def start_options(args: Parsed) -> dict[str, Any]:
@@ -160,19 +192,16 @@ class ProgressLine:
 
 def stop_arguments(parser: MagicParser) -> None:
     """Arguments of ``stop``."""
-    parser.add_argument(
-        "name",
-        nargs="?",
-        help="name of another world, as in %%distributed list (default: this notebook's)",
-        completer=world_names,
+    one = parser.add_mutually_exclusive_group()
+    name = one.add_argument(
+        "name", nargs="?", help="name of another world, as in %%distributed list (default: this notebook's)"
     )
-    parser.add_argument("--all", action="store_true", help="stop all your worlds on this machine")
+    parser.completes(name, world_names)
+    one.add_argument("--all", action="store_true", help="stop all your worlds on this machine")
 
 
 def stop(args: Parsed) -> None:
     """``%distributed stop [NAME]``."""
-    if args.all and args.name is not None:
-        raise BadRequest("Give either a name or --all, not both.")
     names = [world.name for world in list_worlds()] if args.all else [args.name]
     if not names:
         print("No world of yours is running on this machine.")

@@ -526,3 +526,9 @@ export const OUTCOMES: Record<RunOutcome, string> = {
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
 export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--replay", "--run", "--timeout", "-i", "-o", "-r"];
+
+/** The magics whose cells go to the ranks. */
+export const RANK_MAGICS: readonly string[] = ["distributed", "dist", "rank"];
+
+/** The magics of one line whose first word is a verb. */
+export const VERB_MAGICS: readonly string[] = ["distributed", "dist"];

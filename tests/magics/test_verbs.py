@@ -30,6 +30,11 @@ def test_every_verb_has_help(notebook, verb):
         ("%%distributed -h\nprint(1)", "usage: %%distributed [-h] [-r RANKS]"),
         ("%%rank -h", "usage: %%rank [-h]"),
         ("%%rank -h\nprint(1)", "usage: %%rank [-h]"),
+        ("%dist -h", "usage: %distributed [-h] VERB"),
+        ("%%dist -h", "usage: %%distributed [-h] [-r RANKS]"),
+        ("%%local -h", "usage: %%local [-h]"),
+        ("%%local -h\nprint(1)", "usage: %%local [-h]"),
+        ("%%speedup -h", "usage: %%speedup [-h]"),
     ],
 )
 def test_help_is_given_with_a_body_and_without(notebook, line, usage):
@@ -47,6 +52,19 @@ def test_an_unknown_verb_names_those_that_exist(notebook):
 
     assert "'strat'" in said
     assert all(verb.name in said for verb in verbs())
+
+
+def test_dist_is_short_for_distributed(ranks):
+    """In lines, in cells and in auto mode."""
+    assert ranks.ok("%%dist -r 1\n1 + 1").display_texts == ["[1] 2"]
+    ranks.ok("%dist auto on")
+    status = ranks.ok("%dist status")
+    ranks.ok("%dist auto off")
+
+    assert status.display_texts[0].startswith("World 'world")
+    assert {"dist", "distributed", "rank", "speedup", "local"} <= set(
+        ranks.value("[*get_ipython().magics_manager.magics['cell']]")
+    )
 
 
 def test_no_verb_means_status(ranks):

@@ -100,4 +100,4 @@ def _conclusion(tuning: Tuning) -> list[str]:
     return [*lines, f"config = {pprint.pformat(best.config, sort_dicts=False)}"]
 
 
-VERBS = (Verb("tune", "measure DeepSpeed's ZeRO stages and micro-batches", tune_arguments, tune),)
+VERBS = (Verb("tune", "runs and jobs", "measure DeepSpeed's ZeRO stages and micro-batches", tune_arguments, tune),)

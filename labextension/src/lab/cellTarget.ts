@@ -1,12 +1,14 @@
 /** Finds a cell's target ranks from its text, by the same rules as `jupyter_dtrain/magics/transform.py`. */
 
-import { VALUED_OPTIONS } from "../generated";
+import { RANK_MAGICS, VALUED_OPTIONS, VERB_MAGICS } from "../generated";
 
 /** The magic that begins a cell for all ranks, as people read it. */
 export const MAGIC = "%%distributed";
 
-const ON_RANKS = /^\s*%%(distributed|rank)\b/;
-const STAYS = /^\s*(%%|%(distributed|load_ext|reload_ext|unload_ext|local)\b|(exit|quit)\s*(\(\s*\))?\s*$)/;
+const ON_RANKS = new RegExp(`^\\s*%%(${RANK_MAGICS.join("|")})\\b`);
+const STAYS = new RegExp(
+  `^\\s*(%%|%(${VERB_MAGICS.join("|")}|load_ext|reload_ext|unload_ext|local)\\b|(exit|quit)\\s*(\\(\\s*\\))?\\s*$)`,
+);
 const HELP = /\s(-h|--help)(\s|$)/;
 
 /** Brackets around ranks, as in `%%rank[0, 1]`. */
