@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+    from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
     from jupyter_dtrain.core.errors import (
         BadRequest,
         BadSyntax,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .jobs.record import record_job
     from .magics.export import export
     from .preflight.doctor import doctor
-    from .rank_api import log, log_to_csv, progress, resync, shard
+    from .rank_api import broadcast, log, log_to_csv, progress, shard
     from .scaling import Speedup, speedup
     from .session import Session, current
     from .store import Comparison, RunList, Store, StoredRun, compare, runs
@@ -73,6 +73,7 @@ _HOMES = {
     "TransferFailed": "core.errors",
     "WorldLost": "core.errors",
     "Run": "core.run",
+    "RunTimeout": "core.causes",
     "Session": "session",
     "current": "session",
     "Settings": "core.settings",
@@ -93,7 +94,7 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "record_job": "jobs.record",
-    "resync": "rank_api",
+    "broadcast": "rank_api",
     "shard": "rank_api",
     "Speedup": "scaling",
     "speedup": "scaling",
@@ -120,6 +121,7 @@ __all__ = [
     "Run",
     "RunList",
     "RunMetrics",
+    "RunTimeout",
     "Session",
     "Settings",
     "Speedup",
@@ -132,6 +134,7 @@ __all__ = [
     "World",
     "WorldLost",
     "__version__",
+    "broadcast",
     "compare",
     "current",
     "doctor",
@@ -141,7 +144,6 @@ __all__ = [
     "log_to_csv",
     "progress",
     "record_job",
-    "resync",
     "run_script",
     "runs",
     "shard",
@@ -156,6 +158,12 @@ def __getattr__(name: str) -> Any:
         from mpi4py import MPI
 
         return MPI.COMM_WORLD
+    if name == "resync":
+        import warnings
+
+        words = "jupyter_dtrain.resync is called broadcast now. The former name works until the next release."
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        name = "broadcast"
     if name in _HOMES:
         from importlib import import_module
 

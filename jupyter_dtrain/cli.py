@@ -64,8 +64,7 @@ def command_parser() -> MagicParser:
     for verb in verbs():
         if verb.name in VERBS:
             two = subparsers.add_parser(verb.name, help=verb.help, description=verb.sentence)
-            verb.arguments(two)
-            two.set_defaults(run=verb.run)
+            verb.fill(two)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The functions that user code calls: ``log``, ``progress``, ``resync`` and ``shard``. In a rank, and everywhere else.
+"""The functions that user code calls, in a rank and everywhere else: ``log``, ``progress``, ``broadcast``, ``shard``.
 
 In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, stored
 where a store was named, and appended to a CSV file where one was named.
@@ -59,7 +59,7 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
         _outside.log(numbers, None if step is None else int(step))
 
 
-def resync(*names: str, source: int = 0, new: Collection[int] | None = None) -> None:
+def broadcast(*names: str, source: int = 0, new: Collection[int] | None = None) -> None:
     """In a cell, on all ranks: make what these variables hold what they hold on the rank ``source``.
 
     Models, optimizers and whatever else has ``state_dict`` and ``load_state_dict`` get the state, and stay the same

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.client.cells import check_syntax
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.causes import DistributedError, RunTimeout
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.scaling import Repeat, Scaling, Size
 from jupyter_dtrain.core.world import quantity
@@ -188,9 +188,7 @@ class _Measurement:
             with Session.start(size.ranks, name=name, **self._options) as session:
                 size.notes += _sharing(session)
                 self._repeat(session, size, warmup)
-        except DistributedInterrupt as interrupt:
-            if not interrupt.run.timed_out:
-                raise
+        except RunTimeout:
             size.failure = f"the cell took longer than {self._timeout:g} s"
         except DistributedError as error:
             size.failure = f"the cell failed: {error}".partition("\n")[0]

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.client.calls import Calls
 from jupyter_dtrain.client.cells import CellRunner, current_cell, script_cell, script_name
 from jupyter_dtrain.client.healing import Healed, Heals, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
@@ -28,7 +30,7 @@ from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.run_scheduler import RunScheduler
-from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots
+from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots, find_snapshot
 from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
@@ -64,6 +66,19 @@ if TYPE_CHECKING:
     from .view.rich import Known
 
 
+T = TypeVar("T")
+
+FORMER_NAMES: Final = {
+    "check": "diff",
+    "heal": "replace",
+    "resync": "broadcast",
+    "surroundings": "info",
+    "sync": "upload",
+    "take_over": "control",
+}
+"""The names that methods had in the release before, and those of now."""
+
+
 class Session:
     """One client's handle on a world. Made by :meth:`start`; thread-safe."""
 
@@ -82,6 +97,7 @@ class Session:
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self.world, self.run)
+        self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
         self._started_here = False
@@ -252,7 +268,7 @@ class Session:
         session._notices.show()
         return session
 
-    def take_over(self) -> None:
+    def control(self) -> None:
         """Drive the world from now on; the client that drove it so far observes, and its queued cells are not run."""
         self._link.check()
         self._link.join(take_over=True)
@@ -286,7 +302,8 @@ class Session:
 
         With ``wait`` it returns when the run has ended, and raises :class:`DistributedError` unless it ended well, or
         :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
-        once; further runs queue behind it in order. ``timeout``: seconds after which the cell is interrupted.
+        once; further runs queue behind it in order, and :meth:`.Run.result` raises what this would. ``timeout``:
+        seconds after which the cell is interrupted, which raises :class:`RunTimeout`.
         ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
         calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``check``: a model
         compared over ranks after every ``check_every`` steps, see :attr:`.Run.divergence`. ``name``: the run's, in
@@ -359,6 +376,30 @@ class Session:
             run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, self._displays, **options
         )
 
+    def call(
+        self, function: Callable[..., T], *args: Any, ranks: Ranks = None, timeout: float | None = None
+    ) -> dict[int, T]:
+        """Call ``function`` with ``args`` on ``ranks`` (default: all), as a cell of its own; its value on each rank.
+
+        The function, all that it uses from the notebook, and ``args`` travel by cloudpickle; a function of a module
+        travels as its name, and the ranks import it. On a rank it sees that rank's process: its modules, its GPU, its
+        groups, but not the variables of cells; name those as in ``import __main__``. ``timeout``: in seconds, as for
+        :meth:`run`. Use :func:`functools.partial` for keyword arguments.
+
+        Raises as :meth:`run`; :class:`TransferFailed` for what cannot be pickled, before anything is sent, and for a
+        value that cannot come back.
+        """
+        return self._calls.call(function, args, ranks, timeout)
+
+    def map(
+        self, function: Callable[[Any], T], items: Iterable[Any], *, ranks: Ranks = None, timeout: float | None = None
+    ) -> list[T]:
+        """Call ``function`` for each of ``items``, which ``ranks`` (default: all) share; the values in their order.
+
+        All items travel to every rank, and each takes the next one in turn. Otherwise as :meth:`call`.
+        """
+        return self._calls.map(function, list(items), self._link.choose_living(ranks), timeout)
+
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.
 
@@ -422,12 +463,12 @@ class Session:
         """The names that live on the ranks: where they are defined, how they go on, and what they stand for."""
         return self._variables.names
 
-    def resync(self, names: Iterable[str], source: int = 0) -> Run:
+    def broadcast(self, names: Iterable[str], source: int = 0) -> Run:
         """Give all ranks the values that ``names`` have on the rank ``source``, in a run of its own.
 
-        See :func:`jupyter_dtrain.resync`. Raises as :meth:`run`.
+        See :func:`jupyter_dtrain.broadcast`. Raises as :meth:`run`.
         """
-        return self._variables.resync(names, source)
+        return self._variables.broadcast(names, source)
 
     def vars(self, names: Sequence[str] = (), ranks: Ranks = None, timeout: float = 30.0) -> Inventory:
         """The contents of ``names`` (default: all variables) on ``ranks`` (default: all).
@@ -438,21 +479,17 @@ class Session:
         """
         return self._variables.take_inventory(names, ranks, timeout)
 
-    def diff(self, path: str) -> VariableComparison:
+    def diff(self, path: str, *, states: bool = False) -> VariableComparison:
         """Compare a variable, or a dotted path such as ``model.fc.weight``, over all ranks, in a run of its own.
+
+        Of a model, its parameters, buffers and gradients are compared, and the states of its optimizers; ``states``:
+        random states, and the step counters of optimizers, samplers and loaders, too. The answer says whether all
+        replicas are the same, which part differs first, and by how much.
 
         Tensors stay where they are: ranks compare digests, and measure only the parts that differ. Raises as
         :meth:`run`; the ranks raise :class:`TransferFailed` where the name is missing on one of them.
         """
-        return self._variables.diff(path)
-
-    def check(self, model: str, *, states: bool = False) -> VariableComparison:
-        """Whether the replicas of a model are the same on all ranks; if not, which part differs first, and by how much.
-
-        Parts are its parameters, buffers and gradients, and the states of its optimizers. ``states``: random states,
-        and the step counters of optimizers, samplers and loaders, too. Raises as :meth:`diff`.
-        """
-        return self._variables.check(model, states=states)
+        return self._variables.diff(path, states=states)
 
     # Snapshots.
 
@@ -504,7 +541,7 @@ class Session:
         """
         return self._requests.stacks(self._link.choose(ranks), timeout, native=native)
 
-    def surroundings(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
+    def info(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
         """The surroundings of each of ``ranks`` (default: all): its variables and why they are set, and its frameworks.
 
         Ranks answer also while a cell runs. A rank that is dead, or has not answered within ``timeout`` seconds, gives
@@ -514,7 +551,7 @@ class Session:
 
     # Files.
 
-    def sync(
+    def upload(
         self,
         path: str | os.PathLike[str],
         *,
@@ -540,7 +577,7 @@ class Session:
 
     # New ranks.
 
-    def heal(
+    def replace(
         self,
         names: Iterable[str] = (),
         source: int | None = None,
@@ -577,7 +614,7 @@ class Session:
         MPI's world, ``RANK``, ``WORLD_SIZE`` and the frameworks' groups follow; dead ranks that stay are replaced on
         the way. Samplers and whatever else the user's code has divided by the number of ranks stay as they were. On a
         host with GPUs, ``LOCAL_RANK`` stays too, as it names the process' GPU. ``names``, ``source`` (a number from
-        before the resize), ``replay`` and ``progress``, and what is raised: as for :meth:`heal`.
+        before the resize), ``replay`` and ``progress``, and what is raised: as for :meth:`replace`.
         """
         self._link.check_drives()
         before = self.world.size
@@ -588,15 +625,48 @@ class Session:
 
     # Ending.
 
-    def restart(self, progress: Callable[[str], None] | None = None) -> None:
+    def restart(
+        self,
+        ranks: Ranks = None,
+        *,
+        load: str | None = None,
+        replay: Iterable[int] = (),
+        progress: Callable[[str], None] | None = None,
+    ) -> Healed | None:
         """End all ranks and start the same world with fresh ones; their variables are gone.
 
-        Raises :class:`StartFailed` when it does not come up again; then the world has ended.
+        ``ranks``: only these, and all that are dead; the others keep their processes and variables, and the answer
+        tells what became of the fresh ones, as that of :meth:`replace`. ``replay``: runs whose cells the fresh ranks
+        run again. ``load``: a snapshot that all ranks load then, as :meth:`load` does with ``ready``.
+
+        Raises :class:`BadRequest`, before anything ends, for a run or a snapshot that is not there, and
+        :class:`StartFailed` when the world does not come up again; then it has ended. With ``ranks``, as :meth:`kill`
+        and :meth:`replace`.
         """
         self._link.check_drives()
+        if ranks is not None:
+            if load is not None:
+                raise BadRequest("A snapshot is loaded by all ranks: leave out the ranks, or load it afterwards.")
+            return self._restart_some(ranks, list(replay), progress)
+        cells = self._heals.sources(replay)
+        if load is not None:
+            find_snapshot(load)
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
         self._snapshots.place_orders()
+        for cell in cells.values():
+            self.run(cell)
+        if load is not None:
+            self.load(load, ready=True)
+        return None
+
+    def _restart_some(self, ranks: Ranks, replay: list[int], progress: Callable[[str], None] | None) -> Healed:
+        world = self._link.world
+        chosen = self._link.choose(ranks)
+        self._heals.check_alone(self._heals.sources(replay))
+        if living := [rank for rank in chosen if not world.ranks[rank].has_ended]:
+            self._membership.kill(living)
+        return self.replace(replay=replay, progress=progress)
 
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.
@@ -643,7 +713,11 @@ class Session:
 
     if not TYPE_CHECKING:  # a checker that saw it would take every mistyped name for a method
 
-        def __getattr__(self, name: str) -> Callable[..., Any]:  # what frameworks declare, such as `tune`
+        def __getattr__(self, name: str) -> Callable[..., Any]:  # a framework's, as `tune`, or a former name
+            if now := FORMER_NAMES.get(name):
+                words = f"Session.{name} is called Session.{now} now. The former name works until the next release."
+                warnings.warn(words, DeprecationWarning, stacklevel=2)
+                return getattr(self, now)
             place = None if name.startswith("_") else session_methods().get(name)
             if place is None:
                 raise AttributeError(f"A Session has no attribute {name!r}.", name=name, obj=self)

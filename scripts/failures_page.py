@@ -29,7 +29,7 @@ every row (see `CONTRIBUTING.md`).
 """
 
 BESIDE = """
-## A heal: `%distributed heal`, `--auto-heal`, the button in Attention
+## A heal: `%distributed replace`, `--auto-replace`, the button in Attention
 
 The fault suite heals the world after every play in which a rank has died on this machine, and compares it again.
 

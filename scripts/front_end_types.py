@@ -234,7 +234,7 @@ def options() -> str:
     valued = {
         option
         for parser in (cell_parser(), rank_parser())
-        for action, _ in parser.known
+        for action in parser._actions  # noqa: SLF001 — with former names, which nothing else lists
         if action.option_strings and action.nargs is None
         for option in action.option_strings
     }

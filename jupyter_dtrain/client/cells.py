@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, LeftRunning, telling
+from jupyter_dtrain.core.causes import LeftRunning, failure_of
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.run_names import WIDTH
@@ -240,11 +240,11 @@ class CellRunner:
                 # no thread waits for any more.
                 self._scheduler.press()
                 raise
-        if wait and run.outcome == "interrupted":
-            raise DistributedInterrupt(run)
         if wait and run.outcome != "ok":
-            self._await_end_of_world(run)
-            raise DistributedError(telling(run))
+            if run.outcome != "interrupted":
+                self._await_end_of_world(run)
+            if failure := failure_of(run):
+                raise failure
         stop_button.check()
         return run
 

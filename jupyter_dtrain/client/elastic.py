@@ -252,7 +252,7 @@ class Companion:
         source = min({*self._run.ranks} - {*new}, default=0)
         self._say(
             f"{words}, but this cell had ended on the others before {'they' if many else 'it'} could join. "
-            f"%distributed resync --from {source} NAMES copies what {'they lack' if many else 'it lacks'}."
+            f"%distributed broadcast --from {source} NAMES copies what {'they lack' if many else 'it lacks'}."
         )
 
     def _say(self, words: str) -> None:

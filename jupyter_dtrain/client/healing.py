@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.declarations import declarations
@@ -98,9 +98,9 @@ class Healed(NamedTuple):
             said.append(
                 f"{they} {have} none of your {'other ' if self.names else ''}variables and imports yet. Run the cells "
                 f"that make them with %%rank {format_ranks(self.ranks)}, and copy variables with "
-                f"%distributed resync --from {self.source} NAMES"
+                f"%distributed broadcast --from {self.source} NAMES"
             )
-            said.append("Another time %distributed heal --replay RUNS does so with the cells of these runs")
+            said.append("Another time %distributed replace --replay RUNS does so with the cells of these runs")
         return ".\n".join(said) + "."
 
 
@@ -166,7 +166,8 @@ class Heals:
     ) -> Healed:
         """As :meth:`.Session.heal` and, with ``size`` or ``drop``, :meth:`.Session.resize`."""
         self._link.check_drives()
-        names, cells = list(names), self._sources(list(replay))
+        names, cells = list(names), self.sources(replay)
+        self.check_alone(cells)
         now = self._link.world.size
         leaving = set(drop) or set(range(now if size is None else size, now))
         chosen = self._choose(names, source, leaving, grows=size is not None and size > now)
@@ -188,7 +189,7 @@ class Heals:
         if names and ranks:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
-            code = f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={chosen}, new={ranks})"
+            code = f"import jupyter_dtrain\njupyter_dtrain.broadcast({named}source={chosen}, new={ranks})"
             copied = self._cells.run_aside(code, None, cut_name(f"heal: {', '.join(names)}"), wait=True)
             notes += [line.removesuffix(".") for line in copied.text(chosen).splitlines()]
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
@@ -202,7 +203,8 @@ class Heals:
         ``options``: those of :meth:`.CellRunner.run` that a run which joins shares with it. Raises :class:`BadRequest`
         for cells that a new rank cannot run alone.
         """
-        cells = self._sources(list(replay), group=True)
+        cells = self.sources(replay)
+        self.check_alone(cells, group=True)
         if calls := collectives_in([*cells.values(), code], group=True)[-1]:
             raise BadRequest(
                 f"This cell calls {', '.join(calls)}, which waits for all ranks, so it cannot go on without one. "
@@ -249,11 +251,8 @@ class Heals:
             raise BadRequest(f"Rank {chosen} does not have {', '.join(missing)}. Nothing was changed.")
         return chosen
 
-    def _sources(self, runs: list[int], *, group: bool = False) -> dict[int, str]:
-        """The cells of ``runs``. Raises :class:`BadRequest` where a new rank could not run one alone.
-
-        ``group``: as for :func:`collectives_in`.
-        """
+    def sources(self, runs: Iterable[int]) -> dict[int, str]:
+        """The cells of ``runs``. Raises :class:`BadRequest` for a run that this world does not have."""
         found = {}
         for run in runs:
             began = read_beginning(self._request.spool, run)
@@ -262,13 +261,19 @@ class Heals:
                     f"World {self._request.name!r} has no cell of a run {run}: %distributed runs lists its runs."
                 )
             found[run] = began.source
-        for run, calls in zip(found, collectives_in(found.values(), group=group), strict=True):
+        return found
+
+    def check_alone(self, cells: Mapping[int, str], *, group: bool = False) -> None:
+        """Raise :class:`BadRequest` where a new rank could not run one of these runs' ``cells`` alone.
+
+        ``group``: as for :func:`collectives_in`.
+        """
+        for run, calls in zip(cells, collectives_in(cells.values(), group=group), strict=True):
             if calls:
                 raise BadRequest(
                     f"Run {run} calls {', '.join(calls)}, and would wait for all ranks there: leave run {run} out of "
                     f"--replay, and run its cell on all ranks afterwards."
                 )
-        return found
 
     def _await(self, number: int, verb: str, progress: Callable[[str], None]) -> HealState:
         """Wait for the end of a heal, which the steward bounds. Raises :class:`HealFailed` and :class:`WorldLost`."""

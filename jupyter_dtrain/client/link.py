@@ -241,7 +241,7 @@ class Link:
             driver = self._driver
             words = f"World {name!r} is driven by {driver.words}" if driver else f"No client drives world {name!r} yet"
             raise NotDriver(
-                f"{words}; here you can only observe it. %distributed attach {name} --take-over drives it from here."
+                f"{words}; here you can only observe it. %distributed attach {name} --control controls it from here."
             )
 
     def check_ranks(self, ranks: list[int]) -> None:
@@ -518,7 +518,7 @@ class Link:
             name = self.listing.name
             self._notices.hear(
                 f"World {name!r} was taken over by {driver.words}: this notebook still follows its runs. "
-                f"%distributed attach {name} --take-over takes it back."
+                f"%distributed attach {name} --control takes it back."
             )
 
 
@@ -538,7 +538,7 @@ def check_living(world: World, ranks: Sequence[int]) -> None:
     cure = "%distributed restart starts fresh ranks"
     if living:
         run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
-        cure = f"%distributed heal replaces what is dead, {cure}, and {run_on}"
+        cure = f"%distributed replace replaces what is dead, {cure}, and {run_on}"
     raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")
 
 

@@ -117,11 +117,11 @@ class RankRequests:
             requests[rank] = StoreValues(list(pickled), digests(pickled.values())), list(pickled.values())
         self._ask_idle(requests, doing=f"scatter {name}")
 
-    def pull(self, names: list[str], ranks: list[int]) -> dict[str, dict[int, Any]]:
-        """As :meth:`.Session.pull_many`."""
+    def pull(self, names: list[str], ranks: list[int], *, forget: bool = False) -> dict[str, dict[int, Any]]:
+        """As :meth:`.Session.pull_many`. ``forget``: the ranks let go of them."""
         for name in names:
             check_variable(name)
-        request = FetchValues(names)
+        request = FetchValues(names, forget)
         found = self._ask_idle({rank: (request, []) for rank in ranks}, doing=f"pull {', '.join(names)}")
         answers = {rank: answer for rank, (answer, _) in found.items()}
         return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})

@@ -33,6 +33,8 @@ from jupyter_dtrain.core.snapshots import (
     newest,
     parse_every,
     read_manifest,
+    read_snapshot,
+    remove,
     snapshot_key,
     split_every,
     verify,
@@ -74,6 +76,23 @@ def key() -> bytes:
 def all_snapshots() -> list[Snapshot]:
     """The snapshots of this user, newest first; of each name the newest."""
     return list_snapshots(snapshots_folder(), snapshot_key(data_folder(), make=False))
+
+
+def find_snapshot(name: str) -> Snapshot:
+    """The newest snapshot ``name``. Raises :class:`BadRequest` where there is none."""
+    root = snapshots_folder()
+    return read_snapshot(newest(root, check_snapshot_name(name)), snapshot_key(data_folder(), make=False))
+
+
+def delete_snapshots(names: Sequence[str]) -> int:
+    """Delete the snapshots ``names``; the bytes that they took. Raises :class:`BadRequest` before, where one is absent.
+
+    A world that saves one of them automatically goes on to do so.
+    """
+    found = [find_snapshot(name) for name in dict.fromkeys(names)]
+    for one in found:
+        remove(snapshots_folder() / one.name)
+    return sum(one.bytes for one in found)
 
 
 class SessionSnapshots:

@@ -127,7 +127,7 @@ class SubmittedRun:
         if fresh is None:
             return
         if before is None and (found := self.run.divergence) is not None:
-            self.painting.note(f"{found.words}. %distributed check {found.name} says by how much.")
+            self.painting.note(f"{found.words}. %distributed diff {found.name} says by how much.")
         self._hangs.hear(fresh.events, time.monotonic())
         self.painting.feed(fresh, self.run.totals[fresh.rank])
         finished = bool(fresh.events) and isinstance(fresh.events[-1].body, Finished)

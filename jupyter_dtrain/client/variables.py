@@ -141,14 +141,14 @@ class SessionVariables:
         """As :meth:`.Session.gather`."""
         return _join(list(self.pull([name], ranks)[name].values()))
 
-    def resync(self, names: Iterable[str], source: int) -> Run:
-        """As :meth:`.Session.resync`."""
+    def broadcast(self, names: Iterable[str], source: int) -> Run:
+        """As :meth:`.Session.broadcast`."""
         names = list(names)
         for name in names:
             check_variable(name)
         named = "".join(f"{name!r}, " for name in names)
         parse_ranks(source, self._link.world.size)
-        return self._run(f"import jupyter_dtrain\njupyter_dtrain.resync({named}source={source})", view=None)
+        return self._run(f"import jupyter_dtrain\njupyter_dtrain.broadcast({named}source={source})", view=None)
 
     def take_inventory(self, names: Sequence[str], ranks: Ranks, timeout: float) -> Inventory:
         """As :meth:`.Session.vars`."""
@@ -166,16 +166,10 @@ class SessionVariables:
             raise TransferFailed(f"No rank has {', '.join(map(repr, missing))}.")
         return inventory
 
-    def diff(self, path: str) -> VariableComparison:
+    def diff(self, path: str, *, states: bool) -> VariableComparison:
         """As :meth:`.Session.diff`."""
-        return self._compare(path, f"diff {path}", states=False)
-
-    def check(self, model: str, *, states: bool) -> VariableComparison:
-        """As :meth:`.Session.check`."""
-        return self._compare(model, f"check {model}", states=states)
-
-    def _compare(self, path: str, label: str, *, states: bool) -> VariableComparison:
         check_path(path)
+        label = f"diff {path}"
         code = CALL.format("comparison", "run_comparison", (path,), {"states": states})
         run = self._run(code, view=None, name=cut_name(label))
         for displays in run.outputs.values():

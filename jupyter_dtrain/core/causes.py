@@ -88,6 +88,20 @@ class DistributedInterrupt(KeyboardInterrupt):
         return blocks(self.run)
 
 
+class RunTimeout(DistributedError, TimeoutError):
+    """The cell took longer than its ``timeout``, and was interrupted; or :meth:`.Run.result` has waited long enough.
+
+    In that case the run goes on.
+    """
+
+
+def failure_of(run: Run) -> DistributedError | DistributedInterrupt | None:
+    """The exception that tells how ``run``, which has ended, did not end well; None where it did."""
+    if run.outcome == "interrupted":
+        return RunTimeout(run) if run.timed_out else DistributedInterrupt(run)
+    return None if run.outcome == "ok" else DistributedError(telling(run))
+
+
 class LeftRunning(KeyboardInterrupt):
     """The kernel is being restarted or shut down, and nobody has interrupted ``run``."""
 
@@ -162,6 +176,8 @@ def summary(run: Run) -> str:
     if run.busy:
         kill = f"%distributed kill {format_ranks(run.busy)}"
         parts.append(f"still busy: {count_ranks(run.busy)} ({kill} ends {_them(run.busy)})")
+    if not parts and run.outcome == "running":
+        parts.append(f"Run {run.number} goes on, after {run.elapsed:.1f} s")
     if not parts and run.outcome not in ("ok", "running"):
         parts.append("Ranks were lost" if run.outcome == "lost" else "The cell failed")
     return "; ".join(parts)
@@ -319,7 +335,7 @@ def _after_loss(run: Run) -> str:
     if len(run.lost) == len(run.ranks):
         return "%distributed restart replaces all ranks."
     return (
-        "The other ranks keep their variables and take cells (-r); %distributed heal replaces what is dead, "
+        "The other ranks keep their variables and take cells (-r); %distributed replace replaces what is dead, "
         "%distributed restart replaces all ranks."
     )
 
@@ -498,12 +514,12 @@ def _apart(run: Run) -> str:
             told = f"Steps of {name} in this cell: {each}. The states of these ranks may differ now"
             if name.startswith(LOCAL):
                 return (
-                    f"{told}, and %distributed resync reaches only top-level variables of cells: keep the model and "
+                    f"{told}, and %distributed broadcast reaches only top-level variables of cells: keep the model and "
                     "the optimizer in such variables, or run the cell again."
                 )
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name
-            line = f"%distributed resync --from {ahead} {variable} MODEL"
+            line = f"%distributed broadcast --from {ahead} {variable} MODEL"
             return f"{told}: {line} gives all ranks the state of rank {ahead}."
     return ""
 

@@ -22,9 +22,9 @@ AFTER: dict[After, str] = {
     "that it has run.",
     "busy": "the blocked ranks refuse cells until their work ends or `%distributed kill` ends them. The other ranks "
     "take cells (`-r`).",
-    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` replaces "
+    "dead": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed replace` replaces "
     "the dead rank, and the others keep everything; `%distributed restart` starts fresh ranks.",
-    "doubtful": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed heal` "
+    "doubtful": "the world refuses cells on all ranks. The living ranks take cells (`-r`). `%distributed replace` "
     "replaces the dead rank, and the others keep everything, or it says that Open MPI connects no new process any "
     "more; `%distributed restart` starts fresh ranks.",
     "empty": "no rank of that host is left. The world refuses cells on all ranks, and `%distributed restart` starts "

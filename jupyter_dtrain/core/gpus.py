@@ -94,7 +94,7 @@ def fault_lines(found: Mapping[int, str], ranks: Sequence[int]) -> list[str]:
     cure = "%distributed restart replaces all ranks."
     if len(hit) < len(ranks):
         cure = (
-            f"The other ranks keep theirs. %distributed kill {format_ranks(hit)} and then %distributed heal "
+            f"The other ranks keep theirs. %distributed kill {format_ranks(hit)} and then %distributed replace "
             f"{'replaces it' if one else 'replace them'}; {cure}"
         )
     place = (

@@ -11,10 +11,11 @@ its deadline, the world gone); it never ends twice and never waits for a dead ra
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from .divergence import Divergence
 from .events import (
@@ -41,6 +42,11 @@ from .pipelines import Timeline
 from .stop_button import Latch
 from .world import format_ranks
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .causes import DistributedError, DistributedInterrupt
+
 HEAD = 4 << 20
 """Characters of a rank's text that a run keeps in memory: what a rank announces in full, and some."""
 
@@ -52,6 +58,9 @@ TOGETHER = 0.25
 
 The watch of a rank hears of its end a moment after the ranks that were connected to it.
 """
+
+POLL = 0.02
+"""Seconds between two looks of a coroutine that awaits a run."""
 
 ReadSpool = Callable[["Run", int], Iterator[Event]]
 
@@ -367,6 +376,30 @@ class Run:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most ``timeout`` seconds (None: without a limit); whether it has come."""
         return self._done.wait(timeout)
+
+    def exception(self, timeout: float | None = None) -> DistributedError | DistributedInterrupt | None:
+        """Wait for the end, and return the exception that :meth:`.Session.run` raises for it; None if it ended well.
+
+        Raises :class:`.RunTimeout` where it has not ended within ``timeout`` seconds (None: without a limit); it goes
+        on then.
+        """
+        from .causes import RunTimeout, failure_of
+
+        if not self.wait(timeout):
+            raise RunTimeout(self)
+        return failure_of(self)
+
+    def result(self, timeout: float | None = None) -> Self:
+        """Wait for the end; the run itself, if it ended well. Raises as :meth:`.Session.run`, and :meth:`exception`."""
+        if failure := self.exception(timeout):
+            raise failure
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """``await run``: as :meth:`result`, while the event loop goes on. Without a limit; a cancel ends the wait."""
+        while not self.done:
+            yield from asyncio.sleep(POLL).__await__()
+        return self.result()
 
     def __repr__(self) -> str:
         return f"<Run {self.number} on {format_ranks(self.ranks)}: {self.outcome}, {self.elapsed:.1f} s>"

@@ -103,6 +103,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     ours: bool
     """Whether it carries this user's code; another one needs ``--trust``."""
     step: int | None = None
+    world: str = ""
+    """The name of the world that saved it."""
 
     @property
     def age(self) -> float:
@@ -277,22 +279,36 @@ def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
     found = []
     for folder in root.iterdir() if root.exists() else ():
         with contextlib.suppress(DtrainError):
-            place = newest(root, folder.name)
-            manifest = read_manifest(place)
-            size = sum(facts.size for facts in manifest.files.values())
-            found.append(
-                Snapshot(
-                    folder.name,
-                    str(place),
-                    size,
-                    manifest.saved,
-                    manifest.size,
-                    manifest.held,
-                    is_ours(key, manifest),
-                    manifest.step,
-                )
-            )
+            found.append(read_snapshot(newest(root, folder.name), key))
     return sorted(found, key=lambda one: -one.saved)
+
+
+def read_snapshot(folder: Path, key: bytes) -> Snapshot:
+    """The snapshot in ``folder``, by its manifest alone. Raises :class:`SnapshotRefused` where that cannot be read."""
+    manifest = read_manifest(folder)
+    return Snapshot(
+        folder.parent.name,
+        str(folder),
+        sum(facts.size for facts in manifest.files.values()),
+        manifest.saved,
+        manifest.size,
+        manifest.held,
+        is_ours(key, manifest),
+        manifest.step,
+        manifest.world,
+    )
+
+
+def remove(home: Path) -> None:
+    """Remove all snapshots of one name, ``home``. One that is being written stays. Raises :class:`BadRequest`."""
+    for number in numbers(home):
+        try:
+            (home / str(number) / MANIFEST).unlink(missing_ok=True)  # from here on it is no snapshot any more
+            shutil.rmtree(home / str(number))
+        except OSError as error:
+            raise BadRequest(f"{home / str(number)} cannot be deleted: {error.strerror or error}.") from None
+    with contextlib.suppress(OSError):
+        home.rmdir()
 
 
 def begin(root: Path, name: str) -> Path:

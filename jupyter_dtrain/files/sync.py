@@ -226,7 +226,7 @@ def sync_world(request: WorldRequest, lent: Lent, path: str | os.PathLike[str], 
     if not hosts:
         raise BadRequest(
             "A scheduler has chosen the hosts of this world, and it does not say which; most clusters have one file "
-            "system. Where yours does not, name the hosts: %distributed sync PATH --hosts NAME,NAME.",
+            "system. Where yours does not, name the hosts: %distributed upload PATH --hosts NAME,NAME.",
             option="hosts",
         )
     if request.launcher == SLURM:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -66,7 +67,12 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def flag(self) -> str:
         """The option in a magic's line."""
-        return f"-{self.name}" if len(self.name) == 1 else f"--{self.name.replace('_', '-')}"
+        return f"-{self.name}" if len(self.name) == 1 else flag_of(self.name)
+
+    @property
+    def formerly(self) -> str:
+        """The name that it had in the release before; empty where it has always had this one."""
+        return str(self.schema.get("formerly", ""))
 
     def label(self, *, titled: bool) -> str:
         """The option in an error: by its title, or by its name."""
@@ -89,6 +95,11 @@ class Option(msgspec.Struct, frozen=True):
             if isinstance(note, Check):
                 found = note.function(found)
         return found
+
+
+def flag_of(name: str) -> str:
+    """An option of this name in a magic's line."""
+    return f"--{name.replace('_', '-')}"
 
 
 class Asked(NamedTuple):
@@ -221,7 +232,7 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
     world: dict[str, Any] = {}
     own: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
+    for name, value in _by_present_names(values):
         if name not in known:
             raise BadRequest(f"There is no option {name!r}. The options are {', '.join(known)}.")
         option = known[name]
@@ -253,6 +264,16 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
     }
     named = None if chosen.options is None else chosen.options(**own)
     return Asked(WorldOptions(**world), frameworks, chosen, named)
+
+
+def _by_present_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values with the names that their options have now; a former name is a :class:`DeprecationWarning`."""
+    former = {option.formerly: option.name for option in options() if option.formerly}
+    for name, value in values.items():
+        if name in former:
+            words = f"The option {name} is called {former[name]} now. The former name works until the next release."
+            warnings.warn(words, DeprecationWarning, stacklevel=6)
+        yield former.get(name, name), value
 
 
 def _flags(launcher: LauncherDeclaration) -> list[str]:

@@ -150,7 +150,7 @@ def find_world(name: str | None) -> Listing:
     if chosen is None and name is None:
         raise NoWorld("No world of yours is running on this machine: start one with %distributed start.")
     if chosen is None:
-        raise NoWorld(f"No world of yours is named {name!r}: %distributed list shows them.")
+        raise NoWorld(f"No world of yours is named {name!r}: %distributed worlds shows them.")
     return chosen
 
 

@@ -25,7 +25,7 @@ from .joining import show_worlds_after_cell
 from .notebooks import SessionCells
 from .parsing import HelpShown
 from .stored import show_finished
-from .table import CELL_MAGICS, cell_magic, verb_parser, verbs
+from .table import CELL_MAGICS, cell_magic, renamed, verb_parser, verbs
 from .transform import VERB_NAMES, CellTransform
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class CellMagics(Magics):
             self._run("distributed", line, cell)
             return
         with _for_people():
-            args = verb_parser().parse_line(line or "status")
+            args = verb_parser().parse_line(renamed(line or "status"))
             args.run(args)
 
     def rank(self, line: str, cell: str) -> None:

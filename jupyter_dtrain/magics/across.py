@@ -38,28 +38,21 @@ def show_vars(args: Parsed) -> None:
 def diff_arguments(parser: MagicParser) -> None:
     """Arguments of ``diff``."""
     parser.add_argument(
-        "name", metavar="NAME", help="variable, or a path such as model.fc.weight", completer=rank_names
+        "name",
+        metavar="NAME",
+        help="variable, such as a model, or a path such as model.fc.weight",
+        completer=rank_names,
+    )
+    parser.add_argument(
+        "--states",
+        action="store_true",
+        help="of a model, compare random states, too, and the step counters of optimizers, samplers and loaders",
     )
 
 
 def diff(args: Parsed) -> None:
     """``%distributed diff NAME``."""
-    _publish(current().diff(args.name))
-
-
-def check_arguments(parser: MagicParser) -> None:
-    """Arguments of ``check``."""
-    parser.add_argument("model", metavar="MODEL", help="variable that holds the model", completer=rank_names)
-    parser.add_argument(
-        "--states",
-        action="store_true",
-        help="compare random states, too, and the step counters of optimizers, samplers and loaders",
-    )
-
-
-def check(args: Parsed) -> None:
-    """``%distributed check MODEL``."""
-    _publish(current().check(args.model, states=args.states))
+    _publish(current().diff(args.name, states=args.states))
 
 
 def scatter_arguments(parser: MagicParser) -> None:

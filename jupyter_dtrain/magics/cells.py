@@ -1,4 +1,4 @@
-"""Cells and scripts on the ranks: ``%%distributed``, ``%%rank``, ``%distributed exec`` and ``%%speedup``."""
+"""Cells and scripts on the ranks: ``%%distributed``, ``%%rank``, ``%distributed run`` and ``%%speedup``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from jupyter_dtrain.scaling import Speedup, speedup
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
-from .healing import run_numbers
 from .offers import notebook_names, rank_names, scripts, some_ranks
-from .parsing import MagicParser, Parsed, count, names, run_name, seconds, variable
+from .parsing import MagicParser, Parsed, count, names, run_name, run_numbers, seconds, variable
 from .worlds import ProgressLine, start_arguments, start_world
 
 
@@ -42,7 +41,7 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             metrics=args.metrics,
             grad_norm=args.grad_norm,
             check=args.check or "",
-            check_every=args.every,
+            check_every=args.check_every,
             name=args.run_name,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
@@ -144,14 +143,15 @@ def cell_arguments(parser: MagicParser) -> None:
         help="variables of the ranks to bring back afterwards, as {rank: value}",
         completer=rank_names,
     )
-    parser.add_argument(
-        "--run",
+    name = parser.add_argument(
+        "--name",
         dest="run_name",
         type=run_name,
         default="",
         metavar="NAME",
         help="name of the run in lists and charts (default: the first telling line of the cell)",
     )
+    parser.formerly(name, "--run")
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
         "--no-metrics", dest="metrics", action="store_false", help="do not record metrics from the frameworks' calls"
@@ -164,9 +164,10 @@ def cell_arguments(parser: MagicParser) -> None:
         help="compare this model over all ranks while the cell trains, and mark the first step at which ranks differ",
         completer=rank_names,
     )
-    parser.add_argument(
-        "--every", type=count, default=10, metavar="N", help="with --check: after every N steps (default: 10)"
+    every = parser.add_argument(
+        "--check-every", type=count, default=10, metavar="N", help="with --check: after every N steps (default: 10)"
     )
+    parser.formerly(every, "--every")
     parser.add_argument(
         "--elastic",
         action="store_true",
@@ -202,11 +203,11 @@ def exec_arguments(parser: MagicParser) -> None:
 
 
 def exec_script(args: Parsed) -> None:
-    """``%distributed exec SCRIPT …``."""
+    """``%distributed run SCRIPT …``."""
     shell = get_ipython()
     if shell is None:
         raise BadRequest(
-            "%distributed exec needs a notebook or IPython: in a Python program, call Session.run_script()."
+            "%distributed run needs a notebook or IPython: in a Python program, call Session.run_script()."
         )
     # The parser put a space before numbers below 0, so that argparse did not take them for options.
     arguments = [word[1:] if word[:2] == " -" and word[2:3].isdigit() else word for word in args.arguments]

@@ -187,6 +187,10 @@ class _Line:
 def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
     """Completions of ``typed``, the text after a magic's name; first the end of it that they replace."""
     word = re.search(r"\S*$", typed)[0]  # type: ignore[index]  # it matches empty text, too
+    below = parser.verbs
+    for first in re.finditer(r"\S+(?=\s)", typed):
+        if first[0] in below:
+            return offers(below[first[0]], typed[first.end() :])
     line = _Line(parser, typed[: len(typed) - len(word)])
     if line.is_over:
         return word, []
@@ -198,6 +202,7 @@ def offers(parser: MagicParser, typed: str) -> tuple[str, Offers]:
     if line.pending is not None:
         return _values(line.pending, word)
     fragment, values = (word, []) if line.positional is None else _values(line.positional, word)
+    values += [(name, _brief(one.description)) for name, one in below.items() if name.startswith(word)]
     return fragment, values if word else values + line.option_offers("--")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.session import current
 
 from .offers import rank_names, some_ranks
-from .parsing import MagicParser, Parsed
-from .worlds import ProgressLine
+from .parsing import MagicParser, Parsed, run_numbers
+from .worlds import ProgressLine, show_lines
 
 
 def resize_arguments(parser: MagicParser) -> None:
@@ -57,11 +55,11 @@ def heal_arguments(parser: MagicParser) -> None:
 
 
 def heal(args: Parsed) -> None:
-    """``%distributed heal [--from RANK NAME …] [--replay RUNS]``."""
+    """``%distributed replace [--from RANK NAME …] [--replay RUNS]``."""
     replay = run_numbers(args.replay)
     line = ProgressLine()
     try:
-        _show(line, str(current().heal(args.names, args.source, replay=replay, progress=line.say)))
+        show_lines(line, str(current().replace(args.names, args.source, replay=replay, progress=line.say)))
     finally:
         line.end()
 
@@ -73,7 +71,7 @@ def resize(args: Parsed) -> None:
     line = ProgressLine()
     try:
         done = current().resize(size, names, args.source, drop=args.drop, replay=replay, progress=line.say)
-        _show(line, str(done))
+        show_lines(line, str(done))
     finally:
         line.end()
 
@@ -86,23 +84,3 @@ def _size_and_names(words: list[str]) -> tuple[int | None, list[str]]:
         except ValueError:
             raise BadRequest(f"{words[0]!r} is not a number of ranks.") from None
     return None, words
-
-
-def _show(line: ProgressLine, words: str) -> None:
-    """Show ``words``, the first of their lines in the place of the progress."""
-    first, _, rest = words.partition("\n")
-    line.say(first)
-    line.end()
-    if rest:
-        print(rest)
-
-
-def run_numbers(text: str) -> list[int]:
-    """The numbers in a list such as ``1,3-5``. Raises :class:`BadRequest`."""
-    found: list[int] = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
-        if match is None or int(match[2] or match[1]) - int(match[1]) not in range(1000):
-            raise BadRequest(f"{part!r} names no runs. Use for example 3, 1,3 or 1,3-5.")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found

@@ -38,18 +38,19 @@ def attach_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="name of the world, as in %%distributed list (default: the only one)",
+        help="name of the world, as in %%distributed worlds (default: the only one)",
         completer=world_names,
     )
-    parser.add_argument(
-        "--take-over",
+    control = parser.add_argument(
+        "--control",
         action="store_true",
-        help="drive the world from here; its present driver becomes an observer",
+        help="control the world from here; the notebook that controls it now can only read",
     )
+    parser.formerly(control, "--take-over")
 
 
 def attach(args: Parsed) -> None:
-    """``%distributed attach [NAME] [--take-over]``."""
+    """``%distributed attach [NAME] [--control]``."""
     here = _here(args.name)
     if here is not None and here.drives:
         print(f"This notebook already drives world {here.name!r}.")
@@ -66,7 +67,7 @@ def attach(args: Parsed) -> None:
         print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.")
         return session.view_in_cell(run, paint_errors=True)
 
-    session = Session.attach(args.name, take_over=args.take_over, view=view)
+    session = Session.attach(args.name, take_over=args.control, view=view)
     publish_auto(session)
     if not joined:
         _show(session)
@@ -89,11 +90,11 @@ def _show(session: Session) -> None:
     living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
     print(f"{how} world {session.name!r}: {quantity(world.size, 'rank')}{living}.")
     if not session.drives:
-        print(f"Another client drives it; %distributed attach {session.name} --take-over runs cells from here.")
+        print(f"Another client drives it; %distributed attach {session.name} --control runs cells from here.")
 
 
 def listing(_args: Parsed) -> None:
-    """``%distributed list``."""
+    """``%distributed worlds``."""
     worlds = list_worlds()
     if not worlds:
         print("No world of yours is running on this machine.")

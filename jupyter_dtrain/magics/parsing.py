@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -16,6 +18,39 @@ Parsed = argparse.Namespace
 Completer = Callable[[str], Iterable[str]]
 """Takes the beginning of an argument and returns its possible values, perhaps with others. It may raise a
 ``DtrainError``: then completion offers nothing."""
+
+
+_said: set[str] = set()
+"""The former names that :func:`say_renamed` has spoken of."""
+
+
+def say_renamed(former: str, now: str) -> None:
+    """Tell a person, once in a process, that ``former`` is called ``now``."""
+    if former not in _said:
+        _said.add(former)
+        print(f"{former} is called {now} now. The former name works until the next release.", file=sys.stderr)
+
+
+class _Former(argparse.Action):
+    """A former name of an argument: it does what the argument does, and says its name."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, now: argparse.Action, **_: Any) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            nargs=now.nargs,
+            const=now.const,
+            default=argparse.SUPPRESS,
+            type=now.type,  # type: ignore[arg-type]  # typeshed's attribute is wider than its parameter
+            choices=now.choices,
+            help=argparse.SUPPRESS,
+        )
+        self._now = now
+
+    def __call__(self, parser: Any, namespace: Parsed, values: Any, option_string: str | None = None) -> None:
+        """Do what the argument does."""
+        say_renamed(str(option_string), self._now.option_strings[-1])
+        self._now(parser, namespace, values, option_string)
 
 
 class HelpShown(Exception):
@@ -42,10 +77,24 @@ class MagicParser(argparse.ArgumentParser):
         """Have ``completer`` offer the values of an argument, which may be in a group."""
         self._completers[id(action)] = completer
 
+    def formerly(self, action: argparse.Action, *names: str) -> None:
+        """Let an argument go by its former ``names``, too, which ``-h`` does not show."""
+        super().add_argument(*names, dest=action.dest, action=_Former, now=action)
+
+    @property
+    def verbs(self) -> dict[str, MagicParser]:
+        """The parsers of the verbs below this one, by name."""
+        found = (one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction))  # noqa: SLF001
+        return {name: one for choices in found for name, one in choices.items()}
+
     @property
     def known(self) -> list[tuple[argparse.Action, Completer | None]]:
         """All arguments that ``-h`` shows, those of groups too, each with its completer."""
-        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        shown = [
+            action
+            for action in self._actions
+            if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+        ]
         return [(action, self._completers.get(id(action))) for action in shown]
 
     def titled(self) -> Iterator[tuple[str, list[argparse.Action]]]:
@@ -160,3 +209,14 @@ def assignment(text: str) -> tuple[str, str]:
         # The message does not repeat the value: it may be a secret.
         raise argparse.ArgumentTypeError("write variables as NAME=value")
     return name, value
+
+
+def run_numbers(text: str) -> list[int]:
+    """The numbers in a list such as ``1,3-5``. Raises :class:`BadRequest`."""
+    found: list[int] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) not in range(1000):
+            raise BadRequest(f"{part!r} names no runs. Use for example 3, 1,3 or 1,3-5.")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found

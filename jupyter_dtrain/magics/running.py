@@ -55,7 +55,7 @@ def kill(args: Parsed) -> None:
     session.kill(args.ranks)
     killed = [rank.rank for rank in session.world.dead]
     if len(killed) < len(session.world.ranks):
-        cure = "The others keep their variables; %distributed heal replaces the dead ones."
+        cure = "The others keep their variables; %distributed replace replaces the dead ones."
     else:
         cure = "%distributed restart replaces all ranks."
     print(f"Dead: {count_ranks(killed)}. {cure}")
@@ -76,8 +76,8 @@ def resync_arguments(parser: MagicParser) -> None:
 
 
 def resync(args: Parsed) -> None:
-    """``%distributed resync --from RANK NAME …``."""
-    run = current().resync(args.names, args.source)
+    """``%distributed broadcast --from RANK NAME …``."""
+    run = current().broadcast(args.names, args.source)
     print(run.text(args.source), end="")
     print(f"All ranks now have the values of rank {args.source}: {', '.join(args.names)}.")
 
@@ -103,9 +103,9 @@ def env_arguments(parser: MagicParser) -> None:
 
 
 def env(args: Parsed) -> None:
-    """``%distributed env``: shows a value once if it is the same on all ranks."""
+    """``%distributed info``: shows a value once if it is the same on all ranks."""
     session = current()
-    found = session.surroundings(args.ranks)
+    found = session.info(args.ranks)
     publish: Any = display_functions.publish_display_data
     publish(surroundings_tables(session.world, found))
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from typing import Any, Final
 
 from IPython.core import display_functions
 
-from jupyter_dtrain.client.snapshots import all_snapshots, snapshots_folder
+from jupyter_dtrain.client.snapshots import all_snapshots, delete_snapshots, find_snapshot, snapshots_folder
 from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table
 
 from .offers import rank_names
-from .parsing import MagicParser, Parsed, variable
+from .parsing import MagicParser, Parsed, say_renamed, variable
 
+KINDS: Final = {"state": "its state_dict, one for each rank", "value": "its value on each rank, pickled"}
+"""What a snapshot keeps of a variable, by the part that saved it; another part is a framework, with full tensors."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -35,24 +39,25 @@ def save_arguments(parser: MagicParser) -> None:
         help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h; where no "
         "framework shows its steps, at the end of cells and by time",
     )
-    parser.add_argument("--stop", action="store_true", help="stop saving NAME automatically")
+    parser.add_argument("--stop", action=_Stop, nargs=0, help=argparse.SUPPRESS)
+
+
+class _Stop(argparse.Action):
+    """``save NAME --stop``: the former name of ``snapshots stop NAME``."""
+
+    def __call__(self, _parser: Any, namespace: Parsed, _values: Any, _option: str | None = None) -> None:
+        """Have the verb stop that snapshot."""
+        say_renamed("%distributed save NAME --stop", "%distributed snapshots stop NAME")
+        namespace.run = stop
 
 
 def save(args: Parsed) -> None:
     """``%distributed save NAME VAR … [--every N]``."""
     session = current()
-    if args.stop:
-        gone = session.stop_saving(args.name)
-        print(
-            f"Snapshot {args.name!r} is no longer saved automatically."
-            if gone
-            else f"Snapshot {args.name!r} was not being saved automatically."
-        )
-        return
     answer = session.save(args.name, args.names, every=args.every)
     what = ", ".join(answer.names)
     if args.every:
-        end = f"%distributed save {args.name} --stop"
+        end = f"%distributed snapshots stop {args.name}"
         print(f"Cells on all ranks save {what} as {args.name!r} from now on. {end} ends that.")
     else:
         print(f"Saved {what} as {args.name!r}: {human(answer.bytes)} in {answer.seconds:.1f} s.")
@@ -114,6 +119,49 @@ def snapshots(_args: Parsed) -> None:
             [[row[place] for place in kept] for row in rows],
         )
     )
+
+
+def stop_arguments(parser: MagicParser) -> None:
+    """Arguments of ``snapshots stop``."""
+    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+
+
+def stop(args: Parsed) -> None:
+    """``%distributed snapshots stop NAME``."""
+    gone = current().stop_saving(args.name)
+    how = "is no longer saved" if gone else "was not being saved"
+    print(f"Snapshot {args.name!r} {how} automatically.")
+
+
+def delete_arguments(parser: MagicParser) -> None:
+    """Arguments of ``snapshots delete``."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names of the snapshots", completer=snapshot_names)
+
+
+def delete(args: Parsed) -> None:
+    """``%distributed snapshots delete NAME …``: all of them, or none where one does not exist."""
+    names = list(dict.fromkeys(args.names))
+    freed = delete_snapshots(names)
+    print(f"Deleted {quantity(len(names), 'snapshot')}: {', '.join(names)} ({human(freed)}).")
+
+
+def show_arguments(parser: MagicParser) -> None:
+    """Arguments of ``snapshots show``."""
+    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+
+
+def show(args: Parsed) -> None:
+    """``%distributed snapshots show NAME``: reads the manifest alone."""
+    one = find_snapshot(args.name)
+    facts = [f"saved {age(one.age)} ago by world {one.world!r} with {quantity(one.ranks, 'rank')}"]
+    if one.step is not None:
+        facts.append(f"after step {one.step}")
+    facts.append(f"{human(one.bytes)} in {one.folder}")
+    if not one.ours:
+        facts.append("not signed with your key")
+    publish: Any = display_functions.publish_display_data
+    rows = [[name, KINDS.get(part, part)] for name, part in one.held.items()]
+    publish(table(f"Snapshot {one.name!r}: {', '.join(facts)}", ["variable", "saved as"], rows))
 
 
 def _row(one: Snapshot) -> list[str]:

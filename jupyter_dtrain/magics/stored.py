@@ -11,6 +11,7 @@ from IPython.core.getipython import get_ipython
 from jupyter_dtrain.core.errors import NoWorld, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
 
 from .offers import stored_runs, stored_worlds
@@ -91,6 +92,24 @@ def compare(args: Parsed) -> None:
         _publish(curves)
     elif sum(bool(run.metrics) for run in found.runs) > 1:
         print("These runs have no metric in common, so no curves are drawn.")
+
+
+def delete_arguments(parser: MagicParser) -> None:
+    """Arguments of ``runs delete``."""
+    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
+
+
+def delete(args: Parsed) -> None:
+    """``%distributed runs delete RUN …``: all of them, or none where one cannot be deleted."""
+    from jupyter_dtrain.store import Store
+
+    store = Store.open()
+    found = [_find(store, name) for name in args.run_names]
+    for run in found:
+        run.check_deletable()
+    for run in found:
+        run.delete()
+    print(f"Deleted {quantity(len(found), 'run')}: {', '.join(run.label for run in found)}.")
 
 
 def show_finished() -> None:

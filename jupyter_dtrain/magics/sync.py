@@ -48,7 +48,7 @@ def sync_arguments(parser: MagicParser) -> None:
 
 
 def sync(args: Parsed) -> None:
-    """``%distributed sync PATH``: shows a table, and raises where a host lacks files."""
+    """``%distributed upload PATH``: shows a table, and raises where a host lacks files."""
     from jupyter_dtrain.files.sync import sync as sync_hosts
     from jupyter_dtrain.files.sync import sync_world
     from jupyter_dtrain.launch.hostlist import named_hosts
@@ -77,4 +77,4 @@ def _session() -> Session:
     try:
         return current()
     except NoWorld as error:
-        raise NoWorld(f"{error} Without a world, name the hosts: %distributed sync --hosts gpu1,gpu2 PATH.") from None
+        raise NoWorld(f"{error} Without a world, name the hosts: %distributed upload --hosts gpu1,gpu2 PATH.") from None

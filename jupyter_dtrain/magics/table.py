@@ -16,7 +16,7 @@ import msgspec
 from jupyter_dtrain.core.declarations import declarations, load_rows
 
 from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
-from .parsing import MagicParser, Parsed
+from .parsing import MagicParser, Parsed, say_renamed
 
 WIDTH: Final = 100
 """Columns of the list of verbs."""
@@ -34,6 +34,10 @@ class Verb(msgspec.Struct, frozen=True):
     arguments: Callable[[MagicParser], None]
     """Adds the verb's arguments to its parser."""
     run: Callable[[Parsed], None]
+    verbs: tuple[Verb, ...] = ()
+    """The verbs that may follow, such as ``show`` in ``runs show``."""
+    formerly: str = ""
+    """The name that it had in the release before."""
 
     @property
     def sentence(self) -> str:
@@ -43,8 +47,18 @@ class Verb(msgspec.Struct, frozen=True):
     def parser(self) -> MagicParser:
         """Its parser."""
         parser = MagicParser(prog=f"%distributed {self.name}", description=self.sentence)
-        self.arguments(parser)
+        self.fill(parser)
         return parser
+
+    def fill(self, parser: MagicParser) -> None:
+        """Give ``parser`` the verb's arguments and the verbs that may follow; the parsed line has ``run``."""
+        self.arguments(parser)
+        parser.set_defaults(run=self.run)
+        if self.verbs:
+            # Its options may stand before these, so they are not in its usage.
+            below = parser.add_subparsers(title="verbs", metavar="[VERB]", parser_class=MagicParser, prog=parser.prog)
+            for verb in self.verbs:
+                verb.fill(below.add_parser(verb.name, help=verb.help, description=verb.sentence))
 
 
 class CellMagic(msgspec.Struct, frozen=True):
@@ -82,33 +96,65 @@ def _none(parser: MagicParser) -> None:
     """Add no arguments, for a verb that takes none."""
 
 
+_SHOW = Verb(
+    "show",
+    "runs and jobs",
+    "show a stored run: its cell, outcome, metrics and output",
+    stored.show_arguments,
+    stored.show,
+)
+_COMPARE = Verb(
+    "compare",
+    "runs and jobs",
+    "show the metrics of stored runs side by side",
+    stored.compare_arguments,
+    stored.compare,
+)
+_RUNS = (
+    _SHOW,
+    _COMPARE,
+    Verb(
+        "delete",
+        "runs and jobs",
+        "delete stored runs: their cells, output and metrics",
+        stored.delete_arguments,
+        stored.delete,
+    ),
+)
+_SNAPSHOTS = (
+    Verb(
+        "show", "snapshots", "show what a snapshot holds, without loading it", snapshots.show_arguments, snapshots.show
+    ),
+    Verb("stop", "snapshots", "stop saving a snapshot automatically", snapshots.stop_arguments, snapshots.stop),
+    Verb("delete", "snapshots", "delete snapshots from the disk", snapshots.delete_arguments, snapshots.delete),
+)
 _OWN: tuple[Verb, ...] = (
     Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start),
     Verb("stop", "worlds", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
     Verb("status", "worlds", "show the ranks: host, device, process and state", _none, worlds.status),
     Verb(
+        "worlds",
+        "worlds",
+        "list your worlds on this machine, and which notebook controls each",
+        _none,
+        joining.listing,
+        formerly="list",
+    ),
+    Verb("attach", "worlds", "join a world that another notebook started", joining.attach_arguments, joining.attach),
+    Verb(
         "restart",
         "worlds",
-        "replace all ranks of the world; their variables are lost, unless a snapshot is loaded",
+        "replace all ranks, or some, with fresh ones; their variables are lost, unless a snapshot is loaded",
         worlds.restart_arguments,
         worlds.restart,
     ),
     Verb(
-        "save",
-        "snapshots",
-        "save variables of all ranks as a snapshot on disk",
-        snapshots.save_arguments,
-        snapshots.save,
-    ),
-    Verb("load", "snapshots", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
-    Verb("snapshots", "snapshots", "list the snapshots, with size and age", _none, snapshots.snapshots),
-    Verb("exec", "cells", "run a script on the ranks, as torchrun would", cells.exec_arguments, cells.exec_script),
-    Verb(
-        "interrupt",
-        "cells",
-        "interrupt the running cells on every rank; variables stay",
-        running.interrupt_arguments,
-        running.interrupt,
+        "replace",
+        "worlds",
+        "replace dead ranks; the others keep their processes and variables",
+        healing.heal_arguments,
+        healing.heal,
+        formerly="heal",
     ),
     Verb(
         "kill",
@@ -118,20 +164,34 @@ _OWN: tuple[Verb, ...] = (
         running.kill,
     ),
     Verb(
-        "heal",
-        "worlds",
-        "replace dead ranks; the others keep their processes and variables",
-        healing.heal_arguments,
-        healing.heal,
-    ),
-    Verb(
         "resize",
         "worlds",
         "change how many ranks the world has; those that stay keep their processes and variables",
         healing.resize_arguments,
         healing.resize,
     ),
-    Verb("resync", "data", "copy variables from one rank to all ranks", running.resync_arguments, running.resync),
+    Verb(
+        "run",
+        "cells",
+        "run a script on the ranks, as torchrun would",
+        cells.exec_arguments,
+        cells.exec_script,
+        formerly="exec",
+    ),
+    Verb(
+        "interrupt",
+        "cells",
+        "interrupt the running cells on every rank; variables stay",
+        running.interrupt_arguments,
+        running.interrupt,
+    ),
+    Verb(
+        "auto",
+        "cells",
+        "send every plain cell to the ranks (auto mode), or stop that",
+        running.auto_arguments,
+        running.auto,
+    ),
     Verb(
         "vars",
         "data",
@@ -139,29 +199,42 @@ _OWN: tuple[Verb, ...] = (
         across.vars_arguments,
         across.show_vars,
     ),
-    Verb("diff", "data", "compare one variable over all ranks", across.diff_arguments, across.diff),
     Verb(
-        "check",
+        "diff",
         "data",
-        "check that the replicas of a model are the same on all ranks",
-        across.check_arguments,
-        across.check,
+        "compare a variable over all ranks, such as the replicas of a model",
+        across.diff_arguments,
+        across.diff,
+        formerly="check",
+    ),
+    Verb(
+        "broadcast",
+        "data",
+        "copy variables from one rank to all ranks",
+        running.resync_arguments,
+        running.resync,
+        formerly="resync",
     ),
     Verb("scatter", "data", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
     Verb("gather", "data", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
     Verb(
-        "stacks",
-        "looking inside",
-        "show where the code of every rank is now",
-        running.stacks_arguments,
-        running.stacks,
+        "upload",
+        "data",
+        "copy a file or folder to the hosts of the world; nothing there is deleted",
+        sync.sync_arguments,
+        sync.sync,
+        formerly="sync",
     ),
     Verb(
-        "env",
+        "stacks", "looking inside", "show where the code of every rank is now", running.stacks_arguments, running.stacks
+    ),
+    Verb(
+        "info",
         "looking inside",
         "show what each framework finds on the ranks, and which variables were set and why",
         running.env_arguments,
         running.env,
+        formerly="env",
     ),
     Verb(
         "doctor",
@@ -171,42 +244,37 @@ _OWN: tuple[Verb, ...] = (
         doctor.doctor,
     ),
     Verb(
-        "sync",
-        "data",
-        "copy a file or folder to the hosts of the world; nothing there is deleted",
-        sync.sync_arguments,
-        sync.sync,
+        "save",
+        "snapshots",
+        "save variables of all ranks as a snapshot on disk",
+        snapshots.save_arguments,
+        snapshots.save,
     ),
-    Verb("list", "worlds", "list your worlds on this machine and the client that drives each", _none, joining.listing),
-    Verb("attach", "worlds", "join a world that another kernel started", joining.attach_arguments, joining.attach),
-    Verb("runs", "runs and jobs", "list the stored runs, newest first", stored.runs_arguments, stored.runs),
+    Verb("load", "snapshots", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
     Verb(
-        "show",
-        "runs and jobs",
-        "show a stored run: its cell, outcome, metrics and output",
-        stored.show_arguments,
-        stored.show,
+        "snapshots",
+        "snapshots",
+        "list the snapshots, with size and age; show or delete one",
+        _none,
+        snapshots.snapshots,
+        verbs=_SNAPSHOTS,
     ),
     Verb(
-        "compare",
+        "runs",
         "runs and jobs",
-        "show the metrics of stored runs side by side",
-        stored.compare_arguments,
-        stored.compare,
+        "list the stored runs, newest first; show, compare or delete some",
+        stored.runs_arguments,
+        stored.runs,
+        verbs=_RUNS,
     ),
+    _SHOW,
+    _COMPARE,
     Verb(
         "export",
         "runs and jobs",
         "make a job of the cells that run on ranks: a script, and what launches it",
         export.export_arguments,
         export.export_cells,
-    ),
-    Verb(
-        "auto",
-        "cells",
-        "turn auto mode on or off: it sends every plain cell to the ranks",
-        running.auto_arguments,
-        running.auto,
     ),
 )
 
@@ -236,10 +304,18 @@ def verb_parser() -> MagicParser:
         metavar="VERB", required=True, parser_class=MagicParser, help=argparse.SUPPRESS, prog="%distributed"
     )
     for verb in verbs():
-        one = subparsers.add_parser(verb.name, description=verb.sentence)
-        verb.arguments(one)
-        one.set_defaults(run=verb.run)
+        verb.fill(subparsers.add_parser(verb.name, description=verb.sentence))
     return parser
+
+
+def renamed(line: str) -> str:
+    """``line`` with the present name of a verb that has a former one, which is said once."""
+    first, _, rest = line.strip().partition(" ")
+    for verb in verbs():
+        if first == verb.formerly:
+            say_renamed(f"%distributed {first}", f"%distributed {verb.name}")
+            return f"{verb.name} {rest}"
+    return line
 
 
 def _listing() -> str:

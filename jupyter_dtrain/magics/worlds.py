@@ -11,19 +11,17 @@ from typing import Any, Final
 import msgspec
 from IPython.core import display_functions
 
-from jupyter_dtrain.client.snapshots import snapshots_folder
+from jupyter_dtrain.client.snapshots import find_snapshot
 from jupyter_dtrain.core.causes import as_seen
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
-from jupyter_dtrain.core.snapshots import check_snapshot_name, newest
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, quantity, time_left
 from jupyter_dtrain.launch import launchers
-from jupyter_dtrain.launch.options import Asked, Option, check, options
+from jupyter_dtrain.launch.options import Asked, Option, check, flag_of, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
-from jupyter_dtrain.store import Store
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
@@ -31,8 +29,8 @@ from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
 
 from .joining import show_worlds
-from .offers import interfaces, paths, ssh_hosts, world_names
-from .parsing import Completer, MagicParser, Parsed, assignment, count
+from .offers import interfaces, paths, some_ranks, ssh_hosts, world_names
+from .parsing import Completer, MagicParser, Parsed, assignment, run_numbers, say_renamed
 from .snapshots import show_loaded, snapshot_names
 from .transform import publish_auto
 
@@ -95,6 +93,8 @@ def _option_argument(parser: MagicParser, group: Any, option: Option, descriptio
             more["metavar"] = metavar
     short = [option.schema["short"]] if "short" in option.schema else []
     action = group.add_argument(*short, option.flag, dest=option.name, **more)
+    if option.formerly:
+        parser.formerly(action, flag_of(option.formerly))
     if option.name in COMPLETERS:
         parser.completes(action, COMPLETERS[option.name])
 
@@ -190,11 +190,20 @@ class ProgressLine:
             self._painter.settle(self._id)
 
 
+def show_lines(line: ProgressLine, words: str) -> None:
+    """Show ``words``, the first of their lines in the place of the progress."""
+    first, _, rest = words.partition("\n")
+    line.say(first)
+    line.end()
+    if rest:
+        print(rest)
+
+
 def stop_arguments(parser: MagicParser) -> None:
     """Arguments of ``stop``."""
     one = parser.add_mutually_exclusive_group()
     name = one.add_argument(
-        "name", nargs="?", help="name of another world, as in %%distributed list (default: this notebook's)"
+        "name", nargs="?", help="name of another world, as in %%distributed worlds (default: this notebook's)"
     )
     parser.completes(name, world_names)
     one.add_argument("--all", action="store_true", help="stop all your worlds on this machine")
@@ -227,40 +236,41 @@ def _stop(name: str | None) -> None:
 def restart_arguments(parser: MagicParser) -> None:
     """Arguments of ``restart``."""
     parser.add_argument(
-        "--load", metavar="NAME", help="load this snapshot into the fresh ranks", completer=snapshot_names
+        "-r",
+        "--ranks",
+        metavar="RANKS",
+        help="only these ranks, living or dead; the others keep their processes and variables (default: all)",
+        completer=some_ranks,
+    )
+    parser.add_argument(
+        "--load", metavar="NAME", help="load this snapshot into the fresh ranks, of all", completer=snapshot_names
     )
     parser.add_argument(
         "--replay",
-        metavar="RUN",
-        type=count,
+        metavar="RUNS",
         nargs="+",
         default=[],
-        help="run these runs' cells again first, such as the one that makes the model",
+        help="run these runs' cells again first, such as 1,3-5; with -r on the fresh ranks alone",
     )
 
 
 def restart(args: Parsed) -> None:
-    """``%distributed restart [--load NAME] [--replay RUN …]``."""
+    """``%distributed restart [-r RANKS] [--load NAME] [--replay RUNS]``."""
+    if len(args.replay) > 1:
+        say_renamed("--replay 1 2", "--replay 1,2")
     session, line = current(), ProgressLine()
-    cells = [_cell(session, number) for number in args.replay]
-    if args.load is not None:
-        newest(snapshots_folder(), check_snapshot_name(args.load))  # before anything is lost
+    replay = run_numbers(",".join(args.replay))
+    if args.load is not None and args.ranks is None:
+        find_snapshot(args.load)  # before anything is lost
     try:
-        session.restart(progress=line.say)
+        load = None if args.ranks is None else args.load  # the session refuses it
+        done = session.restart(args.ranks, load=load, replay=replay, progress=line.say)
+        if done is not None:
+            show_lines(line, str(done))
     finally:
         line.end()
-    for cell in cells:
-        session.run(cell)
     if args.load is not None:
         show_loaded(args.load, session.load(args.load, ready=True))
-
-
-def _cell(session: Session, number: int) -> str:
-    """The source of the cell of run ``number``. Raises :class:`BadRequest` where it is not kept."""
-    found = Store.open().run(str(number), session.id)
-    if not found.source:
-        raise BadRequest(f"The cell of run {number} is not kept.")
-    return found.source
 
 
 def status(_args: Parsed) -> None:
@@ -271,7 +281,7 @@ def status(_args: Parsed) -> None:
         others = len(list_worlds())
         print(nothing)
         if others:
-            print(f"You have {quantity(others, 'world')} elsewhere: see %distributed list.")
+            print(f"You have {quantity(others, 'world')} elsewhere: see %distributed worlds.")
         return
     world = session.world
     runs = session.running or [run for run in [session.last_run] if run is not None]

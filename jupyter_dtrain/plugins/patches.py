@@ -193,7 +193,7 @@ class Patch:
             package = module.__name__.partition(".")[0]
             why = str(error).rstrip(".")
             words = f"{package}{_version(package)} lacks parts that jupyter-dtrain uses ({why})"
-            self._report_once("", f"{words}: {self.lost}. %distributed env names the tested version.", error)
+            self._report_once("", f"{words}: {self.lost}. %distributed info names the tested version.", error)
         finally:
             _hooking.replaced = outer
 

@@ -97,7 +97,7 @@ SSH: Final = Cures(
         "Name an interface that all hosts reach with --interface.",
     ),
     limit="Raise it: `* {name} {value}` in /etc/security/limits.conf there, then log in again.",
-    files="`%distributed sync PATH` copies code and data to each host, to the same path.",
+    files="`%distributed upload PATH` copies code and data to each host, to the same path.",
     mpi="See whether `mpiexec --host {hosts} hostname` works in a terminal.",
 )
 SRUN: Final = Cures(
@@ -110,7 +110,7 @@ SRUN: Final = Cures(
         "See whether `ping` reaches those nodes from here.",
     ),
     limit="Raise it: Limit{unit}={value} for slurmd's service there; see PropagateResourceLimits in slurm.conf, too.",
-    files="`%distributed sync PATH` copies code and data to each node, to the same path.",
+    files="`%distributed upload PATH` copies code and data to each node, to the same path.",
     mpi="See whether `mpiexec hostname` works in a job on these nodes: `salloc --nodelist={hosts}`.",
 )
 

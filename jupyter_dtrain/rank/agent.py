@@ -285,8 +285,8 @@ class Agent:
             match request:
                 case StoreValues(names=names, digests=digests):
                     store_values(unpack(names, digests, _taken(parent["buffers"])))
-                case FetchValues(names=names):
-                    answer, buffers = fetch_values(names)
+                case FetchValues(names=names, forget=forget):
+                    answer, buffers = fetch_values(names, forget=forget)
                 case SendToWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)

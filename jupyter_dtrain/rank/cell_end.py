@@ -230,7 +230,7 @@ class CellEnd:
         if self._elder is None or not name:
             return []
         lacks = f"Rank {self._place.rank} is a new process, without the variables that cells made before it came."
-        cure = f"%distributed resync --from {self._elder} {name} copies {name} from rank {self._elder}."
+        cure = f"%distributed broadcast --from {self._elder} {name} copies {name} from rank {self._elder}."
         return [f"{lacks} {cure}"]
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:

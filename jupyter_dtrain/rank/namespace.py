@@ -85,8 +85,8 @@ def _bound_by(statement: ast.stmt) -> list[str]:
     return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
-def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
-    """The values of ``names`` as an answer and its pickles."""
+def fetch_values(names: list[str], *, forget: bool = False) -> tuple[Fetched, list[bytes]]:
+    """The values of ``names`` as an answer and its pickles. ``forget``: the namespace lets go of them."""
     namespace = user_namespace()
     values: dict[str, bytes] = {}
     failed: dict[str, str] = {}
@@ -97,6 +97,9 @@ def fetch_values(names: list[str]) -> tuple[Fetched, list[bytes]]:
             except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
                 failed[name] = _why_not(namespace[name]) or f"{type(error).__name__}: {error}"
     missing = [name for name in names if name not in namespace]
+    if forget:
+        for name in names:
+            namespace.pop(name, None)
     pickles = list(values.values())
     return Fetched(list(values), digests(pickles), missing, failed), pickles
 

@@ -1,4 +1,4 @@
-"""A script as torchrun would start it, in the ranks of a world: ``%distributed exec script.py ARGUMENTS``.
+"""A script as torchrun would start it, in the ranks of a world: ``%distributed run script.py ARGUMENTS``.
 
 A script is a cell of one call, :func:`run_script`, so that its output, losses, errors and interrupts are a cell's. A
 user's cell may make that call, too. In each rank the script is ``__main__``, has its arguments in ``sys.argv`` and its

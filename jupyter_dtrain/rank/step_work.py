@@ -143,7 +143,7 @@ class StepWork:
                 self._say(_unseen(titles, one.order, one.steps))
         if self._check and not self._stepped:
             self._say(
-                "--check has seen no step of an optimizer in this cell; %distributed check compares a model at once."
+                "--check has seen no step of an optimizer in this cell; %distributed diff compares a model at once."
             )
         self._check, self._active = "", []
 

@@ -116,7 +116,7 @@ class ActionHandler(ApiHandler):
             if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
                 raise BadRequest(
                     f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
-                    f"%distributed attach {world.name} --take-over drives it from here."
+                    f"%distributed attach {world.name} --control controls it from here."
                 )
         begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)

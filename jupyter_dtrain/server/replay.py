@@ -285,10 +285,8 @@ class Replay:
             picture.remark = run.remark
             data = saved.bundle(picture)
         self._transcript.update(data, self._metadata, _PANEL)
-        if run.outcome != "ok":
-            kind = causes.DistributedInterrupt if run.outcome == "interrupted" else causes.DistributedError
-            told = causes.telling(run)
-            self._transcript.error(kind.__name__, causes.summary(told), causes.blocks(told))
+        if failure := causes.failure_of(run):
+            self._transcript.error(type(failure).__name__, str(failure), causes.blocks(failure.run))
 
 
 class Replays:

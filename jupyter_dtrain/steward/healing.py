@@ -182,7 +182,7 @@ class Healing:
         if self._state.dead or self._state.phase != "running" or heal.drop:
             return ""
         if heal.size is None:
-            return "no rank is dead. %distributed resync copies variables from one rank to the others"
+            return "no rank is dead. %distributed broadcast copies variables from one rank to the others"
         return f"it has {heal.size} ranks already" if heal.size == self._state.request.size else ""
 
     def _read(self, request: ReadHeal) -> HealState:
@@ -374,8 +374,8 @@ class Healing:
             old = min(rank for rank in self._living() if rank not in numbers)
             self._owner.notice(
                 f"The world has replaced {count_ranks(numbers)} by itself, in {seconds:.1f} s. New ranks have no "
-                f"variables. %distributed resync --from {old} NAMES copies the variables that you name from rank {old}."
-                + "".join(f" {words}." for words in self._notes)
+                f"variables. %distributed broadcast --from {old} NAMES copies the variables that you name from rank "
+                f"{old}." + "".join(f" {words}." for words in self._notes)
             )
         for died in ends:
             self._owner.died(died)
@@ -427,7 +427,7 @@ class Healing:
         if ended := [rank for rank in dropped if rank in self._left_alone]:
             why += f". The resize had already ended {count_ranks(ended)}"
             if not self._obstacle(self._state.request.size):
-                why += f"; %distributed heal replaces {'them' if len(ended) > 1 else 'it'}"
+                why += f"; %distributed replace replaces {'them' if len(ended) > 1 else 'it'}"
         self._heal = HealState("failed", why)
         if self._alone:
             self._owner.notice(f"The world could not replace {count_ranks(self._left_alone)} by itself: {why}.")
@@ -464,7 +464,7 @@ class Healing:
                 self._kill(self._processes)
                 words = f"a fault of jupyter-dtrain stopped it (step {self._stage!r}), and the world's log says why"
                 self._fail(f"{words}: {RESTART}")
-        if self._request.options.auto_heal and not self._goes_on:
+        if self._request.options.auto_replace and not self._goes_on:
             self._heal_alone()
         return self._deadline
 

@@ -34,7 +34,7 @@ SAVE = (
 """The way to fewer ranks for what is spread over all of them."""
 PARTS_BY_NUMBER = (
     "The ranks that stay would get other numbers, by which their parts are known. Delete these variables on the living "
-    "ranks first, or have %distributed heal replace the dead ones under their numbers"
+    "ranks first, or have %distributed replace replace the dead ones under their numbers"
 )
 """The way on where the missing part of something that is spread over all ranks is lost already."""
 

@@ -290,7 +290,7 @@ class Supervisor:
             for folder, hosts in self._elsewhere.items():
                 self._notice(
                     f"The notebook's folder {self._request.cwd} is missing on {', '.join(sorted(hosts))}, so the ranks "
-                    f"there work in {folder}. %distributed sync . copies it, and %distributed restart moves them.",
+                    f"there work in {folder}. %distributed upload . copies it, and %distributed restart moves them.",
                     launch=True,
                 )
             self._cluster.prepare_to_connect()

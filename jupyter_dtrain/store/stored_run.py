@@ -210,6 +210,14 @@ class StoredRun:
         """Keep the run in the store for ever; with ``kept=False`` only as long as others (``Settings.store_days``)."""
         self.edit(kept=kept)
 
+    def check_deletable(self) -> None:
+        """Raise :class:`BadRequest` while it runs, and for a run that is kept."""
+        now = run_with_id(self._store, self.id)
+        if now.outcome == RUNNING:
+            raise BadRequest(f"Run {self.label} is running: interrupt it first, or wait for its end.")
+        if now.kept:
+            raise BadRequest(f"Run {self.label} is kept: set kept to False before you delete it.")
+
     def delete(self) -> None:
         """Remove the run from the store: its cell, text and metrics. No later run gets its number.
 
@@ -218,11 +226,7 @@ class StoredRun:
         Raises :class:`BadRequest` while it runs, and for a run that is kept.
         """
         with self._store.writing() as db:
-            now = run_with_id(self._store, self.id)
-            if now.outcome == RUNNING:
-                raise BadRequest(f"Run {self.label} is running: interrupt it first, or wait for its end.")
-            if now.kept:
-                raise BadRequest(f"Run {self.label} is kept: set kept to False before you delete it.")
+            self.check_deletable()
             for table in ("parts", "series", "texts"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (self.id,))  # noqa: S608 — our own names
             db.execute(

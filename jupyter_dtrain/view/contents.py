@@ -189,7 +189,7 @@ def describe_comparison(found: Compared) -> tuple[str, list[str]]:
     if len(found.differences) + found.left_out > SHOWN:
         notes.append(f"{len(found.differences) + found.left_out - SHOWN} more parts differ.")
     if not any(one.what in {"missing", "shape", "placement"} for one in lasting):
-        notes.append("%distributed resync --from RANK NAME gives all ranks the values of one.")
+        notes.append("%distributed broadcast --from RANK NAME gives all ranks the values of one.")
     many = f" in {count} parts, first" if count > 1 else ""
     return f"{found.name} differs{many} in {first.name}: {_how(first)} ({f'{about}; ' if about else ''}{took})", notes
 

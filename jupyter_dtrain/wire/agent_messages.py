@@ -75,6 +75,8 @@ class FetchValues(ValuesRequest[Fetched], frozen=True, tag="fetch"):
     """Send the values of ``names``."""
 
     names: list[str]
+    forget: bool = False
+    """Whether the rank lets go of them."""
 
 
 class WidgetsSaid(msgspec.Struct, frozen=True):

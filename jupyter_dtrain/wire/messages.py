@@ -179,6 +179,6 @@ def explain_protocol(name: str, protocol: int, version: str = "") -> str:
     started = f"{older} version of jupyter-dtrain{f' ({version})' if version else ''}"
     return (
         f"World {name!r} was started by {started}: it speaks protocol {protocol}, and this one {PROTOCOL}, so it "
-        f"cannot be joined from here. %distributed list shows it, %distributed interrupt {name} interrupts its cell, "
+        f"cannot be joined from here. %distributed worlds shows it, %distributed interrupt {name} interrupts its cell, "
         f"%distributed stop {name} ends it."
     )

@@ -126,11 +126,12 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
         Check(_check_every),
     ] = None
-    auto_heal: Annotated[
+    auto_replace: Annotated[
         bool,
         Meta(
             title="Replace dead ranks",
-            description="replace ranks that die, as %distributed heal does, once no cell runs (default: no)",
+            description="replace ranks that die, as %distributed replace does, once no cell runs (default: no)",
+            extra_json_schema={"formerly": "auto_heal"},
         ),
     ] = False
 

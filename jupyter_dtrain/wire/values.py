@@ -11,13 +11,17 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, TransferFailed
 from jupyter_dtrain.core.world import count_ranks
 
 if TYPE_CHECKING:
     from .agent_messages import Fetched
+
+
+ARGUMENTS: Final = "_dtrain_arguments"
+"""The variable in which a rank gets, for a moment, a function and its arguments."""
 
 
 def check_variable(name: str) -> None:

@@ -525,7 +525,7 @@ export const OUTCOMES: Record<RunOutcome, string> = {
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--check", "--every", "--inputs", "--output", "--pull", "--ranks", "--replay", "--run", "--timeout", "-i", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--check", "--check-every", "--every", "--inputs", "--name", "--output", "--pull", "--ranks", "--replay", "--run", "--timeout", "-i", "-o", "-r"];
 
 /** The magics whose cells go to the ranks. */
 export const RANK_MAGICS: readonly string[] = ["distributed", "dist", "rank"];

@@ -35,7 +35,7 @@ dist.destroy_process_group()
 
 def test_a_pipeline_is_drawn_and_frameworks_are_described(lab, browser):
     """Live and, once the page is opened anew, from what the notebook keeps; no value of ``--env`` is in it."""
-    path = lab.write("staged.ipynb", START, TRAIN, "%distributed env", "%distributed stop")
+    path = lab.write("staged.ipynb", START, TRAIN, "%distributed info", "%distributed stop")
     page = lab.open(browser, "staged.ipynb", width=1300, height=1100)
     run_all(page)
     drawn = page.locator(".jp-Notebook .dtrain-gantt")

@@ -35,7 +35,7 @@ for step in range(40):
             model.module.weight[0, 3] += 0.5
     time.sleep(0.05)
 """
-CHECK = "%distributed check model"
+CHECK = "%distributed diff model"
 WHOLE = "%%distributed\nimport torch.distributed as dist, torch\nx = torch.ones(1); dist.all_reduce(x); x.item()"
 
 

@@ -136,7 +136,7 @@ def test_a_syntax_error_shows_its_caret(ended_run):
 @pytest.mark.parametrize(
     ("lost", "step"),
     [
-        ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed heal replaces"),
+        ({1: KILLED}, "The other ranks keep their variables and take cells (-r); %distributed replace replaces"),
         ({0: KILLED, 1: KILLED}, "%distributed restart replaces all ranks."),
         ({1: "rank 1 was lost: its world was stopped"}, ""),
         ({0: f"rank 0 is lost: {LEFT}", 1: f"rank 1 is lost: {LEFT}"}, "The cell goes on while its world does: "),

@@ -60,7 +60,7 @@ class ChangePlay:
         began, why = time.monotonic(), ""
         try:
             if self._change == "heal":
-                session.heal(progress=lambda words: self._strike(session, dead, words))
+                session.replace(progress=lambda words: self._strike(session, dead, words))
             else:
                 drop = gone if self._change == "drop" else None
                 session.resize(
@@ -132,7 +132,7 @@ class ChangePlay:
             return
         if session.world.dead:
             with contextlib.suppress(HealFailed):
-                session.heal()
+                session.replace()
         if session.world.dead:
             world.restart()
         elif session.world.size != self.plan.size:

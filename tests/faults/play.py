@@ -199,7 +199,7 @@ class Play:
         """A heal replaces what is dead; all ranks meet again, and the others are as they were."""
         session = world.session
         try:
-            session.heal()
+            session.replace()
         except HealFailed as error:
             self._check(may_fail and "made no progress" in str(error), str(error))
             world.restart()

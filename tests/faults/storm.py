@@ -426,7 +426,7 @@ class StormPlay:
         living = [rank for rank in range(drawn.size) if rank not in dead]
         self._check_owned(session, living, owned)
         if dead and drawn.heals and living:
-            session.heal()
+            session.replace()
             self._check_owned(session, living, owned)
             session.run("pass", view=None, timeout=LONGEST)
             session.run(PREPARE, sorted(dead), view=None, timeout=LONGEST)

@@ -115,10 +115,10 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     options = {"wait": True, "timeout": None, "inputs": {}, "watch": Watching(), "cell": None}
     runs.append(broken._cells.run("x = 1", None, lambda _: None, joins=1, **options))
     outcomes = [one.outcome for one in runs]
-    found = broken.surroundings()
+    found = broken.info()
     broken.stacks()
     steward_log = (Path(broken.request.folder) / "logs" / "steward.log").read_text()
-    runs.append(fail(broken, "jupyter_dtrain.resync('kept')"))
+    runs.append(fail(broken, "jupyter_dtrain.broadcast('kept')"))
     runs.append(fail(broken, "raise MemoryError"))
     runs.append(fail(broken, FAILS))
     runs.append(fail(broken, "x"))

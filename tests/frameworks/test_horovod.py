@@ -203,7 +203,7 @@ hasattr(hvd, "elastic"), horovod.__version__, words
 """
     _, found = play(pair, code)
     has, version, words = found[0]
-    facts = pair.surroundings(0)[0].frameworks["horovod"]
+    facts = pair.info(0)[0].frameworks["horovod"]
 
     assert (has, version) == (False, SHIM_VERSION)
     assert "not Horovod" in version

@@ -251,7 +251,7 @@ def test_names_that_cannot_be_looked_into_hinder_no_recovery(up):
 def test_resync_keeps_the_order_of_a_dictionary(up):
     """JAX's own walk would sort its keys, also of one that holds no array of JAX."""
     up.run("grads = {'w': 1.0, 'b': jnp.ones(1), 3: None} if rank == 0 else None", view=None)
-    up.resync(["grads"])
+    up.broadcast(["grads"])
 
     assert play(up, "list(grads), float(grads['b'][0])") == {rank: (["w", "b", 3], 1.0) for rank in range(2)}
 

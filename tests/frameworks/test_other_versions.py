@@ -96,5 +96,5 @@ def test_a_torch_without_what_is_private_trains_and_cells_say_once_what_is_lost(
     for rank in (0, 1):
         first, *later = (texts(one)[rank] for one in runs)
         assert [(words, first.count(words)) for words in LOST] == [(words, 1) for words in LOST]
-        assert "%distributed env names the tested version." in first
+        assert "%distributed info names the tested version." in first
         assert "lacks parts that jupyter-dtrain uses" not in "".join(later)

@@ -39,12 +39,12 @@ def results(session, code, ranks=None):
 
 def variables(session, rank=0):
     """Value and reason, by name."""
-    return {one.name: (one.value, one.why) for one in session.surroundings(rank)[rank].variables}
+    return {one.name: (one.value, one.why) for one in session.info(rank)[rank].variables}
 
 
 def test_a_framework_that_no_cell_has_imported_shows_its_version_and_stays_unimported(given):
     """MPI every rank has."""
-    found = given.surroundings()
+    found = given.info()
     installed = {name: version(name) for name in HEAVY if importlib.util.find_spec(name) is not None}
 
     assert list(found) == [0, 1]
@@ -70,7 +70,7 @@ def test_the_variables_of_a_rank_have_their_reasons_and_no_secret_is_shown(given
     assert mine["OMP_NUM_THREADS"][1].startswith("given by --env, hidden; ")
     assert mine["DTRAIN_SECRET"] == (None, "given by --env, hidden")
     assert all(why for _, why in mine.values())
-    assert SECRET not in repr(given.surroundings()) + repr(given.request)
+    assert SECRET not in repr(given.info()) + repr(given.request)
     # They are there all the same.
     assert results(given, "import os; (os.environ['DTRAIN_SECRET'], os.environ['OMP_NUM_THREADS'])")[1] == (
         f"('{SECRET}', '2')"
@@ -85,12 +85,12 @@ def test_ranks_answer_while_a_cell_runs_and_a_stopped_one_does_not(given, tmp_pa
         view=None,
         wait=False,
     )
-    meanwhile = given.surroundings()
+    meanwhile = given.info()
     stopped = given.world.ranks[1].pid
     os.kill(stopped, signal.SIGSTOP)
     try:
         begun = time.monotonic()
-        silent = given.surroundings(timeout=1.0)
+        silent = given.info(timeout=1.0)
         took = time.monotonic() - begun
     finally:
         os.kill(stopped, signal.SIGCONT)
@@ -108,10 +108,10 @@ def test_ranks_answer_while_a_cell_runs_and_a_stopped_one_does_not(given, tmp_pa
 def test_torch_shows_what_is_compiled_in_and_what_a_set_up_would_take(given):
     """It shows them only where it is imported; and the answer has a cell's changes."""
     results(given, "import torch, os", 0)
-    found = given.surroundings()
+    found = given.info()
     torch = found[0].frameworks["torch"]
     results(given, "import torch.distributed as dist, os; dist.init_process_group()")
-    joined = given.surroundings(0)[0].frameworks["torch"].details
+    joined = given.info(0)[0].frameworks["torch"].details
     has = results(given, "[n for n in ('gloo', 'nccl', 'mpi') if getattr(dist, f'is_{n}_available')()]", 0)[0]
     results(given, "dist.destroy_process_group(); os.environ['MASTER_ADDR'] = 'elsewhere'")
     changed = variables(given)["MASTER_ADDR"]
@@ -142,11 +142,11 @@ def test_libraries_on_top_of_torch_report_what_they_found(given, package, code, 
     """So are the variables set for them, which are set where there is no GPU."""
     pytest.importorskip(package)
     results(given, code)
-    facts = given.surroundings()[1].frameworks[package]
+    facts = given.info()[1].frameworks[package]
 
     assert facts.imported
     assert facts.details[detail].startswith(words)
-    if variable is not None and given.surroundings(0)[0].frameworks["torch"].details["GPUs"] == "0":
+    if variable is not None and given.info(0)[0].frameworks["torch"].details["GPUs"] == "0":
         assert variables(given)[variable][1].startswith("no GPU here: ")
 
 

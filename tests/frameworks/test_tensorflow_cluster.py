@@ -116,11 +116,11 @@ def test_a_config_of_the_users_stays(launch, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", mine)
     with launch(n=1) as session:
         assert configs(session) == {0: json.loads(mine)}
-        told = {one.name: one for one in session.surroundings()[0].variables}["TF_CONFIG"]
+        told = {one.name: one for one in session.info()[0].variables}["TF_CONFIG"]
     monkeypatch.delenv("TF_CONFIG")
     with launch(n=1, env={"TF_CONFIG": mine}) as session:
         assert configs(session) == {0: json.loads(mine)}
-        hidden = {one.name: one for one in session.surroundings()[0].variables}["TF_CONFIG"]
+        hidden = {one.name: one for one in session.info()[0].variables}["TF_CONFIG"]
 
     assert (told.value, told.why.partition(";")[0]) == (mine, "your own value, kept")
     assert (hidden.value, hidden.hidden) == (None, True)
@@ -132,7 +132,7 @@ def test_the_cluster_is_that_of_the_ranks_that_there_are(launch):
     with launch(n=2) as session:
         before = configs(session)[0]["cluster"]["worker"]
         session.kill(1)
-        session.heal()
+        session.replace()
         healed = configs(session)[0]["cluster"]["worker"]
         session.run(MEETING, view=None, timeout=60)
         session.resize(3)

@@ -223,7 +223,7 @@ def test_a_loop_that_is_interrupted_while_it_schedules_leaves_no_scope_behind(cl
 
 
 def test_a_script_file_is_one_cell_that_ends_too(cluster, tmp_path):
-    """`%distributed exec` of what runs under TensorFlow's own launchers."""
+    """`%distributed run` of what runs under TensorFlow's own launchers."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     run = cluster.run_script(script, view=None, timeout=PATIENCE)
@@ -259,7 +259,7 @@ def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
 
 def test_ranks_report_their_tasks_and_servers(cluster):
     """The report has the variables that were set for them."""
-    found = [cluster.surroundings()[rank] for rank in range(4)]
+    found = [cluster.info()[rank] for rank in range(4)]
     facts = [one.frameworks["tensorflow_cluster"].details for one in found]
 
     assert [one["task"] for one in facts] == ["chief 0", "worker 0", "worker 1", "ps 0"]

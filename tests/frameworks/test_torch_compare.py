@@ -46,7 +46,7 @@ def replicas(launch):
 def alike(replicas):
     """The same, with fresh replicas that are alike."""
     run(replicas, "make()")
-    assert replicas.check("model").identical
+    assert replicas.diff("model").identical
     return replicas
 
 
@@ -76,7 +76,7 @@ def test_a_planted_divergence_is_named(alike, where, code, rank, part, kind, by)
     """The first part, its kind, the rank, and by how much it differs."""
     run(alike, f"with torch.no_grad(): {code}", rank)
 
-    first = alike.check("model").first
+    first = alike.diff("model").first
 
     assert (first.name, first.kind, first.ranks) == (part, kind, [rank]), where
     (amount,) = first.amounts
@@ -88,7 +88,7 @@ def test_a_planted_divergence_is_named(alike, where, code, rank, part, kind, by)
 def test_another_learning_rate_is_a_difference(alike):
     """Settings of groups are compared, too."""
     run(alike, "opt.param_groups[0]['lr'] = 0.5", 2)
-    first = alike.check("model").first
+    first = alike.diff("model").first
     assert (first.name, first.kind, first.ranks, first.words[2]) == ("opt: lr", "setting", [2], "0.5")
 
 
@@ -98,8 +98,8 @@ def test_data_in_another_order_is_found_by_its_states(alike):
     run(alike, "torch.manual_seed(5)")
     run(alike, "torch.rand(1)", 1)
 
-    assert alike.check("model").identical
-    found = {one.name: (one.kind, one.ranks) for one in alike.check("model", states=True).differences}
+    assert alike.diff("model").identical
+    found = {one.name: (one.kind, one.ranks) for one in alike.diff("model", states=True).differences}
 
     assert found["sampler.epoch"] == ("step counter", [3])
     assert found["torch's random state"] == ("random state", [1])
@@ -108,7 +108,7 @@ def test_data_in_another_order_is_found_by_its_states(alike):
 def test_permuted_values_are_not_the_same(alike):
     """Digests know the place of each value; sums of values would not."""
     run(alike, "with torch.no_grad():\n    w = model.module[0].weight\n    w[[0, 1]] = w[[1, 0]].clone()", 2)
-    assert alike.check("model").first.name == "0.weight"
+    assert alike.diff("model").first.name == "0.weight"
     run(alike, "a = torch.zeros(1 << 17)\na[1 if rank else 70000] = a[5] = -1.0")
     assert alike.diff("a").first.ranks == [0]
     run(alike, "b = torch.ones(8)\nif rank == 1: b[[2, 4]] *= -1")
@@ -175,7 +175,7 @@ def test_a_model_of_a_gigabyte_is_checked_in_two_seconds(replicas):
     took = []
     for _ in range(3):
         began = time.monotonic()
-        assert replicas.check("big").identical
+        assert replicas.diff("big").identical
         took.append(time.monotonic() - began)
     run(replicas, "del big")
     assert min(took) < slack()

@@ -65,7 +65,7 @@ def test_training_goes_on_as_if_no_rank_had_died(launch):
             with pytest.raises(DistributedError):
                 run(session, f"train(30, dies=({died_at}, {victim}))")
             began = time.monotonic()
-            session.heal(NAMES, source, replay=cells)
+            session.replace(NAMES, source, replay=cells)
             count = "t = torch.ones(1); dist.all_reduce(t); import jupyter_dtrain\n(int(t), jupyter_dtrain.comm.size)"
             assert same((4, 4), 4) == values(run(session, count))
             assert time.monotonic() - began < 60
@@ -87,7 +87,7 @@ def test_a_state_that_is_spread_over_ranks_is_refused(launch):
         run(session, "model = nn.Linear(8, 8)\nfully_shard(model)")
         session.kill(1)
         with pytest.raises(DistributedError, match=r"'model': it is sharded.*%distributed load") as failed:
-            session.heal(["model"], 0)
+            session.replace(["model"], 0)
         assert failed.value.run.outcome == "error"
         assert session.world.dead == []
 
@@ -98,7 +98,7 @@ def test_a_new_rank_runs_the_set_up_cell_alone(launch):
     with launch(n=2) as session:
         run(session, f"{set_up}\npart = dist.new_group()")
         session.kill(1)
-        healed = session.heal()
+        healed = session.replace()
         alone = run(session, f"{set_up}\nrank, dist.get_world_size()", 1, timeout=60)
 
         assert {1: (1, 2)} == values(alone)

@@ -53,11 +53,11 @@ def test_ranks_that_are_apart_are_reported_and_made_alike(training):
     assert {0: {"optimizer": 5}, 1: {"optimizer": 4}, 2: {"optimizer": 5}} == cell.steps
     said = "\n".join(DistributedError(cell)._render_traceback_())
     assert "Steps of optimizer in this cell: ranks 0,2 5, rank 1 4. The states of these ranks may differ now" in said
-    assert "%distributed resync --from 0 optimizer MODEL" in said
+    assert "%distributed broadcast --from 0 optimizer MODEL" in said
     assert not alike(training)
 
     before = values(run(training, "held()"))
-    training.resync(["model", "optimizer"])
+    training.broadcast(["model", "optimizer"])
     after = values(run(training, "held()"))
     assert after == same(before[0])
     assert same(True) == values(run(training, "(id(model), id(optimizer)) == ids"))
@@ -77,14 +77,14 @@ def test_an_optimizer_without_a_variable_is_not_named_by_its_type(training):
     cell = fail(training, f"{made}\nfor _ in range(2 - rank // 2): of_library().step()\n1 / 0")
     said = "\n".join(DistributedError(cell)._render_traceback_())
     assert "Steps of a SGD in this cell: ranks 0-1 2, rank 2 1." in said
-    assert "%distributed resync --from 0 OPTIMIZER MODEL" in said
+    assert "%distributed broadcast --from 0 OPTIMIZER MODEL" in said
 
 
 def test_only_variables_of_the_notebook_are_named_for_a_resync(training):
     """They have the notebook's name, not a function's; a function's own ones stay distinct."""
     step = "for _ in range(2 - rank // 2): {}.step()\n    1 / 0\n"
     cell = fail(training, f"def under(opt):\n    {step.format('opt')}under(optimizer)")
-    assert "%distributed resync --from 0 optimizer MODEL" in "\n".join(DistributedError(cell)._render_traceback_())
+    assert "%distributed broadcast --from 0 optimizer MODEL" in "\n".join(DistributedError(cell)._render_traceback_())
 
     own = "optimizer = torch.optim.SGD(model.parameters(), lr=0.0)"
     cell = fail(training, f"def main():\n    {own}\n    {step.format('optimizer')}main()")

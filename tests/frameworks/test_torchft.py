@@ -241,7 +241,7 @@ def test_the_others_go_on_when_a_rank_dies(three, goal):
     assert found[0][0] == found[2][0] == int(goal._path.read_text())
     assert found[0][2] == found[2][2]
     assert max(one[1] for one in found.values()) < 5
-    three.heal(replay=[made.number])
+    three.replace(replay=[made.number])
     again = values(run(three, TRAIN.format(found[0][0] + 20)))
     assert len({str(one[2]) for one in again.values()}) == 1
 
@@ -356,7 +356,7 @@ def test_a_new_rank_that_finds_no_training_does_not_begin_one(three):
     assert late.wait(30)
     assert late.outcome == "interrupted"  # so the elastic run, whose other ranks have ended well, ends well, too
     assert late.errors[1].ename == "TrainingOver"
-    assert "%distributed resync NAMES copies it" in late.errors[1].evalue
+    assert "%distributed broadcast NAMES copies it" in late.errors[1].evalue
     assert values(run(three, "manager.current_step()", 1)) == {1: 0}
 
 
@@ -369,7 +369,7 @@ def test_a_rank_that_dies_again_and_again_is_left_out(three, goal, tmp_path):
     said = cell.loses_rank_1(trap, goal, "Rank 1 has died 3 times")
     assert said.endswith("This cell goes on without it.")
     assert len([one for one in cell.notes.words if "will be replaced" in one]) == 3
-    three.heal()
+    three.replace()
     assert values(run(three, "from mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)")) == same(3)
 
 
@@ -399,7 +399,7 @@ def test_where_nobody_can_be_replaced_the_others_go_on(launch, goal):
         assert (cell.run.outcome, cell.run.remark) == ("ok", "rank 1 was lost")
         assert len([one for one in cell.notes.words if "OMPI_MCA_btl" in one]) == 1
         with contextlib.suppress(HealFailed):
-            session.heal()
+            session.replace()
         assert child_named(session, "elastic.lighthouse")
         everything = family(session)
     assert running(everything) == []

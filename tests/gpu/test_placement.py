@@ -113,7 +113,7 @@ def test_the_device_memory_of_a_killed_rank_is_free_within_two_seconds(begun):
         before = memory()
         session.kill(1)
         until(lambda: before - memory() >= 4 * GIB, 2.0)
-    session.heal()
+    session.replace()
     run(session, START, timeout=PATIENCE)
     assert values(run(session, "torch.ones(2, device=device).sum().item()")) == same(2.0, 2)
     session.stop()
@@ -170,8 +170,8 @@ tf.reduce_sum(tf.ones(8))
 
 
 def test_the_facts_of_a_rank_name_the_device(single):
-    """``%distributed env`` asks no GPU, and names what torch has found."""
-    (facts,) = (one for one in single.surroundings(0).values() if one is not None)
+    """``%distributed info`` asks no GPU, and names what torch has found."""
+    (facts,) = (one for one in single.info(0).values() if one is not None)
     details = facts.frameworks["torch"].details
 
     assert details["GPUs"] == str(len(devices.look().names))

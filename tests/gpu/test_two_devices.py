@@ -43,7 +43,7 @@ def two(begun):
 def whole(two):
     """The same, with all of its ranks and a group that works."""
     if two.world.dead:
-        two.heal()
+        two.replace()
         run(two, START, timeout=PATIENCE)
         run(two, f"{PARALLEL}\nif not dist.is_initialized(): dist.init_process_group()", timeout=PATIENCE)
     assert values(run(two, SUM, timeout=PATIENCE)) == same(2.0, 2)
@@ -217,7 +217,7 @@ def test_a_killed_peer_is_named_and_healed(whole):
     assert cell.outcome == "lost"
     assert "rank 1 was killed (SIGKILL)" in told(cell)
 
-    whole.heal()
+    whole.replace()
     run(whole, START, ranks=1, timeout=PATIENCE)
     assert values(run(whole, SUM, timeout=PATIENCE)) == same(2.0, 2)
     assert values(run(whole, "kept.sum().item()", ranks=0)) == {0: 20.0}

@@ -176,7 +176,7 @@ def test_horovod_left_on_some_ranks_only_is_shut_down_with_a_hint(pair):
 
 
 def test_it_shows_what_it_is_built_with(pair):
-    facts = pair.surroundings(1)[1].frameworks["horovod"]
+    facts = pair.info(1)[1].frameworks["horovod"]
 
     assert facts.version == version("horovod")
     assert facts.details["for torch"] == "rank 1 of 2: built with mpi, gloo"

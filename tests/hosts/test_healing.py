@@ -75,7 +75,7 @@ def test_a_rank_of_another_host_is_replaced_in_mid_training(world: Session, netw
     until(lambda: sorted(run.spool) == run.ranks)
     kill(network, world, [3])
     assert run.wait(PATIENCE)
-    healed = world.heal(["model"], source=0)
+    healed = world.replace(["model"], source=0)
     after = processes(world)
     kept = world.run("x", ranks=[0, 1, 2], view=None)
     new = world.run(
@@ -101,11 +101,11 @@ def test_ranks_of_two_hosts_and_all_ranks_of_one_are_replaced(world: Session, ne
     world.run("import os\nx = 10 + int(os.environ['RANK'])", view=None)
     for ranks in ([1, 2], [3]):
         kill(network, world, ranks)
-        assert world.heal(["x"]).ranks == ranks
+        assert world.replace(["x"]).ranks == ranks
         assert places(world) == expected(["gpu1", "gpu1", "gpu2", "gpu2"])
     kept = processes(world)[2]
     kill(network, world, [0])
-    world.heal(["x"])
+    world.replace(["x"])
 
     assert places(world) == expected(["gpu1", "gpu1", "gpu2", "gpu2"])
     assert processes(world)[2] == kept
@@ -114,7 +114,7 @@ def test_ranks_of_two_hosts_and_all_ranks_of_one_are_replaced(world: Session, ne
 @pytest.mark.slow
 def test_the_only_rank_of_a_host_is_replaced(network: Network) -> None:
     """A world that was asked to heals itself."""
-    session = start(network, "gpu1:1,gpu2:1", auto_heal=True)
+    session = start(network, "gpu1:1,gpu2:1", auto_replace=True)
     kill(network, session, [1])
     until(lambda: [rank.state for rank in session.world.ranks] == ["idle", "idle"], PATIENCE)
     found = places(session)

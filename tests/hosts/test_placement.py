@@ -62,7 +62,7 @@ def test_ranks_know_their_place_on_hosts_of_different_sizes(world: Session, netw
 def test_each_host_divides_its_own_cores(world: Session) -> None:
     """A rank alone on its host gets no number of threads; three that share one processor get one each."""
     threads = values(world.run("import os; os.environ.get('OMP_NUM_THREADS', 'none')", view=None))
-    seen = world.surroundings()
+    seen = world.info()
     here, last = sorted(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     why = {one.name: one.why for one in seen[2].variables}["OMP_NUM_THREADS"]
 
@@ -85,7 +85,7 @@ def test_a_variable_that_a_host_sets_stays(network: Network) -> None:
         session = start(network)
         found = {
             rank: {one.name: (one.value, one.why) for one in seen.variables}["OMP_NUM_THREADS"]
-            for rank, seen in session.surroundings().items()
+            for rank, seen in session.info().items()
         }
         session.stop()
     finally:

@@ -200,7 +200,7 @@ def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network
     assert away.hosts[0].reason == ""
     assert lacking.hosts[1].reason == f"gpu2 cannot run its rsync, {shutil.which('rsync')}: Permission denied."
     with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 cannot run its rsync"):
-        lacking.check()
+        lacking.diff()
     until(lambda: not programs(gpu1) and not programs(gpu2))
 
 
@@ -341,9 +341,9 @@ def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder
     try:
         os.chdir("/")
         [notice] = [words for words in state_of(session).notices if "is missing on" in words]
-        found = session.sync(folder)
+        found = session.upload(folder)
         (folder / "more").write_text("more")
-        relative = session.sync(folder / "more", to="below")
+        relative = session.upload(folder / "more", to="below")
         session.restart()
         seen = values(session.run("import os, model\nos.getcwd(), model.VALUE, open('below/more').read()", view=None))
     finally:
@@ -351,7 +351,7 @@ def test_a_world_gives_its_hosts_its_ssh_and_its_folder(network: Network, folder
 
     assert outcomes(found) == [("gpu1", 1, "copied"), ("gpu2", 1, "copied")]
     assert f"The notebook's folder {folder} is missing on gpu1, gpu2, so the ranks there work in /root." in notice
-    assert "%distributed sync . copies it" in notice
+    assert "%distributed upload . copies it" in notice
     assert "missing on gpu1, gpu2" in str(found)
     assert "%distributed restart" in str(found)
     assert "restart" not in str(relative)
@@ -377,9 +377,9 @@ def test_no_option_lets_rsync_delete(network: Network, folder: Path) -> None:
 
 def test_a_world_on_this_machine_needs_no_copy(folder: Path) -> None:
     with Session.start(n=1) as session:
-        found = session.sync("model.py")
+        found = session.upload("model.py")
         with pytest.raises(BadRequest, match="has no file or folder"):
-            session.sync("none")
+            session.upload("none")
 
     assert (found.hosts, str(found)) == (
         [],

@@ -27,7 +27,7 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_heal", *REMOTE]
+NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace", *REMOTE]
 NAMES += ["chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 """They need a Slurm; see test_slurm.py."""
@@ -112,7 +112,7 @@ def example(tmp_path):
         "mpiexec": find_mpiexec(None),
         "tensorboard": str(tmp_path),
         "snapshot_every": "10m model opt",
-        "auto_heal": True,
+        "auto_replace": True,
         "chief": True,
         "ps": 1,
         "torch_backend": "gloo",

@@ -36,7 +36,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     notebook = open_notebook()
     said = notebook.ok("%load_ext jupyter_dtrain").out
     assert re.search(r"World 'left' is running, 3 ranks, \d+ s old: %distributed attach left joins it", said)
-    listed = notebook.ok("%distributed list").display_texts[0]
+    listed = notebook.ok("%distributed worlds").display_texts[0]
     assert re.search(r"left +3 .*process \d+|left +3 .*the notebook", listed)
 
     cell = notebook.ok("%distributed attach")
@@ -48,7 +48,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     assert "id(kept)" not in cell.said
     after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
     assert "True" in after.said
-    assert "this notebook" in notebook.ok("%distributed list").display_texts[0]
+    assert "this notebook" in notebook.ok("%distributed worlds").display_texts[0]
     assert "This notebook already drives world" in notebook.ok("%distributed attach").out
     notebook.ok("%distributed stop")
 
@@ -82,7 +82,7 @@ def test_two_notebooks(open_notebook):
     refused = first.run("%%distributed\n1")
     assert refused.ename == "NotDriver"
     assert "World 'shared' was taken over by the notebook second.ipynb" in refused.said
-    assert "the notebook second.ipynb" in first.ok("%distributed list").display_texts[0]
+    assert "the notebook second.ipynb" in first.ok("%distributed worlds").display_texts[0]
     first.close()
     assert "1" in second.ok("%%distributed\nmine").said  # the first has started it, but drives it no more
     assert "World 'shared' has ended." in second.ok("%distributed stop --all").out

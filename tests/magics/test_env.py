@@ -1,4 +1,4 @@
-"""``%distributed env``: what the ranks see, in a notebook."""
+"""``%distributed info``: what the ranks see, in a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def given(notebook):
 
 def test_variables_and_frameworks_are_tables_without_secrets(given):
     """It is text and HTML; the secret is in nothing that the notebook keeps."""
-    cell = given.ok("%distributed env")
+    cell = given.ok("%distributed info")
     [display] = cell.displays
     text = display["data"]["text/plain"]
     names = {line.split()[0] for line in text.splitlines() if line.strip()}
@@ -36,19 +36,19 @@ def test_variables_and_frameworks_are_tables_without_secrets(given):
 def test_it_answers_for_some_ranks_also_while_a_cell_runs(given):
     """It refuses ranks that are not there."""
     given.ok("%%distributed --no-wait\nimport pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)")
-    cell = given.ok("%distributed env -r 1")
+    cell = given.ok("%distributed info -r 1")
     given.ok("import pathlib; pathlib.Path('go').touch()")
 
     assert cell.display_texts[0].startswith("World 'world', rank 1: variables\n")
-    assert "There is no rank 5" in given.run("%distributed env -r 5").said
-    assert "-r" in given.complete("%distributed env -")
+    assert "There is no rank 5" in given.run("%distributed info -r 5").said
+    assert "-r" in given.complete("%distributed info -")
     assert given.complete("%distributed en") == ["env"]
 
 
 def test_a_rank_that_died_is_named(given):
     """The text says why it died; the other ranks answer."""
     given.ok("%distributed kill 1")
-    text = given.ok("%distributed env").display_texts[0]
+    text = given.ok("%distributed info").display_texts[0]
 
     assert text.startswith("World 'world', rank 0: variables\n")
     assert text.endswith("Rank 1: dead (rank 1 was killed (SIGKILL), by %distributed kill).")

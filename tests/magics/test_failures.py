@@ -228,7 +228,7 @@ def test_the_kill_of_all_ranks_promises_nothing_of_others(ranks):
     rest = ranks.ok("%distributed kill 2").out
     ranks.ok("%distributed restart")
 
-    assert some == "Dead: ranks 0-1. The others keep their variables; %distributed heal replaces the dead ones.\n"
+    assert some == "Dead: ranks 0-1. The others keep their variables; %distributed replace replaces the dead ones.\n"
     assert rest == "Dead: ranks 0-2. %distributed restart replaces all ranks.\n"
 
 

@@ -211,7 +211,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(open_notebook):
     """The button works while the world comes up, too."""
     notebook = open_notebook()
     notebook.ok("%load_ext jupyter_dtrain")
-    before = notebook.ok("%distributed list").said
+    before = notebook.ok("%distributed worlds").said
     cell = notebook.send("%distributed start -n 2").wait_for(lambda cell: cell.displays)
     notebook.interrupt()
     cell.wait()
@@ -220,4 +220,4 @@ def test_a_start_that_is_interrupted_leaves_nothing(open_notebook):
     assert cell.traceback.strip() == "The start was interrupted. Nothing of it is left."
     assert "No world is running here" in notebook.ok("%distributed").out
     assert notebook.ok("%distributed start -n 1 --name again").display_texts[0].startswith("World 'again' is up")
-    assert count(notebook.ok("%distributed list").said) == count(before) + 1
+    assert count(notebook.ok("%distributed worlds").said) == count(before) + 1

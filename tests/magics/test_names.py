@@ -75,10 +75,10 @@ def settled(notebook, typed, offered):
         ("%%distributed -i rank_h", ["rank_here"]),
         ("%%distributed --pull sam", ["same"]),
         ("%%distributed --pull same,rate", ["same,rates"]),
-        ("%distributed resync sh", ["shelf"]),
+        ("%distributed broadcast sh", ["shelf"]),
         ("%distributed nosuchverb --x", []),
-        ("%distributed exec --fr", ["--fresh"]),
-        ("%distributed exec train.py --no-w", []),
+        ("%distributed run --fr", ["--fresh"]),
+        ("%distributed run train.py --no-w", []),
         ("%%distributed nosuch", []),
     ],
 )

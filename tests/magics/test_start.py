@@ -99,7 +99,7 @@ def test_stop_ends_the_world_and_a_second_stop_says_that_there_is_none(empty):
     assert "%distributed start" in second.traceback
     assert not Path(f"/proc/{pid}").exists()
     assert NOTHING in empty.ok("%distributed status").out
-    assert "No world of yours" in empty.ok("%distributed list").out
+    assert "No world of yours" in empty.ok("%distributed worlds").out
 
 
 @pytest.mark.parametrize("verb", ["stop", "restart", "interrupt", "stacks"])
@@ -167,7 +167,7 @@ def test_names_and_variables_reach_the_world(empty):
     """Values may hold spaces and equals signs; several may follow one ``--env``."""
     empty.ok("%distributed start -n 1 --name my.world-1 --env A=1 'B=two words' --env C=x=y --torch-backend gloo")
     cell = empty.ok("%%distributed\nimport os\n[os.environ[name] for name in 'ABC']")
-    status, listing = empty.ok("%distributed"), empty.ok("%distributed list")
+    status, listing = empty.ok("%distributed"), empty.ok("%distributed worlds")
 
     assert cell.display_texts == ["['1', 'two words', 'x=y']"]
     assert "World 'my.world-1': 1 rank;" in status.display_texts[0]
@@ -210,7 +210,7 @@ def test_worlds_of_other_notebooks_are_mentioned(empty, launch):
     """Status names what runs elsewhere, and the list says who drives it."""
     elsewhere = launch(n=1, name="elsewhere")
     status = empty.ok("%distributed").out
-    rows = empty.ok("%distributed list").display_texts[0].splitlines()
+    rows = empty.ok("%distributed worlds").display_texts[0].splitlines()
     elsewhere.stop()
 
     assert "You have 1 world elsewhere" in status

@@ -1,4 +1,4 @@
-"""``%distributed sync`` in a notebook, to hosts behind a real ssh server that share this machine's files."""
+"""``%distributed upload`` in a notebook, to hosts behind a real ssh server that share this machine's files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_table_has_what_was_copied(notebook, hosts, tmp_path):
     folder = tmp_path / "a b"
     folder.mkdir()
     (folder / "-x.py").write_text("VALUE = 1")
-    line = f"%distributed sync {hosts} '{folder}'"
+    line = f"%distributed upload {hosts} '{folder}'"
     first, again = (notebook.ok(f"{line} --to '{tmp_path}/the re' --exclude '*.ckpt'") for _ in range(2))
     same = notebook.ok(line)
 
@@ -43,7 +43,7 @@ def test_a_table_has_what_was_copied(notebook, hosts, tmp_path):
 
 def test_a_host_that_fails_is_in_the_table_and_fails_the_cell(notebook, server, tmp_path):
     (tmp_path / "x.py").write_text("1")
-    line = f"%distributed sync --hosts a,shut --ssh-args '{server.args}' {tmp_path}/x.py --to {tmp_path}/there"
+    line = f"%distributed upload --hosts a,shut --ssh-args '{server.args}' {tmp_path}/x.py --to {tmp_path}/there"
     cell = notebook.run(line)
 
     assert cell.ename == "SyncFailed"
@@ -53,10 +53,10 @@ def test_a_host_that_fails_is_in_the_table_and_fails_the_cell(notebook, server, 
 
 
 def test_a_notebook_without_a_world_names_the_hosts(notebook, tmp_path):
-    cell = notebook.run(f"%distributed sync {tmp_path}")
+    cell = notebook.run(f"%distributed upload {tmp_path}")
 
     assert cell.ename == "NoWorld"
-    assert "%distributed sync --hosts gpu1,gpu2 PATH" in cell.said
+    assert "%distributed upload --hosts gpu1,gpu2 PATH" in cell.said
 
 
 @pytest.mark.parametrize(
@@ -71,27 +71,30 @@ def test_a_notebook_without_a_world_names_the_hosts(notebook, tmp_path):
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_in_words(notebook, line, words):
-    cell = notebook.run(f"%distributed sync --hosts a {line}")
+    cell = notebook.run(f"%distributed upload --hosts a {line}")
 
     assert words in cell.said
     assert "Traceback" not in cell.said
 
 
 def test_options_of_ssh_go_with_hosts(notebook):
-    assert "a world has its own" in notebook.run("%distributed sync --ssh-args=-4 /tmp").said
+    assert "a world has its own" in notebook.run("%distributed upload --ssh-args=-4 /tmp").said
 
 
 def test_paths_and_options_are_completed(notebook, tmp_path):
     (tmp_path / "model.py").touch()
     (tmp_path / "data").mkdir()
 
-    assert sorted(notebook.complete(f"%distributed sync {tmp_path}/")) == [f"{tmp_path}/data/", f"{tmp_path}/model.py"]
-    assert notebook.complete("%distributed sync x --ex") == ["--exclude"]
+    assert sorted(notebook.complete(f"%distributed upload {tmp_path}/")) == [
+        f"{tmp_path}/data/",
+        f"{tmp_path}/model.py",
+    ]
+    assert notebook.complete("%distributed upload x --ex") == ["--exclude"]
 
 
 @pytest.mark.slow
 def test_a_world_on_this_machine_needs_no_copy(ranks, tmp_path):
-    cell = ranks.ok(f"%distributed sync {tmp_path}")
+    cell = ranks.ok(f"%distributed upload {tmp_path}")
 
     assert cell.display_texts == [
         "The ranks of this world run on this machine and read the same files: nothing needs copying."

@@ -1,4 +1,4 @@
-"""``%distributed tune`` in a notebook."""
+"""``%distributed deepspeed-tune`` in a notebook."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def make_batch(n):
 
 def test_lists_of_numbers_are_asked_for_in_words(notebook):
     """The error comes before any request to a world."""
-    missing = notebook.run("%distributed tune --model Model")
-    wrong = notebook.run("%distributed tune --model Model --batch make_batch --stages one")
+    missing = notebook.run("%distributed deepspeed-tune --model Model")
+    wrong = notebook.run("%distributed deepspeed-tune --model Model --batch make_batch --stages one")
 
     assert "the following arguments are required: --batch" in missing.said
     assert "'one' is not a list of whole numbers, such as 1,2,4" in wrong.said
@@ -45,7 +45,7 @@ def test_lists_of_numbers_are_asked_for_in_words(notebook):
 def test_a_table_grows_and_the_best_configuration_can_be_pasted(notebook):
     notebook.ok("%distributed start -n 2")
     notebook.ok(MODELS, PATIENCE)
-    tune = "%distributed tune --model Model --batch make_batch -o table --stages 0,1 --steps 1 --warmup 0"
+    tune = "%distributed deepspeed-tune --model Model --batch make_batch -o table --stages 0,1 --steps 1 --warmup 0"
     whole = notebook.ok(f"{tune} --micro-batches 1,2", PATIENCE)
     pasted = notebook.ok(whole.out[whole.out.index("config = ") :])
     stopped = notebook.send(f"{tune} --micro-batches 2,4")

@@ -221,7 +221,7 @@ def test_a_replacement_for_another_signature_is_left_out(monkeypatch, library, f
     assert library.Loader.take is take
     (fault,) = faults
     assert fault.words.startswith("a_library lacks parts that jupyter-dtrain uses (Loader.take takes ")
-    assert fault.words.endswith("): losses are not shown. %distributed env names the tested version.")
+    assert fault.words.endswith("): losses are not shown. %distributed info names the tested version.")
 
 
 def test_a_patch_is_there_as_a_whole_or_not_at_all(monkeypatch, library, faults):

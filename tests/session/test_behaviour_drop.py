@@ -39,7 +39,7 @@ def world(launch):
 def fill(session: Session, size: int = 4) -> dict[int, int]:
     """Give the world ``size`` living ranks, each with its number in ``own``; their process ids."""
     if session.world.dead:
-        session.heal()
+        session.replace()
     if session.world.size != size:
         session.resize(size)
     run(session, "import os\nown = int(os.environ['RANK'])")
@@ -82,7 +82,7 @@ def test_the_middle_one_of_four_is_dropped(world):
     with Session.attach(world.name, take_over=True) as late:
         assert pids(late) == pids(world)
         assert values(run(late, "own")) == {0: 0, 1: 2, 2: 3}
-    world.take_over()
+    world.control()
     assert values(run(world, "own", [1])) == {1: 2}
     with pytest.raises(BadRequest, match="There is no rank 3"):
         world.run("1", [3])
@@ -108,7 +108,7 @@ def test_a_rank_is_killed_and_reported_dead_under_its_new_number(world):
     assert not psutil.pid_exists(before[3])
     assert [rank.rank for rank in world.world.dead] == [1, 2]
     assert world.world.ranks[2].words.startswith("rank 2 was killed")
-    assert world.heal().ranks == [1, 2]
+    assert world.replace().ranks == [1, 2]
     assert whole(world)
     assert values(run(world, "globals().get('own', -1)")) == {0: 1, 1: -1, 2: -1, 3: -1}
 
@@ -180,7 +180,7 @@ def test_ranks_keep_local_ranks_that_name_gpus(launch, tmp_path, monkeypatch):
         # A new rank gets the free one, and a heal leaves all as it is.
         session.resize(4)
         kill(session, 0)
-        session.heal()
+        session.replace()
         assert [(rank.local_rank, rank.device) for rank in session.world.ranks] == [
             (0, "cuda:0"),
             (2, "cuda:2"),
@@ -235,7 +235,7 @@ def test_a_death_during_a_drop_is_healed_too(launch, victim):
         number = {0: 0, 3: 2}[victim]
         if session.world.ranks[number].pid == before[victim]:
             until(lambda: [rank.rank for rank in session.world.dead] == [number])
-            session.heal()
+            session.replace()
         assert whole(session)
         kept = {0: 0, 1: 2, 2: 3} | {number: -1}
         assert values(run(session, "globals().get('own', -1)")) == kept

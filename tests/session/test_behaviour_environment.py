@@ -164,7 +164,7 @@ def test_ranks_of_a_host_divide_its_cores(world):
     """A rank may use all processors of its host, and keeps its part of the cores busy."""
     code = "import os; (os.environ.get('OMP_NUM_THREADS'), sorted(os.sched_getaffinity(0)))"
     found = values(run(world, code))
-    seen = {rank: one.processors for rank, one in world.surroundings().items()}
+    seen = {rank: one.processors for rank, one in world.info().items()}
 
     for node in world.world.nodes:
         for rank in node.ranks:
@@ -178,9 +178,9 @@ def test_ranks_of_a_host_divide_its_cores(world):
 
 def test_a_rank_that_its_cell_has_bound_shows_it(world):
     """The processors are those of the moment."""
-    before = world.surroundings(0)[0].processors.numbers
+    before = world.info(0)[0].processors.numbers
     run(world, f"import os; os.sched_setaffinity(0, {before[:1]})", ranks=0)
-    bound = {rank: one.processors.numbers for rank, one in world.surroundings().items()}
+    bound = {rank: one.processors.numbers for rank, one in world.info().items()}
     run(world, f"os.sched_setaffinity(0, {before})", ranks=0)
 
     assert bound == {rank: before[:1] if rank == 0 else before for rank in bound}

@@ -154,8 +154,8 @@ def test_a_failed_cell_does_not_stop_the_next(world):
 def test_the_error_of_a_verb_that_runs_as_a_cell_has_no_line_of_ours(world):
     """The user has not written it. A cell of the user's that makes the same call among others has its line."""
     with pytest.raises(DistributedError) as verb:
-        world.resync(["nothing"])
-    own = fail(world, "import jupyter_dtrain\nkept = 1\njupyter_dtrain.resync('nothing')")
+        world.broadcast(["nothing"])
+    own = fail(world, "import jupyter_dtrain\nkept = 1\njupyter_dtrain.broadcast('nothing')")
 
     assert {()} == {tuple(error.frames) for error in verb.value.run.errors.values()}
     assert {3} == {frame.line for error in own.errors.values() for frame in error.frames}

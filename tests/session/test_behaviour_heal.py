@@ -59,7 +59,7 @@ def test_a_network_that_goes_away_after_a_heal_keeps_no_rank_waiting(passing_net
     with launch(n=3) as session:
         run(session, "1")
         kill(session, 2)
-        session.heal()
+        session.replace()
         subprocess.run(passing_network, check=True)
 
         assert whole(session)
@@ -74,7 +74,7 @@ def test_new_ranks_have_the_numbers_of_the_dead_and_the_others_keep_everything(h
     run(healed, "import os\nkept = [os.environ['RANK']]")
     before = pids(healed)
     kill(healed, *victims)
-    done = healed.heal()
+    done = healed.replace()
     assert f"imports yet. Run the cells that make them with %%rank {victims[0]}" in str(done)
     after = pids(healed)
 
@@ -104,7 +104,7 @@ own = [int(os.environ["RANK"])]
 """,
     )
     kill(healed, 2)
-    done = healed.heal(["counter", "holder", "own"], 0, replay=[first.number])
+    done = healed.replace(["counter", "holder", "own"], 0, replay=[first.number])
 
     assert values(run(healed, "ran, twice(2)")) == {rank: ([str(rank)], 4) for rank in range(4)}
     assert same((7, True), 4) == values(run(healed, "(counter.steps, holder[0] is counter)"))
@@ -118,7 +118,7 @@ def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):
     """A name that no rank has is the user's slip: its error is the same on all ranks, and blames no new one."""
     run(healed, "model = {'weight': 1}")
     kill(healed, 1)
-    healed.heal()
+    healed.replace()
     missing = fail(healed, "model").errors
     slip = fail(healed, "modle")
 
@@ -126,11 +126,11 @@ def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):
     assert missing[1].notes == [
         (
             "Rank 1 is a new process, without the variables that cells made before it came. "
-            "%distributed resync --from 0 model copies model from rank 0."
+            "%distributed broadcast --from 0 model copies model from rank 0."
         )
     ]
     assert "new process" not in "\n".join(blocks(slip))
-    healed.resync(["model"], 0)
+    healed.broadcast(["model"], 0)
     assert same({"weight": 1}, 4) == values(run(healed, "model"))
 
 
@@ -138,30 +138,30 @@ def test_an_impossible_heal_is_refused_before_anything_happens(healed):
     """Nobody dead, a dead source, a missing name, a source without names, cells that wait for all ranks, busy ranks."""
     together = run(healed, f"{TOLD}\ndef later(): comm.barrier()")
     hidden = run(healed, "def waits():\n    comm.barrier()\nif comm.rank < 0: waits()")
-    with pytest.raises(HealFailed, match=r"no rank is dead\. %distributed resync"):
-        healed.heal()
+    with pytest.raises(HealFailed, match=r"no rank is dead\. %distributed broadcast"):
+        healed.replace()
     kill(healed, 1)
     with pytest.raises(BadRequest, match=r"Rank 1 is dead: copy from a living rank, 0,2-3\."):
-        healed.heal(["comm"], 1)
+        healed.replace(["comm"], 1)
     with pytest.raises(BadRequest, match=r"Rank 0 does not have modle\. Nothing was changed"):
-        healed.heal(["modle"], 0)
+        healed.replace(["modle"], 0)
     with pytest.raises(BadRequest, match="Name the variables"):
-        healed.heal(source=0)
+        healed.replace(source=0)
     with pytest.raises(BadRequest, match="There is no rank 4"):
-        healed.heal(["comm"], 4)
+        healed.replace(["comm"], 4)
     with pytest.raises(BadRequest, match=f"Run {together.number} calls allreduce, and would wait for all ranks there"):
-        healed.heal(replay=[together.number])
+        healed.replace(replay=[together.number])
     with pytest.raises(BadRequest, match=f"Run {hidden.number} calls barrier"):
-        healed.heal(replay=[hidden.number])
+        healed.replace(replay=[hidden.number])
     with pytest.raises(BadRequest, match="has no cell of a run 99999"):
-        healed.heal(replay=[99999])
+        healed.replace(replay=[99999])
     busy = begin(healed, "import time\nwhile True: time.sleep(0.01)", [2])
     with pytest.raises(RanksBusy, match=f"Rank 2 still works on run {busy.number}"):
-        healed.heal()
+        healed.replace()
     healed.interrupt()
     assert busy.wait(20)
     assert [rank.rank for rank in healed.world.dead] == [1]
-    healed.heal()
+    healed.replace()
     assert whole(healed)
 
 
@@ -182,7 +182,7 @@ def test_a_rank_is_idle_for_everybody_once_its_run_is_over(healed):
 def test_a_new_rank_is_released_and_its_world_made_again_like_any_other(healed):
     """A rank that raises while others wait in MPI frees them, in the new world too."""
     kill(healed, 3)
-    healed.heal()
+    healed.replace()
     failed = fail(healed, f"{TOLD}\nif comm.rank == 3: 1 / 0\ncomm.barrier()")
 
     assert failed.errors[3].ename == "ZeroDivisionError"
@@ -204,7 +204,7 @@ def test_a_death_during_a_heal_is_healed_too(healed, victim):
                 process.kill()
 
     kill(healed, 1)
-    done = healed.heal(progress=strike)
+    done = healed.replace(progress=strike)
 
     assert struck
     assert done.ranks == ([1] if victim == "new" else sorted([1, victim]))
@@ -222,7 +222,7 @@ def test_a_rank_is_replaced_after_its_slot_was_ended_first(launch):
             ]
             next(one for one in holders if one.environ().get("OMPI_COMM_WORLD_RANK") == "0").kill()
             until(lambda session=session: [rank.rank for rank in session.world.dead] == [0])
-            assert session.heal().ranks == [0]
+            assert session.replace().ranks == [0]
             assert whole(session)
             assert {rank: pid for rank, pid in pids(session).items() if before[rank] == pid}.keys() == {1, 2, 3}
             watch = psutil.Process(pids(session)[0]).parent()
@@ -238,7 +238,7 @@ def test_ten_heals_in_a_row_keep_memory_and_descriptors(healed):
     def heal(times):
         for turn in range(times):
             kill(healed, (0, 1, 3)[turn % 3])
-            healed.heal()
+            healed.replace()
             assert whole(healed)
 
     def look():
@@ -257,8 +257,8 @@ def test_ten_heals_in_a_row_keep_memory_and_descriptors(healed):
 
 @pytest.mark.slow
 def test_a_world_can_replace_dead_ranks_by_itself(launch):
-    """With ``auto_heal``, once no cell runs."""
-    with launch(n=3, auto_heal=True) as session:
+    """With ``auto_replace``, once no cell runs."""
+    with launch(n=3, auto_replace=True) as session:
         run(session, "import os\nkept = 1")
         with pytest.raises(DistributedError):
             run(session, "if os.environ['RANK'] == '1': os.kill(os.getpid(), 9)")
@@ -271,11 +271,11 @@ def test_a_world_can_replace_dead_ranks_by_itself(launch):
 def test_a_client_that_joins_later_talks_to_the_new_ranks(healed):
     """It reads the world from the steward."""
     kill(healed, 0)
-    healed.heal()
+    healed.replace()
     with Session.attach(healed.name, take_over=True) as other:
         assert whole(other)
         assert pids(other) == pids(healed)
-    healed.take_over()
+    healed.control()
     assert whole(healed)
 
 
@@ -285,7 +285,7 @@ def test_where_it_cannot_work_it_says_why(launch):
     with launch(n=2, env={"OMPI_MCA_btl": "self,sm", "OMPI_MCA_pml": "ob1"}) as session:
         kill(session, 1)
         with pytest.raises(HealFailed, match=r"OMPI_MCA_btl leaves out tcp.*%distributed restart"):
-            session.heal()
+            session.replace()
     with launch(n=2) as session:
         watch = psutil.Process(session.world.ranks[0].pid).parent()
         mpiexec = next(one for one in watch.parent().children() if "prterun" in " ".join(one.cmdline()))
@@ -294,10 +294,10 @@ def test_where_it_cannot_work_it_says_why(launch):
         until(lambda: "mpiexec" in str(_failure(session)))
         kill(session, 0)
         with pytest.raises(HealFailed, match=r"no rank is left.*%distributed restart"):
-            session.heal()
+            session.replace()
 
 
 def _failure(session: Session) -> Exception:
     with pytest.raises(HealFailed) as caught:
-        session.heal()
+        session.replace()
     return caught.value

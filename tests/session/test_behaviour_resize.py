@@ -94,7 +94,7 @@ def test_a_client_that_comes_after_a_shrink_reads_the_run_of_before(world):
         assert all(found.text(rank).endswith(f"of {rank}\n") for rank in range(size + 1))
         assert whole(other)
         other.interrupt()
-    world.take_over()
+    world.control()
     assert whole(world)
 
 
@@ -224,7 +224,7 @@ def test_a_death_during_a_resize_is_healed_too(launch, to, victim):
         if any(rank.pid in struck for rank in session.world.ranks):
             # A resize to fewer ranks takes a tenth of a second: it was over when the rank died.
             until(lambda: session.world.dead)
-            session.heal()
+            session.replace()
         assert whole(session)
 
 

@@ -278,10 +278,10 @@ def test_the_sidebars_server_gets_its_answer_although_a_message_is_lost(way, los
 def test_another_driver_that_a_client_does_not_hear_of(driver, first, way) -> None:
     """Its next cell is refused."""
     lost = way.lose(tells("driver"))
-    first.take_over()
+    first.control()
     with pytest.raises(NotDriver):
         run(driver, "1")
-    driver.take_over()
+    driver.control()
 
     assert lost.lost
     assert run(driver, "1").outcome == "ok"
@@ -292,8 +292,8 @@ def test_a_restart_that_the_driver_does_not_hear_of(driver, first, way) -> None:
     """The run that goes on is lost, in words; the next cells go to the fresh ranks."""
     cell = begin(driver, "time.sleep(1000)")
     lost = way.lose(tells("restarting"))
-    first.take_over()
-    driver.take_over()
+    first.control()
+    driver.control()
     first._link.ask(Restart(first._link.me.id, first._link.me.words))
 
     assert cell.wait(20)

@@ -53,7 +53,7 @@ def test_every_kill_leaves_the_snapshot_of_before_or_the_new_one(launch, tmp_pat
                 ended = True
             killer.join()
             until(lambda: world.world.dead)
-            world.heal()
+            world.replace()
             run(world, "import os\nrank = int(os.environ['RANK'])\nversion = parts = None")
             world.load("kept")
             held = values(run(world, HELD))

@@ -126,11 +126,11 @@ def test_nodes_get_changed_files_and_ranks_import_them(world: Session, site: Sit
     (folder / "numbers").write_bytes(everything)
     gpu1, gpu2 = site.network.hosts
 
-    first = world.sync(".")
+    first = world.upload(".")
     gpu1.run(["tee", str(folder / "of the node")], input="stays")
-    again = world.sync(folder)
+    again = world.upload(folder)
     (folder / "model.py").write_text("VALUE = 22\n")
-    third = world.sync("model.py", to="/tmp/to/the 're")
+    third = world.upload("model.py", to="/tmp/to/the 're")
 
     assert outcomes(first) == [("gpu1", 2, "copied"), ("gpu2", 2, "copied")]
     assert outcomes(again) == [("gpu1", 0, "up to date"), ("gpu2", 0, "up to date")]
@@ -203,7 +203,7 @@ def test_each_failure_has_its_reason_and_the_other_nodes_get_their_files(
         ("gpu2", 0, "gpu2 has no rsync. Install it there (Debian: apt install rsync)."),
     ]
     with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 has no rsync"):
-        lacking.check()
+        lacking.diff()
 
 
 @pytest.mark.slow
@@ -244,9 +244,9 @@ def test_a_copy_that_ends_early_leaves_no_process_and_no_half_file(
 def test_a_path_that_makes_no_sense_is_refused(world: Session) -> None:
     """As over ssh: before any node is asked."""
     with pytest.raises(BadRequest, match="has no file or folder"):
-        world.sync("/no/such/file")
+        world.upload("/no/such/file")
     with pytest.raises(BadRequest, match="is or contains your home folder"):
-        world.sync("~")
+        world.upload("~")
 
 
 def goes_on(words: str) -> bool:

@@ -112,7 +112,7 @@ def play():
 
     with Session.start(slurm=True, settings=Settings(start_timeout=60)) as session:
         os.chdir("/tmp/to")
-        print(session.sync("note.py"))
+        print(session.upload("note.py"))
 
 with tempfile.TemporaryDirectory(prefix="notebook-") as home:
     os.environ |= {name: f"{home}/{name}" for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")}

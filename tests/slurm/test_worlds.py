@@ -98,7 +98,7 @@ def test_a_dead_rank_is_replaced_on_its_node(site: Site) -> None:
     pids = [rank.pid for rank in session.world.ranks]
     session.run("os.kill(os.getpid(), 9)", ranks=[3], wait=False, view=None)
     until(lambda: [rank.rank for rank in session.world.dead] == [3])
-    session.heal(["x"])
+    session.replace(["x"])
     code = (
         "import os, socket\nfrom mpi4py import MPI\n"
         "given = os.environ\n"

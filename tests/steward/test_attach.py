@@ -350,7 +350,7 @@ def test_a_take_over_informs_the_first_client(launch, attach, capsys) -> None:
         assert {rank: result.data["text/plain"] for rank, result in run.results.items()} == {0: "7", 1: "7"}
     assert other.run("'never' in globals()", view=None).results[0].data["text/plain"] == "False"
 
-    session.take_over()
+    session.control()
     assert session.drives
     until(lambda: not other.drives)
     mine = session.run("3", view=None)

@@ -35,7 +35,7 @@ def test_a_world_of_another_protocol_can_be_listed_interrupted_and_stopped_but_n
     print(caught.value)
     assert str(caught.value) == (
         f"World 'older' was started by an older version of jupyter-dtrain ({session._link.listing.version}): it speaks "
-        f"protocol {PROTOCOL}, and this one {PROTOCOL + 1}, so it cannot be joined from here. %distributed list "
+        f"protocol {PROTOCOL}, and this one {PROTOCOL + 1}, so it cannot be joined from here. %distributed worlds "
         f"shows it, %distributed interrupt older interrupts its cell, %distributed stop older ends it."
     )
     listing = worlds.find_world("older")

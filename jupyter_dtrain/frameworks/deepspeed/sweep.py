@@ -1,4 +1,6 @@
-"""A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world: ``%distributed tune``, ``Session.tune``.
+"""A sweep over DeepSpeed's ZeRO stages and micro-batches in the live world.
+
+``%distributed deepspeed-tune`` and ``Session.tune`` call it.
 
 DeepSpeed's own autotuner starts the user's script anew for each experiment, by its launcher. Here each combination is
 one run on all ranks of the live world, with the user's own functions; :mod:`.trial` is a rank's part in it.

@@ -1,4 +1,4 @@
-"""DeepSpeed's verb of the magics: ``%distributed tune`` looks for the fastest way to train."""
+"""DeepSpeed's verb of the magics: ``%distributed deepspeed-tune`` looks for the fastest way to train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sweep import MICRO_BATCHES, STAGES, Tuning
 
 
 def tune_arguments(parser: MagicParser) -> None:
-    """Declare the arguments of ``%distributed tune``."""
+    """Declare the arguments of ``%distributed deepspeed-tune``."""
     named: dict[str, Any] = {"type": variable, "metavar": "NAME", "completer": rank_names}
     parser.add_argument(
         "--model",
@@ -65,7 +65,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def tune(args: Parsed) -> None:
-    """Run ``%distributed tune``: show a table that grows, and in the end the best configuration."""
+    """Run ``%distributed deepspeed-tune``: show a table that grows, and in the end the best configuration."""
     session, line, shell = current(), ProgressLine(), get_ipython()
     try:
         tuning = sweep.tune(
@@ -100,4 +100,13 @@ def _conclusion(tuning: Tuning) -> list[str]:
     return [*lines, f"config = {pprint.pformat(best.config, sort_dicts=False)}"]
 
 
-VERBS = (Verb("tune", "runs and jobs", "measure DeepSpeed's ZeRO stages and micro-batches", tune_arguments, tune),)
+VERBS = (
+    Verb(
+        "deepspeed-tune",
+        "runs and jobs",
+        "measure DeepSpeed's ZeRO stages and micro-batches",
+        tune_arguments,
+        tune,
+        formerly="tune",
+    ),
+)

@@ -60,7 +60,7 @@ BACKENDS = Patch(
     "jax._src.xla_bridge",
     calls=("_backends",),
     why="JAX's public functions for its devices make a backend, for which the ranks wait for each other.",
-    lost="%distributed env does not show JAX's devices",
+    lost="%distributed info does not show JAX's devices",
 )
 
 

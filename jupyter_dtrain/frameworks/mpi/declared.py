@@ -44,6 +44,7 @@ DECLARATION = Declaration(
         "alltoall",
         "barrier",
         "bcast",
+        "broadcast",
         "exscan",
         "resync",
     ),

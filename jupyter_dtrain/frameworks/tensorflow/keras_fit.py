@@ -6,7 +6,7 @@ axis that scalars lack (``Invalid reduction dimension 0``). Here a model is buil
 the mean is that of the ranks' values.
 
 Under failure: this module first looks for both places in Keras's sources. Where they differ it changes nothing, and
-``%distributed env`` recommends Keras 2 (``TF_USE_LEGACY_KERAS=1``).
+``%distributed info`` recommends Keras 2 (``TF_USE_LEGACY_KERAS=1``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KerasTrainer:
 
     def __init__(self) -> None:
         self.state = ""
-        """What ``%distributed env`` says of Keras 3; empty while Keras 3 is not imported for TensorFlow."""
+        """What ``%distributed info`` says of Keras 3; empty while Keras 3 is not imported for TensorFlow."""
 
     def hook(self, module: Any) -> None:
         """Patch ``keras.src.backend.tensorflow.trainer``, which was just imported."""

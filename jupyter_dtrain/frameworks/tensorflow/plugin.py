@@ -60,7 +60,7 @@ DEVICES = Patch(
     "tensorflow.python.eager.context",
     reads=("_context", "_initialized", "_num_gpus"),
     why="TensorFlow's public functions for its devices and their memory start TensorFlow where no cell has used it.",
-    lost="%distributed env and the memory in use do not show TensorFlow's devices",
+    lost="%distributed info and the memory in use do not show TensorFlow's devices",
 )
 
 

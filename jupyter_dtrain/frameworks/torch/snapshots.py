@@ -399,7 +399,7 @@ def _plan(values: Mapping[str, Any], namespace: Mapping[str, Any], folder: Path,
         if apart:
             plan.problems.append(
                 f"{_few(apart)} differed between the {layout.size} ranks that saved, so each has its own: load the "
-                f"snapshot with {layout.size} ranks, or make the ranks alike (%distributed resync) and save again"
+                f"snapshot with {layout.size} ranks, or make the ranks alike (%distributed broadcast) and save again"
             )
             continue
         mine = {key for key in plan.leaves if key.startswith(f"{name}.")}

@@ -130,8 +130,8 @@ export class Actions {
     const body = trans.__(
       "The other ranks keep their processes and variables. The new ranks are empty until cells define variables and imports on them again. " +
         "In a notebook, %1 also runs earlier cells on the new ranks, and %2 copies variables from rank 0.",
-      "%distributed heal --replay RUNS",
-      "%distributed resync --from 0 NAME",
+      "%distributed replace --replay RUNS",
+      "%distributed broadcast --from 0 NAME",
     );
     if (!(await this.confirm(title, body, trans.__("Replace")))) return;
     if (await this.attempt(() => this.worlds.act(world.id, "heal"))) {

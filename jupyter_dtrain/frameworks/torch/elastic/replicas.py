@@ -250,7 +250,7 @@ class Replicas:
         if not manager._healing and manager.num_participants() < 2:  # noqa: PLR2004, SLF001 — alone; torchft tells no other way
             raise TrainingOver(
                 f"The other ranks had ended their training before rank {self._place.rank} could join it, so this rank "
-                f"has none of their state. %distributed resync NAMES copies it."
+                f"has none of their state. %distributed broadcast NAMES copies it."
             )
         self._checked = True
 

@@ -1,0 +1,89 @@
+"""Calls of a function on the ranks: it travels by cloudpickle, runs as a cell of its own, and its values come back.
+
+Under failure: what cannot be pickled raises before anything is sent. An exception of the function, a dead rank and an
+interrupt are those of a cell. A value that cannot come back raises :class:`~jupyter_dtrain.core.errors.TransferFailed`
+with the reason; the ranks let go of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from jupyter_dtrain.core.errors import RanksBusy, TransferFailed
+from jupyter_dtrain.core.run_names import cut_name
+from jupyter_dtrain.wire.values import ARGUMENTS
+
+from .variables import CALL
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.world import Ranks
+
+    from .rank_requests import RankRequests
+
+POLL = 0.05
+"""Seconds between two looks whether ranks that have begun another cell are free."""
+
+
+class Calls:
+    """The calls of one session. Thread-safe."""
+
+    def __init__(self, requests: RankRequests, run: Callable[..., Run], busy: Callable[[], Mapping[int, int]]) -> None:
+        """``run`` runs a cell, as :meth:`.Session.run`; ``busy``: rank → run."""
+        self._requests = requests
+        self._run = run
+        self._busy = busy
+        self._numbers = itertools.count(1)
+
+    def call(
+        self, function: Callable[..., Any], arguments: Sequence[Any], ranks: Ranks, timeout: float | None
+    ) -> dict[int, Any]:
+        """As :meth:`.Session.call`."""
+        return self._order("run_call", function, tuple(arguments), ranks, timeout)
+
+    def map(
+        self, function: Callable[[Any], Any], items: Sequence[Any], ranks: list[int], timeout: float | None
+    ) -> list[Any]:
+        """As :meth:`.Session.map`."""
+        found = self._order("run_map", function, items, ranks, timeout)
+        parts = [iter(found[rank]) for rank in ranks]
+        return [next(parts[place % len(ranks)]) for place in range(len(items))]
+
+    def _order(
+        self, verb: str, function: Callable[..., Any], given: Sequence[Any], ranks: Ranks, timeout: float | None
+    ) -> dict[int, Any]:
+        label = getattr(function, "__name__", type(function).__name__)
+        try:
+            data = cloudpickle.dumps((function, given, _lines(function)), protocol=5)
+        except Exception as error:  # noqa: BLE001 — pickling may raise anything
+            raise TransferFailed(
+                f"{label} cannot be called on the ranks: it, what it uses, or an argument cannot be pickled "
+                f"({type(error).__name__}: {error}). Make that on the ranks, inside the function or in a cell."
+            ) from None
+        name = f"_dtrain_value_{next(self._numbers)}"
+        code = CALL.format("calls", verb, (name,), {"ranks": ranks} if isinstance(ranks, list) else {})
+        run = self._run(code, ranks, inputs={ARGUMENTS: data}, timeout=timeout, name=cut_name(f"call {label}"))
+        while True:
+            try:
+                return self._requests.pull([name], run.ranks, forget=True)[name]
+            except RanksBusy:
+                # Another thread's cell was queued behind this one: the value stays meanwhile.
+                while self._busy().keys() & set(run.ranks):
+                    time.sleep(POLL)
+            except TransferFailed as error:
+                words = str(error).replace(repr(name), f"the value of {label}")
+                raise TransferFailed(f"{words[:1].upper()}{words[1:]}") from None
+
+
+def _lines(function: Callable[..., Any]) -> tuple[str, list[str]]:
+    """The file of a function's code and its lines, where it is a notebook's cell: the ranks have no such file."""
+    code = getattr(function, "__code__", None)
+    if code is None or getattr(function, "__module__", "") != "__main__":
+        return "", []
+    return code.co_filename, linecache.getlines(code.co_filename)

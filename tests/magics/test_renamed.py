@@ -1,0 +1,99 @@
+"""Names that changed: each line of before runs, and says once what it is called now; the new line says nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+SAID = "is called {} now. The former name works until the next release."
+
+
+@pytest.fixture(scope="module")
+def trained(ranks):
+    """Three ranks with a model, two stored runs and a snapshot."""
+    code = "import torch\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(2, 2)\nx = 1\nsteps = list(range(12))"
+    ranks.ok(f"%%distributed --name first\n{code}")
+    ranks.ok("%%distributed\nx += 1")
+    ranks.ok("%distributed save kept x")
+    ranks.ok("import pathlib; pathlib.Path('train.py').write_text('print(\"trained\")')")
+    return ranks
+
+
+LINES = [
+    ("%distributed list", "%distributed worlds", "%distributed worlds"),
+    ("%distributed resync x", "%distributed broadcast x", "%distributed broadcast"),
+    ("%distributed heal", "%distributed replace", "%distributed replace"),
+    ("%distributed exec train.py", "%distributed run train.py", "%distributed run"),
+    ("%distributed env", "%distributed info", "%distributed info"),
+    ("%distributed check model", "%distributed diff model", "%distributed diff"),
+    ("%distributed sync train.py", "%distributed upload train.py", "%distributed upload"),
+    ("%distributed save kept --stop", "%distributed snapshots stop kept", "%distributed snapshots stop NAME"),
+    ("%distributed attach --take-over", "%distributed attach --control", "--control"),
+    ("%%distributed --run two\n1", "%%distributed --name two\n1", "--name"),
+    ("%%distributed --check model --every 2\n1", "%%distributed --check model --check-every 2\n1", "--check-every"),
+]
+
+
+@pytest.mark.parametrize(("former", "now", "name"), LINES, ids=[name for *_, name in LINES])
+def test_a_line_of_before_runs_and_names_the_new_one_once(trained, former, now, name):
+    first, second, new = trained.run(former), trained.run(former), trained.run(now)
+
+    assert SAID.format(name) in first.err
+    assert "is called" not in second.err
+    assert "is called" not in new.err
+    assert (first.ename, second.ename) == (new.ename, new.ename)
+
+
+def test_nothing_shows_a_former_name(trained):
+    text = trained.ok("%distributed -h").out
+    options = trained.ok("%%distributed -h").out
+
+    verbs = {line.split()[0] for line in text.splitlines() if line.startswith("  ")}
+    assert not {"heal", "resync", "exec", "env", "list", "sync", "tune"} & verbs
+    assert {"replace", "broadcast", "run", "info", "worlds", "upload"} <= verbs
+    assert "--run " not in options
+    assert "--every " not in options
+
+
+def test_runs_are_shown_compared_and_deleted_below_their_noun(trained):
+    """The short forms ``show`` and ``compare`` stay."""
+    listed = trained.ok("%distributed runs -n 50").display_texts[0]
+    shown, short = trained.ok("%distributed runs show 1").display_texts, trained.ok("%distributed show 1").display_texts
+    trained.ok("%distributed runs compare 1 2")
+    trained.ok("%distributed compare 1 2")
+    said = trained.ok("%distributed runs delete 1").out
+    gone = trained.run("%distributed runs show 1").said
+    none = trained.run("%distributed runs delete 2 999").said
+
+    assert "first" in listed
+    assert shown[-1].splitlines()[0] == short[-1].splitlines()[0]
+    assert said.startswith("Deleted 1 run: ")
+    assert "There is no run 1" in gone
+    assert "999" in none
+    assert trained.ok("%distributed runs show 2").display_texts
+
+
+def test_a_snapshot_is_shown_and_deleted(trained):
+    shown = trained.ok("%distributed snapshots show kept").display_texts[0]
+    refused = trained.run("%distributed snapshots delete kept nothing").said
+    still = trained.ok("%distributed snapshots").display_texts[0]
+    said = trained.ok("%distributed snapshots delete kept").out
+
+    assert shown.startswith("Snapshot 'kept': saved ")
+    assert any(line.split()[0] == "x" for line in shown.splitlines()[1:] if line.strip())
+    assert "There is no snapshot 'nothing'" in refused
+    assert "kept" in still
+    assert said.startswith("Deleted 1 snapshot: kept (")
+    assert "There is no snapshot 'kept'" in trained.run("%distributed load kept").said
+
+
+def test_one_rank_restarts_and_the_others_keep_everything(trained):
+    """What ``kill 1`` and ``heal`` did; with the cells that make its variables."""
+    before = trained.ok("%%distributed\nimport os\nmine = os.getpid()\nmine").display_texts
+    number = trained.value("__import__('jupyter_dtrain').current().last_run.number")
+    told = trained.ok(f"%distributed restart -r 1 --replay {number}")
+    after = trained.ok("%%distributed\nmine").display_texts
+
+    assert "Rank 1 has a new process" in told.display_texts[-1]
+    assert min(set(before) & set(after)).startswith("[0]")
+    assert len(set(before) & set(after)) == 2
+    assert "is called" in trained.run(f"%distributed restart --replay {number} {number}").err
