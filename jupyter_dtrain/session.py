@@ -50,7 +50,7 @@ from .launch.options import lists_options
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.channels import StewardChannel
 
     from .files.sync import Synced
+    from .launch.start_options import StartOptions
     from .view import CommRelay, RunView
     from .view.rich import Known
 
@@ -191,7 +192,7 @@ class Session:
         *,
         progress: Callable[[str], None] | None = None,
         settings: Settings | None = None,
-        **options: Any,
+        **options: Unpack[StartOptions],
     ) -> Self:
         """Start a world on this machine, on hosts over ssh or in Slurm, and return when its ranks are ready.
 
@@ -199,7 +200,8 @@ class Session:
             progress: a function that gets a line of text whenever the start makes progress
             settings: durations and sizes (default: Settings.from_environment())
 
-        Paths may be text or :class:`pathlib.Path`; None stands for the default.
+        Paths may be text or :class:`pathlib.Path`, hosts also a list, or a dict of host and ranks; None stands for the
+        default.
 
         Raises :class:`BadRequest` for options that cannot be, and :class:`StartFailed` with the reason and the end of
         the logs. Either way nothing is left behind.

@@ -74,6 +74,11 @@ class Option(msgspec.Struct, frozen=True):
         """The name that it had in the release before; empty where it has always had this one."""
         return str(self.schema.get("formerly", ""))
 
+    @property
+    def names_ranks(self) -> bool:
+        """Whether a value is a list of names with a number of ranks each, which Python may give as a list or a dict."""
+        return "RANKS" in str(self.schema.get("metavar", ""))
+
     def label(self, *, titled: bool) -> str:
         """The option in an error: by its title, or by its name."""
         return str(self.schema.get("title", self.name)) if titled else self.name
@@ -85,6 +90,9 @@ class Option(msgspec.Struct, frozen=True):
         """
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
+        if self.names_ranks and isinstance(value, (list, tuple, Mapping)):
+            items = [f"{name}:{ranks}" for name, ranks in value.items()] if isinstance(value, Mapping) else value
+            value = ",".join(map(str, items))
         try:
             found = msgspec.convert(value, readable(self.type))
         except (msgspec.ValidationError, UnicodeError):  # also for text that no encoding takes
