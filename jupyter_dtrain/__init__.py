@@ -20,85 +20,114 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from jupyter_dtrain.client.healing import Replaced, Resized
+    from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
     from jupyter_dtrain.core.errors import (
         BadRequest,
         BadSyntax,
         DtrainError,
-        HealFailed,
-        NotDriver,
         NoWorld,
         OtherVersion,
         RanksBusy,
         RanksDead,
+        RanksError,
+        ReadOnly,
         Refused,
+        ReplaceFailed,
+        RequestError,
         StartFailed,
         StoreFailed,
-        SyncFailed,
         TransferFailed,
+        UploadFailed,
+        WorldError,
         WorldLost,
     )
     from jupyter_dtrain.core.metrics import Columns, RunMetrics
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
+    from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer, SnapshotRefused
+    from jupyter_dtrain.core.stacks import Stack, Stacks
     from jupyter_dtrain.core.world import Node, Rank, World
+    from jupyter_dtrain.files.sync import Uploaded
+    from jupyter_dtrain.jobs.exporting import Exported
+    from jupyter_dtrain.jobs.record import record_job
+    from jupyter_dtrain.magics.export import export
+    from jupyter_dtrain.preflight.doctor import Examination, doctor
     from jupyter_dtrain.rank.scripts import run_script
+    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard
+    from jupyter_dtrain.scaling import Speedup, speedup
+    from jupyter_dtrain.session import Session, current
+    from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.wire.agent_messages import Surroundings
 
-    from .jobs.record import record_job
-    from .magics.export import export
-    from .preflight.doctor import doctor
-    from .rank_api import broadcast, log, log_to_csv, progress, shard
-    from .scaling import Speedup, speedup
-    from .session import Session, current
-    from .store import Comparison, RunList, Store, StoredRun, compare, runs
+    comm: MPI.Intracomm
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BadRequest": "core.errors",
     "BadSyntax": "core.errors",
+    "Columns": "core.metrics",
+    "Comparison": "store",
     "DistributedError": "core.causes",
     "DistributedInterrupt": "core.causes",
     "DtrainError": "core.errors",
-    "HealFailed": "core.errors",
+    "Examination": "preflight.doctor",
+    "Exported": "jobs.exporting",
+    "Inventory": "client.variables",
     "NoWorld": "core.errors",
-    "NotDriver": "core.errors",
+    "Node": "core.world",
     "OtherVersion": "core.errors",
+    "Rank": "core.world",
     "RanksBusy": "core.errors",
     "RanksDead": "core.errors",
+    "RanksError": "core.errors",
+    "ReadOnly": "core.errors",
     "Refused": "core.errors",
-    "StartFailed": "core.errors",
-    "StoreFailed": "core.errors",
-    "SyncFailed": "core.errors",
-    "TransferFailed": "core.errors",
-    "WorldLost": "core.errors",
+    "ReplaceFailed": "core.errors",
+    "Replaced": "client.healing",
+    "RequestError": "core.errors",
+    "Resized": "client.healing",
     "Run": "core.run",
+    "RunList": "store",
+    "RunMetrics": "core.metrics",
     "RunTimeout": "core.causes",
     "Session": "session",
-    "current": "session",
     "Settings": "core.settings",
-    "Comparison": "store",
-    "RunList": "store",
+    "Snapshot": "core.snapshots",
+    "SnapshotAnswer": "core.snapshots",
+    "SnapshotRefused": "core.snapshots",
+    "Speedup": "scaling",
+    "Stack": "core.stacks",
+    "Stacks": "core.stacks",
+    "StartFailed": "core.errors",
     "Store": "store",
+    "StoreFailed": "core.errors",
     "StoredRun": "store",
+    "Surroundings": "wire.agent_messages",
+    "TransferFailed": "core.errors",
+    "UploadFailed": "core.errors",
+    "Uploaded": "files.sync",
+    "VariableComparison": "client.variables",
+    "World": "core.world",
+    "WorldError": "core.errors",
+    "WorldLost": "core.errors",
+    "broadcast": "rank_api",
     "compare": "store",
+    "current": "session",
     "doctor": "preflight.doctor",
     "export": "magics.export",
-    "runs": "store",
-    "Node": "core.world",
-    "Rank": "core.world",
-    "World": "core.world",
-    "Columns": "core.metrics",
-    "RunMetrics": "core.metrics",
     "log": "rank_api",
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "record_job": "jobs.record",
-    "broadcast": "rank_api",
-    "shard": "rank_api",
-    "Speedup": "scaling",
-    "speedup": "scaling",
     "run_script": "rank.scripts",
+    "runs": "store",
+    "shard": "rank_api",
+    "speedup": "scaling",
 }
 
 __all__ = [
@@ -109,29 +138,45 @@ __all__ = [
     "DistributedError",
     "DistributedInterrupt",
     "DtrainError",
-    "HealFailed",
+    "Examination",
+    "Exported",
+    "Inventory",
     "NoWorld",
     "Node",
-    "NotDriver",
     "OtherVersion",
     "Rank",
     "RanksBusy",
     "RanksDead",
+    "RanksError",
+    "ReadOnly",
     "Refused",
+    "ReplaceFailed",
+    "Replaced",
+    "RequestError",
+    "Resized",
     "Run",
     "RunList",
     "RunMetrics",
     "RunTimeout",
     "Session",
     "Settings",
+    "Snapshot",
+    "SnapshotAnswer",
+    "SnapshotRefused",
     "Speedup",
+    "Stack",
+    "Stacks",
     "StartFailed",
     "Store",
     "StoreFailed",
     "StoredRun",
-    "SyncFailed",
+    "Surroundings",
     "TransferFailed",
+    "UploadFailed",
+    "Uploaded",
+    "VariableComparison",
     "World",
+    "WorldError",
     "WorldLost",
     "__version__",
     "broadcast",
@@ -151,6 +196,14 @@ __all__ = [
     "unload_ipython_extension",
 ]
 
+_FORMER = {
+    "HealFailed": "ReplaceFailed",
+    "NotDriver": "ReadOnly",
+    "SyncFailed": "UploadFailed",
+    "resync": "broadcast",
+}
+"""The names of the release before, and those of now."""
+
 
 def __getattr__(name: str) -> Any:
     if name == "comm":
@@ -158,12 +211,12 @@ def __getattr__(name: str) -> Any:
         from mpi4py import MPI
 
         return MPI.COMM_WORLD
-    if name == "resync":
+    if name in _FORMER:
         import warnings
 
-        words = "jupyter_dtrain.resync is called broadcast now. The former name works until the next release."
+        former, name = name, _FORMER[name]
+        words = f"jupyter_dtrain.{former} is called {name} now. The former name works until the next release."
         warnings.warn(words, DeprecationWarning, stacklevel=2)
-        name = "broadcast"
     if name in _HOMES:
         from importlib import import_module
 
@@ -172,7 +225,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "comm"]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from jupyter_dtrain.client.calls import Calls
 from jupyter_dtrain.client.cells import CellRunner, current_cell, script_cell, script_name
-from jupyter_dtrain.client.healing import Healed, Heals, Resized, check_size
+from jupyter_dtrain.client.healing import Heals, Replaced, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.wire.agent_messages import Surroundings
     from jupyter_dtrain.wire.channels import StewardChannel
 
-    from .files.sync import Synced
+    from .files.sync import Uploaded
     from .launch.start_options import StartOptions
     from .view import CommRelay, RunView
     from .view.rich import Known
@@ -71,6 +71,7 @@ T = TypeVar("T")
 
 FORMER_NAMES: Final = {
     "check": "diff",
+    "drives": "controls",
     "heal": "replace",
     "resync": "broadcast",
     "surroundings": "info",
@@ -97,7 +98,7 @@ class Session:
         )
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
-        self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self.world, self.run)
+        self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
@@ -130,9 +131,9 @@ class Session:
         return "" if self._link.closed else self._link.loss
 
     @property
-    def drives(self) -> bool:
-        """Whether this session may run cells; otherwise another client drives the world, and this one observes."""
-        return self._link.drives
+    def controls(self) -> bool:
+        """Whether this session controls the world, and may run cells; else it is read-only: another client does."""
+        return self._link.controls
 
     @property
     def started_here(self) -> bool:
@@ -145,7 +146,7 @@ class Session:
         return 0.0 if self.request.launcher == LOCAL else self._link.ask(ReadState()).ends
 
     @property
-    def lent(self) -> Lent:
+    def _lent(self) -> Lent:
         """The nodes that a scheduler lends to the world; none where nobody has lent any. Raises :class:`WorldLost`."""
         request = self.request
         return Lent() if request.launcher == LOCAL or request.hosts else self._link.ask(ReadState()).lent
@@ -156,13 +157,7 @@ class Session:
 
         Raises :class:`WorldLost` when there is none any more.
         """
-        world = self._link.world
-        busy = self._scheduler.busy()
-        ranks = [
-            msgspec.structs.replace(rank, state="running") if rank.state == "idle" and rank.rank in busy else rank
-            for rank in world.ranks
-        ]
-        return msgspec.structs.replace(world, ranks=ranks)
+        return self._link.world.seen(self._scheduler.busy())
 
     @property
     def last_run(self) -> Run | None:
@@ -235,22 +230,27 @@ class Session:
         cls,
         name: str | None = None,
         *,
-        take_over: bool = False,
+        control: bool = False,
+        take_over: bool | None = None,
         view: Callable[[Run, Session], RunView] | None = None,
     ) -> Self:
         """Join a world that runs; ``name`` may be left out where there is only one.
 
-        With ``take_over``, or where no other client drives the world any more, the session drives it from now on, as if
-        it had started it. Otherwise it observes: it reads, and runs nothing. :attr:`running` has the runs that go on,
+        With ``control``, or where no other client controls the world any more, the session controls it from now on, as
+        if it had started it. Otherwise it is read-only: it runs nothing. :attr:`running` has the runs that go on,
         :attr:`last_run` is the newest, with all events of their ranks from the beginning; while a run goes on, the view
         that ``view`` makes shows it.
 
-        A kernel that shuts down does not stop a world that it only attached to.
+        A kernel that shuts down does not stop a world that it only attached to. ``take_over`` is the former name of
+        ``control``.
 
         Raises :class:`NoWorld` when there is none (of that name), :class:`BadRequest` when there are several to choose
         from, :class:`OtherVersion` when another version of jupyter-dtrain started it, and :class:`WorldLost` when it
         does not answer.
         """
+        if take_over is not None:
+            _warn_former("The option take_over of Session.attach", "control")
+            control = control or take_over
         listing = worlds.find_world(name)
         settings = Settings.from_environment()
         steward = worlds.open_channel(listing, settings.request_timeout)
@@ -261,7 +261,7 @@ class Session:
             raise
         session = cls(listing, steward, request)
         try:
-            session._membership.join(take_over=take_over)
+            session._membership.join(take_over=control)
             session._cells.follow_all(lambda run: None if view is None else view(run, session))
         except BaseException:
             session._membership.close()
@@ -271,12 +271,12 @@ class Session:
         return session
 
     def control(self) -> None:
-        """Drive the world from now on; the client that drove it so far observes, and its queued cells are not run."""
+        """Control the world from now on; the client that did so far is read-only then, its queued cells do not run."""
         self._link.check()
         self._link.join(take_over=True)
         self._cells.follow_all(lambda _: None)
 
-    def tell_auto(self, *, auto: bool) -> None:
+    def _tell_auto(self, *, auto: bool) -> None:
         """Publish to other clients, such as JupyterLab's sidebar, whether plain cells here go to the ranks too."""
         self._link.tell_auto(auto=auto)
 
@@ -317,17 +317,17 @@ class Session:
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there and for an elastic cell
         that waits for all ranks, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
-        that an interrupted cell left behind, :class:`NotDriver` where another client drives the world.
+        that an interrupted cell left behind, :class:`ReadOnly` where another client drives the world.
         """
         named = check_run_name(name)
         if ranks is None:
             self._snapshots.renew_orders()
 
         def make_view(run: Run) -> RunView | None:
-            return self.view_in_cell(run, paint_errors=not wait) if view == "cell" else view
+            return self._view_in_cell(run, paint_errors=not wait) if view == "cell" else view
 
         def view_join(run: Run) -> RunView | None:
-            return self.view_in_cell(run, paint_errors=True) if view == "cell" else None
+            return self._view_in_cell(run, paint_errors=True) if view == "cell" else None
 
         replay = list(replay)
         if replay and not elastic:
@@ -363,7 +363,7 @@ class Session:
         options.setdefault("name", script_name(script, arguments))
         return self.run(script_cell(script, arguments, module=module, fresh=fresh), ranks, **options)
 
-    def view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
+    def _view_in_cell(self, run: Run, *, paint_errors: bool) -> RunView:
         """A view of ``run`` below the cell that runs in this thread. ``paint_errors``: no exception will show them."""
         from .view import CommRelay, view_of_cell
 
@@ -425,7 +425,7 @@ class Session:
     def push(self, values: Mapping[str, Any], ranks: Ranks = None) -> None:
         """Bind ``values`` by name on ``ranks`` (default: all); on none if one of the values cannot be pickled.
 
-        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        Raises :class:`TransferFailed`, :class:`RanksBusy`, :class:`RanksDead` and :class:`ReadOnly`.
         """
         self._variables.push(values, ranks)
 
@@ -433,7 +433,7 @@ class Session:
         """The value of ``name`` on ``ranks`` (default: all), by rank.
 
         Raises :class:`TransferFailed`, which names the ranks where it is missing or cannot be pickled,
-        :class:`RanksBusy`, :class:`RanksDead` and :class:`NotDriver`.
+        :class:`RanksBusy`, :class:`RanksDead` and :class:`ReadOnly`.
         """
         return self.pull_many([name], ranks)[name]
 
@@ -561,19 +561,19 @@ class Session:
         exclude: Sequence[str] = (),
         timeout: float = 600.0,
         progress: Callable[[str], None] | None = None,
-    ) -> Synced:
+    ) -> Uploaded:
         """Copy the file or folder ``path`` to the world's hosts, changed files only; nothing there is deleted.
 
         Its place there is the same as here, or in the folder ``to``, which may be relative to the ranks' folder.
         ``exclude``: patterns of rsync. ``timeout``: seconds. ``progress`` gets lines of text. Hosts that share this
         machine's files are left alone.
 
-        Raises :class:`BadRequest`, and :class:`SyncFailed` with the reason and the cure of each host that lacks files.
+        Raises :class:`BadRequest`, and :class:`UploadFailed` with the reason of each host that lacks files and its fix.
         """
         from .files.sync import sync_world
 
         self._link.check()
-        found = sync_world(self.request, self.lent, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
+        found = sync_world(self.request, self._lent, path, to=to, exclude=exclude, timeout=timeout, progress=progress)
         found.check()
         return found
 
@@ -586,14 +586,14 @@ class Session:
         *,
         replay: Iterable[int] = (),
         progress: Callable[[str], None] | None = None,
-    ) -> Healed:
+    ) -> Replaced:
         """Replace the dead ranks with new processes; the others keep their processes and variables.
 
         MPI's world and the frameworks' groups span all ranks again. ``replay``: runs whose cells the new ranks run
         again, alone. ``names``: variables that they get from the rank ``source`` (default: the lowest one that lives);
         what has a state, such as models and optimizers, gets that state on all ranks. ``progress`` gets lines of text.
 
-        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`HealFailed` with the reason where it cannot work.
+        Raises :class:`BadRequest`, :class:`RanksBusy`, and :class:`ReplaceFailed` with the reason where it cannot work.
         """
         return self._heals.heal(names, source, replay, progress or (lambda _: None))
 
@@ -634,7 +634,7 @@ class Session:
         load: str | None = None,
         replay: Iterable[int] = (),
         progress: Callable[[str], None] | None = None,
-    ) -> Healed | None:
+    ) -> Replaced | None:
         """End all ranks and start the same world with fresh ones; their variables are gone.
 
         ``ranks``: only these, and all that are dead; the others keep their processes and variables, and the answer
@@ -662,7 +662,7 @@ class Session:
             self.load(load, ready=True)
         return None
 
-    def _restart_some(self, ranks: Ranks, replay: list[int], progress: Callable[[str], None] | None) -> Healed:
+    def _restart_some(self, ranks: Ranks, replay: list[int], progress: Callable[[str], None] | None) -> Replaced:
         world = self._link.world
         chosen = self._link.choose(ranks)
         self._heals.check_alone(self._heals.sources(replay))
@@ -684,7 +684,7 @@ class Session:
         """
         self._link.store_runs(patience)
 
-    def stop_soon(self) -> None:
+    def _stop_soon(self) -> None:
         """Ask the world to end, without waiting: for a kernel that is shutting down."""
         self._membership.stop_soon()
 
@@ -696,7 +696,7 @@ class Session:
     def __repr__(self) -> str:
         if self.closed:
             return f"<Session of world {self.name!r}: stopped>"
-        return f"<Session of world {self.name!r}: {self.world.size} ranks{'' if self.drives else ', observed'}>"
+        return f"<Session of world {self.name!r}: {self.world.size} ranks{'' if self.controls else ', read-only'}>"
 
     def __enter__(self) -> Self:
         return self
@@ -717,8 +717,7 @@ class Session:
 
         def __getattr__(self, name: str) -> Callable[..., Any]:  # a framework's, as `tune`, or a former name
             if now := FORMER_NAMES.get(name):
-                words = f"Session.{name} is called Session.{now} now. The former name works until the next release."
-                warnings.warn(words, DeprecationWarning, stacklevel=2)
+                _warn_former(f"Session.{name}", f"Session.{now}")
                 return getattr(self, now)
             place = None if name.startswith("_") else session_methods().get(name)
             if place is None:
@@ -736,6 +735,12 @@ class Session:
 open_sessions: OpenSessions[Session] = OpenSessions()
 """The open sessions of this process."""
 before_reading.append(open_sessions.store_all)
+
+
+def _warn_former(former: str, now: str) -> None:
+    """Tell the caller of the public method that calls this what ``former`` is called now."""
+    words = f"{former} is called {now} now. The former name works until the next release."
+    warnings.warn(words, DeprecationWarning, stacklevel=3)
 
 
 def current() -> Session:

@@ -22,14 +22,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.causes import summary
-from jupyter_dtrain.core.errors import DtrainError, HealFailed, RanksBusy, RanksDead
+from jupyter_dtrain.core.errors import DtrainError, RanksBusy, RanksDead, ReplaceFailed
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.messages import Cell
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.stop_button import StopButton
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
     from jupyter_dtrain.view import RunView
     from jupyter_dtrain.wire.healing_messages import HealState
 
@@ -67,7 +67,7 @@ class Companion:
 
         ``set_up``: the cells that a new rank runs first, by their run; ``make_view`` makes the view of a run that
         joins, and ``options`` are those of :meth:`.CellRunner.run` for the cell: the runs that join have the same.
-        ``heal`` raises :class:`HealFailed`.
+        ``heal`` raises :class:`ReplaceFailed`.
         """
         self._link = link
         self._scheduler = scheduler
@@ -154,7 +154,7 @@ class Companion:
         """The ranks that have not been through with the run, nor with one that joins it."""
         return [rank for rank in self._run.ranks if rank in self._last(rank).lost]
 
-    def _is_new(self, rank: int, world: World) -> bool:
+    def _is_new(self, rank: int, world: AddressedWorld) -> bool:
         """Whether a lost rank has another process now, which has not joined and was not left out."""
         return world.rank(rank).state != "dead" and world.rank(rank).pid != self._pids[rank]
 
@@ -185,7 +185,7 @@ class Companion:
         self._healing = True
         try:
             state = self._heal()
-        except HealFailed as error:
+        except ReplaceFailed as error:
             # Where another client was faster, no rank is dead any more.
             if {*dead} & {rank.rank for rank in self._link.world.dead}:
                 self._given_up = {*dead}
@@ -196,7 +196,7 @@ class Companion:
         self._given_up, self._took = set(), state.words
         self._came |= dict.fromkeys((rank.rank for rank in state.ranks), time.monotonic())
 
-    def _let_join(self, new: list[int], world: World) -> None:
+    def _let_join(self, new: list[int], world: AddressedWorld) -> None:
         for number, code in self._set_up.items():
             if not self._prepare(new, number, code):
                 return

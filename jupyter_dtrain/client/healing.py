@@ -2,7 +2,7 @@
 
 Under failure: what can be wrong with the request is found before anything happens, and raises
 :class:`~jupyter_dtrain.core.errors.BadRequest`. A heal that cannot work raises
-:class:`~jupyter_dtrain.core.errors.HealFailed` with the reason and the way on. A cell that fails on a new rank, or a
+:class:`~jupyter_dtrain.core.errors.ReplaceFailed` with the reason and the way on. A cell that fails on a new rank, or a
 variable that cannot be copied, raises as such a cell does; the world is whole by then.
 
 A new rank can run those earlier cells again alone that call nothing that waits for all ranks. Only the text decides. A
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.declarations import declarations
-from jupyter_dtrain.core.errors import BadRequest, HealFailed, RanksBusy, Refused, WorldLost
+from jupyter_dtrain.core.errors import BadRequest, RanksBusy, Refused, ReplaceFailed, WorldLost
 from jupyter_dtrain.core.run_names import cut_name
 from jupyter_dtrain.core.world import (
     MAX_RANKS,
@@ -66,8 +66,8 @@ GREETING: Final = 5.0
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-class Healed(NamedTuple):
-    """The result of a heal. As text, it has one sentence a line."""
+class Replaced(NamedTuple):
+    """What became of the dead ranks. As text, it has one sentence a line."""
 
     ranks: list[int]
     """The ranks that are new."""
@@ -111,7 +111,7 @@ class Resized(NamedTuple):
     """How many ranks the world had."""
     size: int
     """How many it has."""
-    healed: Healed
+    healed: Replaced
     """As for a heal: the ranks that are new, and what they got."""
     moved: dict[int, int] = {}  # noqa: RUF012 — never changed
     """The ranks that have another number: their numbers, by those of before."""
@@ -163,7 +163,7 @@ class Heals:
         *,
         size: int | None = None,
         drop: Collection[int] = (),
-    ) -> Healed:
+    ) -> Replaced:
         """As :meth:`.Session.heal` and, with ``size`` or ``drop``, :meth:`.Session.resize`."""
         self._link.check_drives()
         names, cells = list(names), self.sources(replay)
@@ -193,7 +193,7 @@ class Heals:
             copied = self._cells.run_aside(code, None, cut_name(f"heal: {', '.join(names)}"), wait=True)
             notes += [line.removesuffix(".") for line in copied.text(chosen).splitlines()]
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
-        return Healed(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
+        return Replaced(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
 
     def companion(
         self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None], **options: Any
@@ -219,11 +219,11 @@ class Heals:
         )
 
     def _change(self, change: Heal, verb: str, progress: Callable[[str], None]) -> HealState:
-        """Have the steward do it; its result. Raises :class:`HealFailed`."""
+        """Have the steward do it; its result. Raises :class:`ReplaceFailed`."""
         try:
             return self._await(self._link.ask(change).number, verb, progress)
         except Refused as refused:
-            raise HealFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
+            raise ReplaceFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
 
     def _choose(self, names: Sequence[str], source: int | None, leaving: set[int], *, grows: bool) -> int:
         """The rank to copy from, by its number now, in a world that loses the ranks ``leaving``, or ``grows``.
@@ -276,12 +276,12 @@ class Heals:
                 )
 
     def _await(self, number: int, verb: str, progress: Callable[[str], None]) -> HealState:
-        """Wait for the end of a heal, which the steward bounds. Raises :class:`HealFailed` and :class:`WorldLost`."""
+        """Wait for the end of a heal, which the steward bounds. Raises :class:`ReplaceFailed`, :class:`WorldLost`."""
         said, name = "", self._request.name
         while True:
             state = self._link.ask(ReadHeal(number))
             if state.phase == "failed":
-                raise HealFailed(f"World {name!r} could not be {verb}: {state.words}.")
+                raise ReplaceFailed(f"World {name!r} could not be {verb}: {state.words}.")
             if state.phase == "done":
                 break
             if state.words != said:

@@ -45,13 +45,13 @@ class OpenSession(Protocol):
         """Whether the session started the world, rather than attached to it."""
 
     @property
-    def drives(self) -> bool:
+    def controls(self) -> bool:
         """Whether the session may run cells."""
 
     def store_runs(self) -> None:
         """Have the store know all that the ranks have said by now; never raises."""
 
-    def stop_soon(self) -> None:
+    def _stop_soon(self) -> None:
         """Ask the world to end, without waiting for it."""
 
 
@@ -139,8 +139,8 @@ class OpenSessions(Generic[S]):
     def stop_all(self) -> None:
         """Ask the worlds that were started and are still driven here to end, without waiting for it."""
         for session in list(self._sessions):
-            if session.started_here and session.drives:
-                session.stop_soon()
+            if session.started_here and session.controls:
+                session._stop_soon()  # noqa: SLF001 — for this module alone
 
     def _watch_this_process(self) -> None:
         atexit.register(self._at_exit)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, RanksDead, Refused, StartFailed, WorldLost
+from jupyter_dtrain.core.errors import NoWorld, RanksBusy, RanksDead, ReadOnly, Refused, StartFailed, WorldLost
 from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.start_failures import AGAIN
-from jupyter_dtrain.core.world import Client, Rank, Ranks, World, count_ranks, parse_ranks
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, Client, Ranks, count_ranks, parse_ranks
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.wire.messages import PROTOCOL, StewardRequest
 from jupyter_dtrain.wire.steward_messages import (
@@ -98,7 +98,7 @@ class Link:
         self.me = Client(uuid.uuid4().hex, *own_process(), words, _kernel_id())
         """This client, as others see it."""
         self._driver: Client | None = None
-        self._world: World | None = None
+        self._world: AddressedWorld | None = None
         self._channel: RanksChannel | None = None
         self._incarnation = self._joining = 0
         """The number of the set of ranks that this client talks to, and of the set that it joins."""
@@ -165,7 +165,7 @@ class Link:
     def tell_auto(self, *, auto: bool) -> None:
         """Show other clients whether plain cells go to the ranks too; does not wait for a silent steward."""
         self.me = msgspec.structs.replace(self.me, auto=auto)
-        if self.drives and not self.over:
+        if self.controls and not self.over:
             with contextlib.suppress(WorldLost, Refused):
                 self._steward.ask(Join(self.me, take_over=False, protocol=PROTOCOL), LEAVING)
 
@@ -203,16 +203,16 @@ class Link:
         return self._lost
 
     @property
-    def drives(self) -> bool:
+    def controls(self) -> bool:
         """Whether this client is the driver."""
         return self._driver is not None and self._driver.id == self.me.id
 
     @property
-    def world(self) -> World:
+    def world(self) -> AddressedWorld:
         """The world as it is now. Raises as :meth:`check`."""
         return self.bound()[0]
 
-    def bound(self) -> tuple[World, RanksChannel]:
+    def bound(self) -> tuple[AddressedWorld, RanksChannel]:
         """The world, and the way to its ranks. Raises as :meth:`check`."""
         with self._lock:
             self.check()
@@ -230,17 +230,17 @@ class Link:
             raise WorldLost(f"World {name!r} is gone ({self._lost}): start one with %distributed start.")
 
     def check_drives(self) -> None:
-        """Raise as :meth:`check`, and :class:`NotDriver` where another client drives the world.
+        """Raise as :meth:`check`, and :class:`ReadOnly` where another client drives the world.
 
         Raises :class:`RanksBusy` while another client has it restarted.
         """
         self.check()
         self._check_up()
-        if not self.drives:
+        if not self.controls:
             name = self.listing.name
             driver = self._driver
             words = f"World {name!r} is driven by {driver.words}" if driver else f"No client drives world {name!r} yet"
-            raise NotDriver(
+            raise ReadOnly(
                 f"{words}; here you can only observe it. %distributed attach {name} --control controls it from here."
             )
 
@@ -433,7 +433,7 @@ class Link:
         if self._scheduler is not None:
             self._scheduler.rank_died(rank, words, events)
 
-    def ranks_replaced(self, ranks: list[Rank], size: int, generation: int) -> None:
+    def ranks_replaced(self, ranks: list[AddressedRank], size: int, generation: int) -> None:
         """Take the news of a heal, unless it is late: other processes are ``ranks``, and the world has ``size``."""
         with self._lock:
             assert self._world is not None
@@ -450,7 +450,7 @@ class Link:
                     self._heard_of_ranks(event)
             case WorldRestarting() if event.client != self.me.id:
                 self._restarted_by(event.by, event.incarnation)
-            case InterruptWanted() if self.drives:
+            case InterruptWanted() if self.controls:
                 self._interrupted_by(event.by, event.run, force=event.force)
             case Noticed():
                 self._notices.hear(event.words)
@@ -481,7 +481,7 @@ class Link:
             if incarnation <= self._joining:
                 return
             self._joining = incarnation
-        if not self.drives:
+        if not self.controls:
             self.lose(f"{who} has restarted it: %distributed attach {name} joins it again")
             return
         self._restarting = f"World {name!r} is being restarted by {who}: run the cell again when it is up."
@@ -502,7 +502,7 @@ class Link:
             changed = self._world.changed([msgspec.structs.replace(self._world.ranks[rank], **changes)])
             self._set_world(ranks=changed.ranks)
 
-    def _set_world(self, **changes: int | list[Rank]) -> None:
+    def _set_world(self, **changes: int | list[AddressedRank]) -> None:
         with self._lock:
             assert self._world is not None
             self._world = msgspec.structs.replace(self._world, **changes)
@@ -511,8 +511,8 @@ class Link:
 
     def _set_driver(self, driver: Client | None) -> None:
         with self._lock:
-            drove, self._driver = self.drives, driver
-        if drove and driver is not None and not self.drives:
+            drove, self._driver = self.controls, driver
+        if drove and driver is not None and not self.controls:
             if self._scheduler is not None:
                 self._scheduler.refuse_queued(f"the world was taken over by {driver.words}")
             name = self.listing.name
@@ -528,7 +528,7 @@ def check_still(news: WorldNews | None) -> None:
         raise RanksBusy(f"{news.changing}: run the cell when this has ended.")
 
 
-def check_living(world: World, ranks: Sequence[int]) -> None:
+def check_living(world: AddressedWorld, ranks: Sequence[int]) -> None:
     """Raise :class:`RanksDead`, with the ways on, when one of ``ranks`` is dead."""
     dead = [rank for rank in world.dead if rank.rank in ranks]
     if not dead:

@@ -245,7 +245,7 @@ class Membership:
         self.close()
 
     def stop_soon(self) -> None:
-        """As :meth:`.Session.stop_soon`."""
+        """Ask the world to end, without waiting: for a kernel that is shutting down."""
         if not self._link.closed:
             self._link.closed = True
             with contextlib.suppress(Exception):

@@ -104,7 +104,7 @@ class OutgoingCell:
         if self._message is None:
             self._await_sender(rank)
             return
-        if not self._connection.steward.drives:
+        if not self._connection.steward.controls:
             # Another client drives now: a cell that no rank has begun is taken back, and no other is sent again.
             if all(run.next_seq(one) == 0 for one in run.ranks):
                 self._interrupt()
@@ -118,7 +118,7 @@ class OutgoingCell:
 
     def _send_again(self, rank: int) -> None:
         """``rank`` has had all that was sent to it, except what was lost."""
-        if self._is_unbegun(rank) and not self._run.interrupted and self._connection.steward.drives:
+        if self._is_unbegun(rank) and not self._run.interrupted and self._connection.steward.controls:
             _log.info("Rank %s has not begun run %s: the cell is sent again", rank, self._run.number)
             self._send(rank)
 
@@ -135,7 +135,7 @@ class OutgoingCell:
     def _await_sender(self, rank: int) -> None:
         """Another client has sent the cell, and may send it again while it drives."""
         looks = self._pings[rank] = self._pings.get(rank, 0) + 1
-        if looks < SHOWN_AT or not self._connection.steward.drives:
+        if looks < SHOWN_AT or not self._connection.steward.controls:
             return
         self._pings[rank] = 0
         if self._run.next_seq(rank) == 0:

@@ -20,7 +20,7 @@ from jupyter_dtrain.core.errors import RanksBusy, RanksDead, Refused, TransferFa
 from jupyter_dtrain.core.events import Event, Finished
 from jupyter_dtrain.core.stacks import Stacks, with_native
 from jupyter_dtrain.core.stop_button import StopButton
-from jupyter_dtrain.core.world import World, count_ranks, format_ranks
+from jupyter_dtrain.core.world import AddressedWorld, count_ranks, format_ranks
 from jupyter_dtrain.wire.agent_messages import (
     FetchValues,
     ReadEvents,
@@ -60,7 +60,7 @@ class RankRequests:
 
     def __init__(
         self,
-        bound: Callable[[], tuple[World, RanksChannel]],
+        bound: Callable[[], tuple[AddressedWorld, RanksChannel]],
         busy: Callable[[], Mapping[int, int]],
         settings: Settings,
     ) -> None:
@@ -92,7 +92,9 @@ class RankRequests:
         living = {rank: answer for rank, answer in answers.items() if not world.rank(rank).has_ended}
         return any(one is None or one.works_on(run.number) for one in living.values())
 
-    def _gather(self, ranks: list[int], timeout: float, ask: Callable[[World, RanksChannel], Futures[A]]) -> Answers[A]:
+    def _gather(
+        self, ranks: list[int], timeout: float, ask: Callable[[AddressedWorld, RanksChannel], Futures[A]]
+    ) -> Answers[A]:
         deadline = time.monotonic() + timeout
         with StopButton() as stop_button:
             futures = ask(*self._bound())

@@ -38,7 +38,7 @@ from .world_connection import WorldConnection
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.world import Rank, World
+    from jupyter_dtrain.core.world import AddressedRank, AddressedWorld
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .submitted_run import SubmittedRun
@@ -72,7 +72,7 @@ class RunScheduler:
         self._thread = threading.Thread(target=self._loop, name="dtrain-scheduler", daemon=True)
         self._thread.start()
 
-    def bind(self, world: World, channel: RanksChannel, spool: str) -> None:
+    def bind(self, world: AddressedWorld, channel: RanksChannel, spool: str) -> None:
         """Talk to ``world`` from now on; whatever still runs in another is lost. ``spool``: folder of its spools.
 
         Raises :class:`WorldLost` when the scheduler's thread does not do it within :data:`PATIENCE` seconds.
@@ -136,7 +136,7 @@ class RunScheduler:
         """Take the steward's news that ``rank`` died, with its last events."""
         self._tasks.put(lambda: self._rank_died(rank, words, events))
 
-    def ranks_replaced(self, ranks: list[Rank], size: int) -> None:
+    def ranks_replaced(self, ranks: list[AddressedRank], size: int) -> None:
         """Talk to ``ranks`` from now on: they are other processes, and the world has ``size`` of them."""
         self._tasks.put(lambda: self._change(ranks, size))
 
@@ -235,7 +235,7 @@ class RunScheduler:
         except Exception:  # noqa: BLE001 — the thread that ends all runs survives a message that cannot be taken
             _log.exception("A message could not be taken")
 
-    def _bind(self, world: World, channel: RanksChannel, spool: str) -> None:
+    def _bind(self, world: AddressedWorld, channel: RanksChannel, spool: str) -> None:
         self._world_lost("its world was restarted")
         connection = self._connection
         connection.world, connection.channel, connection.spool, connection.generation = (
@@ -303,7 +303,7 @@ class RunScheduler:
             if rank in submitted.run.unfinished:
                 submitted.painting.note(f"{words[:1].upper()}{words[1:]}.")
 
-    def _change(self, ranks: list[Rank], size: int | None = None) -> None:
+    def _change(self, ranks: list[AddressedRank], size: int | None = None) -> None:
         if (before := self._connection.world) is None:
             return
         self._connection.world = before.changed(ranks, size)

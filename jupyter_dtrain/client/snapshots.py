@@ -47,7 +47,7 @@ from .variables import CALL
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
     from jupyter_dtrain.wire.requests import WorldRequest
 
     from .notices import Notices
@@ -103,7 +103,7 @@ class SessionSnapshots:
         request: WorldRequest,
         requests: RankRequests,
         notices: Notices,
-        world: Callable[[], World],
+        world: Callable[[], AddressedWorld],
         run: Callable[..., Run],
     ) -> None:
         """``request``: what the world was asked to be; ``world``: the world as it is now.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from jupyter_dtrain.core.settings import Settings
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
     from jupyter_dtrain.wire.channels import RanksChannel
 
 
@@ -34,7 +34,7 @@ class StewardActs(Acts, Protocol):
         """Ask at once what this client may have missed."""
 
     @property
-    def drives(self) -> bool:
+    def controls(self) -> bool:
         """Whether this client may run cells."""
 
 
@@ -47,14 +47,14 @@ class WorldConnection:
         self.steward = steward
         self.post = post
         self.questions = Questions(self.bound, lambda: post(lambda: None))
-        self.world: World | None = None
+        self.world: AddressedWorld | None = None
         self.channel: RanksChannel | None = None
         self.spool = ""
         """The folder of the ranks' spools."""
         self.generation = 0
         """The generation of the cells that are sent from now on."""
 
-    def bound(self) -> tuple[World, RanksChannel] | None:
+    def bound(self) -> tuple[AddressedWorld, RanksChannel] | None:
         """The world and the way to its ranks, where there is one."""
         return None if self.channel is None or self.world is None else (self.world, self.channel)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from .declarations import cures, echoes
-from .errors import DtrainError, package_gone
+from .errors import RanksError, package_gone
 from .events import LOCAL
 from .gpus import fault_in, fault_lines
 from .world import count_ranks, format_ranks
@@ -57,7 +57,7 @@ _PASSING = re.compile(r"0x[0-9A-Fa-f]{4,}|\[?\d+\.\d+\.\d+\.\d+\]?:\d+|(?<=\bpid
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
-class DistributedError(DtrainError):
+class DistributedError(RanksError):
     """A cell failed on some ranks, or ranks were lost while it ran.
 
     ``run`` holds everything that the ranks said; ``ranks`` are those that did not end well.

@@ -1,12 +1,15 @@
 """The errors that a user can meet, in words that say what to do.
 
-Every error that a user can meet is one of these classes; each message names the cause and the cure.
+Each message names the cause and what to do about it. Three roots are enough to catch: :class:`WorldError` where there
+is no world to work in, :class:`RequestError` where something was refused and nothing has changed, and
+:class:`RanksError` where the ranks have begun what was asked, and failed.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -37,7 +40,19 @@ class DtrainError(Exception):
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
 
 
-class BadRequest(DtrainError, ValueError):
+class WorldError(DtrainError):
+    """There is no world to work in: it has not started, is gone, or speaks another version's protocol."""
+
+
+class RequestError(DtrainError):
+    """What was asked was refused or cannot be done; nothing was changed."""
+
+
+class RanksError(DtrainError):
+    """Ranks, or their hosts, have begun what was asked, and failed."""
+
+
+class BadRequest(RequestError, ValueError):
     """The request cannot be carried out as written; nothing was changed."""
 
 
@@ -54,11 +69,11 @@ class BadSyntax(BadRequest):
         super().__init__(f"{where}{error.msg}, so the cell was not sent to any rank.{shown}")
 
 
-class NoWorld(DtrainError):
+class NoWorld(WorldError):
     """There is no running world to do this with."""
 
 
-class StartFailed(DtrainError):
+class StartFailed(WorldError):
     """A world could not be started; nothing of it is left. The message has the reason, the cure, and then a log."""
 
     def __init__(self, reason: str, cure: str = "", log: str = "", *, option: str = "") -> None:
@@ -80,41 +95,46 @@ class StartInterrupted(KeyboardInterrupt):
         return [str(self)]
 
 
-class WorldLost(DtrainError):
-    """The world's steward or the connection to it is gone."""
+class WorldLost(WorldError):
+    """The world's main process or the connection to it is gone."""
 
 
-class Refused(DtrainError):
-    """The world's steward, or a rank, refused a request or could not read it; nothing was changed."""
+class Refused(RequestError):
+    """The world's main process, or a rank, refused a request or could not read it; nothing was changed."""
 
 
-class OtherVersion(DtrainError):
+class OtherVersion(WorldError):
     """Another version of jupyter-dtrain started the world: it can be listed, interrupted and stopped, not joined."""
 
 
-class NotDriver(DtrainError):
-    """Another client drives the world; nothing was sent to it."""
+class ReadOnly(RequestError):
+    """Another client controls the world, and this session is read-only; nothing was sent to it."""
 
 
-class RanksBusy(DtrainError):
+class RanksBusy(RequestError):
     """Some ranks still work on an earlier cell, so this one was not sent."""
 
 
-class RanksDead(DtrainError):
+class RanksDead(RequestError):
     """Some of the wanted ranks have died, so the cell was not sent."""
 
 
-class HealFailed(DtrainError):
-    """A heal or resize failed; the living ranks have their variables. The message has the reason."""
+class ReplaceFailed(RanksError):
+    """Dead ranks could not be replaced, or a resize failed, for the reason in the message. The others stay."""
 
 
-class StoreFailed(DtrainError):
+class StoreFailed(RequestError):
     """The store of runs cannot be used; nothing in it was changed."""
 
 
-class TransferFailed(DtrainError):
+class TransferFailed(RequestError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
 
 
-class SyncFailed(DtrainError):
-    """Some hosts have not got all files; the message has each host's reason and cure. Files that are complete stay."""
+class UploadFailed(RanksError):
+    """Some hosts have not got all files; the message says why and what to do. Files that are complete stay."""
+
+    def __init__(self, words: str, uploaded: Any = None) -> None:
+        super().__init__(words)
+        self.uploaded = uploaded
+        """What became of the files on each host, as :meth:`.Session.upload` returns it; None where it did not begin."""

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from .errors import BadRequest, DtrainError
+from .errors import BadRequest, RequestError
 from .structs import UNREADABLE, readable
 
 MANIFEST: Final = "manifest.json"
@@ -48,7 +48,7 @@ KEY: Final = "_dtrain_snapshot_key"
 """The variable in which a rank gets the key, for a moment."""
 
 
-class SnapshotRefused(DtrainError):
+class SnapshotRefused(RequestError):
     """A snapshot is not loaded: it is damaged, or it was not saved here."""
 
 
@@ -278,7 +278,7 @@ def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
     """The newest snapshot of each name, newest first. It leaves out those that cannot be read."""
     found = []
     for folder in root.iterdir() if root.exists() else ():
-        with contextlib.suppress(DtrainError):
+        with contextlib.suppress(RequestError):
             found.append(read_snapshot(newest(root, folder.name), key))
     return sorted(found, key=lambda one: -one.saved)
 

@@ -50,8 +50,6 @@ class Rank(msgspec.Struct, frozen=True):
     """``cuda:i``, the GPU that is the rank's by convention (ranks beyond the GPUs share them in turn), or ``cpu``."""
     pid: int
     """The id of the rank's process on ``host``."""
-    engine: str
-    """Routing identity of the ipyparallel engine. An inner detail: it changes when a rank is replaced."""
     state: RankState = "idle"
     words: str = ""
     """Why the rank is ``dead``, or has ended and is ``unreachable``, in words; else empty."""
@@ -59,13 +57,20 @@ class Rank(msgspec.Struct, frozen=True):
     """The role of the rank, in its framework's words; empty where all ranks are alike."""
     asked: bool = False
     """Whether a person asked for its end: ``%distributed kill``, the sidebar, or an interrupt with ``--force``."""
-    watch: str = ""
-    """Routing identity of the watch of its host. An inner detail."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it is ``dead``, or ``unreachable``: ended, with its last output on its way from another host."""
         return self.state in ("dead", "unreachable")
+
+
+class AddressedRank(Rank, frozen=True):
+    """A rank as the processes of its world and its clients know it: with the ways to it."""
+
+    engine: str = ""
+    """Routing identity of the ipyparallel engine; it changes when a rank is replaced."""
+    watch: str = ""
+    """Routing identity of the watch of its host."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -77,14 +82,12 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A live set of ranks and its steward, as seen at one moment."""
+    """A live set of ranks as seen at one moment."""
 
     name: str
     id: str
     """Unique over time; ``name`` is unique only among live worlds."""
-    ranks: list[Rank]
-    generation: int = 0
-    """How often the steward had the ranks make their process groups anew."""
+    ranks: Sequence[Rank]
 
     @property
     def size(self) -> int:
@@ -104,22 +107,41 @@ class World(msgspec.Struct, frozen=True):
         """The ranks that have died and were not replaced."""
         return [rank for rank in self.ranks if rank.state == "dead"]
 
-    def rank(self, number: int) -> Rank:
+
+class AddressedWorld(World, frozen=True):
+    """A world as its processes and clients know it: with the ways to its ranks."""
+
+    ranks: list[AddressedRank]
+    generation: int = 0
+    """How often the steward had the ranks make their process groups anew."""
+
+    def rank(self, number: int) -> AddressedRank:
         """The rank with this number; where no rank has it since a resize, a rank that is dead."""
         if number < self.size:
             return self.ranks[number]
         words = f"there is no rank {number} since %distributed resize"
-        return Rank(number, 0, "", 0, "cpu", 0, "", state="dead", words=words)
+        return AddressedRank(number, 0, "", 0, "cpu", 0, state="dead", words=words)
 
-    def others(self, later: World, ranks: Iterable[int]) -> list[int]:
+    def others(self, later: AddressedWorld, ranks: Iterable[int]) -> list[int]:
         """Those of ``ranks`` that another process is in ``later``, or no process."""
         return [rank for rank in ranks if self.rank(rank).engine != later.rank(rank).engine]
 
-    def changed(self, ranks: Iterable[Rank], size: int | None = None) -> World:
+    def changed(self, ranks: Iterable[AddressedRank], size: int | None = None) -> AddressedWorld:
         """The world with ``ranks`` in the places of those with their numbers; ``size``: how many ranks it has then."""
         found = {rank.rank: rank for rank in (*self.ranks, *ranks)}
         kept = range(self.size if size is None else size)
         return msgspec.structs.replace(self, ranks=[found[number] for number in kept if number in found])
+
+    def seen(self, running: Collection[int]) -> World:
+        """The world for a reader; idle ranks among ``running`` have begun a cell that they have not told about yet."""
+        return World(self.name, self.id, [_seen(rank, running) for rank in self.ranks])
+
+
+def _seen(rank: AddressedRank, running: Collection[int]) -> Rank:
+    fields = {name: getattr(rank, name) for name in Rank.__struct_fields__}
+    if rank.state == "idle" and rank.rank in running:
+        fields["state"] = "running"
+    return Rank(**fields)
 
 
 class Client(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.errors import BadRequest, StartFailed, SyncFailed
+from jupyter_dtrain.core.errors import BadRequest, StartFailed, UploadFailed
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.reach import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
@@ -69,7 +69,7 @@ class HostCopy(msgspec.Struct, frozen=True):
         return "copied" if self.files else "up to date"
 
 
-class Synced(msgspec.Struct, frozen=True):
+class Uploaded(msgspec.Struct, frozen=True):
     """The result of a copy to all hosts."""
 
     source: str
@@ -84,11 +84,11 @@ class Synced(msgspec.Struct, frozen=True):
         return [one for one in self.hosts if one.reason]
 
     def check(self) -> None:
-        """Raise :class:`SyncFailed` with the reason and the cure of each host whose copy is not complete."""
+        """Raise :class:`UploadFailed` with the reason and the cure of each host whose copy is not complete."""
         if self.failed:
             words = "\n".join(f"{one.host}: {one.words}" for one in self.failed)
-            raise SyncFailed(
-                f"{self.source} is not complete on {len(self.failed)} of {len(self.hosts)} hosts.\n{words}"
+            raise UploadFailed(
+                f"{self.source} is not complete on {len(self.failed)} of {len(self.hosts)} hosts.\n{words}", self
             )
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ def sync(
     timeout: float = TIMEOUT,
     cwd: str = "",
     progress: Callable[[str], None] | None = None,
-) -> Synced:
+) -> Uploaded:
     """Copy the file or folder ``path`` to ``hosts``, as ssh knows them.
 
     ``to``: the folder there that gets it (default: the one that has it here); ``~`` is the home there. ``exclude``:
@@ -141,8 +141,8 @@ def sync(
     the path of this one). ``timeout``: seconds for all copies. ``cwd``: the world's folder, to which ``to`` is relative
     (default: this process's). ``progress`` gets a line of text now and then.
 
-    Raises :class:`BadRequest`, and :class:`SyncFailed` where this machine has no rsync. A host that fails does not
-    raise: see :meth:`Synced.check`.
+    Raises :class:`BadRequest`, and :class:`UploadFailed` where this machine has no rsync. A host that fails does not
+    raise: see :meth:`Uploaded.check`.
     """
     way = OverSsh(ssh_args, python)
     return sync_by(_source(path), hosts, way, to=to, exclude=exclude, timeout=timeout, cwd=cwd, progress=progress)
@@ -158,7 +158,7 @@ def sync_by(
     timeout: float = TIMEOUT,
     cwd: str = "",
     progress: Callable[[str], None] | None = None,
-) -> Synced:
+) -> Uploaded:
     """As :func:`sync`, by ``way``; ``source`` is absolute, and a file or folder of this machine."""
     began = time.monotonic()
     is_folder = source.is_dir()
@@ -166,7 +166,7 @@ def sync_by(
     folder = str(source.parent) if to is None else os.fspath(to)
     target = os.path.join(folder if folder[:1] == "~" else os.path.join(base, folder), source.name)  # noqa: PTH118
     if fault := fault_of_rsync():
-        raise SyncFailed(
+        raise UploadFailed(
             f"This machine {fault}. rsync copies the files: install it, so that `rsync --version` works here "
             "(Debian: apt install rsync)."
         )
@@ -208,20 +208,20 @@ def sync_by(
     try:
         copies = [pool.submit(copy_to, host) for host in hosts]
         _report(copies, done, hosts, progress)
-        return Synced(_shown(source), [one.result() for one in copies], time.monotonic() - began)
+        return Uploaded(_shown(source), [one.result() for one in copies], time.monotonic() - began)
     finally:
         stop.set()  # a person may have pressed Stop
         pool.shutdown(cancel_futures=True)
 
 
-def sync_world(request: WorldRequest, lent: Lent, path: str | os.PathLike[str], **options: Any) -> Synced:
+def sync_world(request: WorldRequest, lent: Lent, path: str | os.PathLike[str], **options: Any) -> Uploaded:
     """Copy ``path`` to the hosts of a world: by srun in a job of Slurm, else by the world's ssh.
 
     ``lent``: the nodes that a scheduler has lent to it. ``options``: as for :func:`sync`, which raises.
     """
     source = _source(path)
     if request.launcher == LOCAL:
-        return Synced(_shown(source), [])
+        return Uploaded(_shown(source), [])
     hosts = list(request.hosts) or lent.hosts
     if not hosts:
         raise BadRequest(
@@ -240,7 +240,7 @@ def _over_srun(job: str) -> Way:
     try:
         return OverSrun(job)
     except StartFailed as error:
-        raise SyncFailed(f"{error.reason} {error.cure}") from None
+        raise UploadFailed(f"{error.reason} {error.cure}") from None
 
 
 def _report(

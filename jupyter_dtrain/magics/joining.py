@@ -52,7 +52,7 @@ def attach_arguments(parser: MagicParser) -> None:
 def attach(args: Parsed) -> None:
     """``%distributed attach [NAME] [--control]``."""
     here = _here(args.name)
-    if here is not None and here.drives:
+    if here is not None and here.controls:
         print(f"This notebook already drives world {here.name!r}.")
         return
     if here is not None:
@@ -65,9 +65,9 @@ def attach(args: Parsed) -> None:
             _show(session)  # before the output of its runs, which may be long
         on = "" if len(run.ranks) == session.world.size else f" on {count_ranks(run.ranks)}"
         print(f"Run {run.number} began{on} {took(run.elapsed)} ago. All of its output so far is shown here.")
-        return session.view_in_cell(run, paint_errors=True)
+        return session._view_in_cell(run, paint_errors=True)  # noqa: SLF001 — for the magics alone
 
-    session = Session.attach(args.name, take_over=args.control, view=view)
+    session = Session.attach(args.name, control=args.control, view=view)
     publish_auto(session)
     if not joined:
         _show(session)
@@ -85,11 +85,11 @@ def _here(name: str | None) -> Session | None:
 
 
 def _show(session: Session) -> None:
-    how = "Attached to" if session.drives else "Observing"
+    how = "Attached to" if session.controls else "Observing"
     world = session.world
     living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
     print(f"{how} world {session.name!r}: {quantity(world.size, 'rank')}{living}.")
-    if not session.drives:
+    if not session.controls:
         print(f"Another client drives it; %distributed attach {session.name} --control runs cells from here.")
 
 
@@ -132,7 +132,7 @@ def _driver(world: Listing) -> str:
     """The driver of a world, in words."""
     with contextlib.suppress(NoWorld):
         mine = current()
-        if mine.id == world.id and mine.drives:
+        if mine.id == world.id and mine.controls:
             return "this notebook"
     try:
         channel = open_channel(world, PATIENCE)

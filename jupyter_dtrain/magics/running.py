@@ -32,7 +32,7 @@ def interrupt_arguments(parser: MagicParser) -> None:
 
 def interrupt(args: Parsed) -> None:
     """``%distributed interrupt [NAME]``."""
-    mine = next((one for one in open_sessions if one.name == args.name and one.drives), None)
+    mine = next((one for one in open_sessions if one.name == args.name and one.controls), None)
     if args.name is None or mine is not None:
         (mine or current()).interrupt(force=args.force)
         return
@@ -124,7 +124,7 @@ def auto(args: Parsed) -> None:
     transform = transform_of(get_ipython())
     transform.auto = args.switch == "on"
     for session in open_sessions:
-        session.tell_auto(auto=transform.auto)
+        session._tell_auto(auto=transform.auto)  # noqa: SLF001 — for the magics alone
     if transform.auto:
         print(
             "Every plain cell now runs on all ranks; %%local keeps a cell here, %distributed auto off ends auto mode."

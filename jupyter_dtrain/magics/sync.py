@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, UploadFailed
 from jupyter_dtrain.launch.options import options
-from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.session import current
 
 from .offers import paths
 from .parsing import MagicParser, Parsed, seconds
 from .worlds import ProgressLine, option_arguments, start_options
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.files.sync import Uploaded
 
 IN_OTHER_WORDS: Final = {
     "hosts": "hosts to copy to, as in gpu1,gpu2 (default: those of the world)",
@@ -50,7 +53,6 @@ def sync_arguments(parser: MagicParser) -> None:
 def sync(args: Parsed) -> None:
     """``%distributed upload PATH``: shows a table, and raises where a host lacks files."""
     from jupyter_dtrain.files.sync import sync as sync_hosts
-    from jupyter_dtrain.files.sync import sync_world
     from jupyter_dtrain.launch.hostlist import named_hosts
 
     given = start_options(args)
@@ -65,16 +67,21 @@ def sync(args: Parsed) -> None:
         elif given:
             raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
         else:
-            session = _session()
-            found = sync_world(session.request, session.lent, args.path, **options)
+            found = _upload(args.path, **options)
         line.show(found._repr_mimebundle_())
     finally:
         line.end()
     found.check()
 
 
-def _session() -> Session:
+def _upload(path: str, **options: Any) -> Uploaded:
+    """Copy to the hosts of the world; what became of the files, also where some are not complete."""
     try:
-        return current()
+        return current().upload(path, **options)
+    except UploadFailed as failed:
+        if failed.uploaded is None:
+            raise
+        uploaded: Uploaded = failed.uploaded
+        return uploaded
     except NoWorld as error:
         raise NoWorld(f"{error} Without a world, name the hosts: %distributed upload --hosts gpu1,gpu2 PATH.") from None

@@ -88,7 +88,7 @@ class CellTransform:
         if self.auto:
             self.auto = False
             for session in open_sessions:
-                session.tell_auto(auto=False)
+                session._tell_auto(auto=False)  # noqa: SLF001 — for the magics alone
         if self in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.remove(self)
 
@@ -97,7 +97,7 @@ def publish_auto(session: Session) -> None:
     """Show the other clients of the world that plain cells go to its ranks, if they do."""
     with contextlib.suppress(LookupError):
         if transform_of(get_ipython()).auto:
-            session.tell_auto(auto=True)
+            session._tell_auto(auto=True)  # noqa: SLF001 — for the magics alone
 
 
 def transform_of(shell: Any) -> CellTransform:

@@ -17,6 +17,8 @@ from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 from .attention import LONG
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jupyter_dtrain.core.events import Error
     from jupyter_dtrain.core.start_failures import StartFailure
     from jupyter_dtrain.core.world import Rank
@@ -40,7 +42,7 @@ class Alarms:
         self._dead = False
         """Whether ranks were dead at the last look."""
 
-    def ranks_are(self, ranks: list[Rank]) -> None:
+    def ranks_are(self, ranks: Sequence[Rank]) -> None:
         """Report those of ``ranks`` that are dead, each once; or that dead ranks were replaced."""
         dead = [rank for rank in ranks if rank.state == "dead"]
         for rank in dead:

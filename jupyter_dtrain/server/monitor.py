@@ -18,7 +18,7 @@ import msgspec
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
-from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.core.world import AddressedRank
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.run_state import rank_state
@@ -74,7 +74,7 @@ class Monitor:
         self._state: WorldState | WorldStatus | None = None
         """The steward's last report; a :class:`.WorldStatus` if the world speaks another protocol."""
         self._silent = ""
-        self._ranks: list[Rank] = []
+        self._ranks: list[AddressedRank] = []
         self._incarnation = 0
         self._waits: dict[int, str] = {}
         self._frameworks: list[str] = []
@@ -170,7 +170,7 @@ class Monitor:
         runs = [run for run in self._runs.values() if rank in run.ranks]
         return runs[-1].run_state.words.get(rank, "") if runs and state in ("error", "released") else ""
 
-    def _rank_state(self, rank: Rank) -> RankState | RunRankState:
+    def _rank_state(self, rank: AddressedRank) -> RankState | RunRankState:
         """The state of ``rank`` in the one word that every place shows, see :func:`.rank_state`."""
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
@@ -178,12 +178,12 @@ class Monitor:
         waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
         return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
 
-    def _run_of(self, rank: Rank) -> FollowedRun | None:
+    def _run_of(self, rank: AddressedRank) -> FollowedRun | None:
         """The run that goes on in which ``rank`` takes part, or else its newest."""
         runs = [run for run in self._runs.values() if rank.rank in run.ranks]
         return next((run for run in runs if rank.rank in run.fold.unfinished), runs[-1] if runs else None)
 
-    def _is_fresh(self, rank: Rank) -> bool:
+    def _is_fresh(self, rank: AddressedRank) -> bool:
         """Whether another process was ``rank`` in that run."""
         run = self._run_of(rank)
         return run is not None and run.fold.pids.get(rank.rank, rank.pid) != rank.pid

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from jupyter_dtrain.core.errors import HealFailed, Refused
+from jupyter_dtrain.core.errors import Refused, ReplaceFailed
 from jupyter_dtrain.wire.attempts import Attempts
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, from_content, read_answer
@@ -87,7 +87,7 @@ class Steward:
     async def heal(self, by: str) -> HealState:
         """Have dead ranks replaced, and wait for that, which the steward bounds.
 
-        Raises :class:`Silent`, and :class:`HealFailed` with the reason.
+        Raises :class:`Silent`, and :class:`ReplaceFailed` with the reason.
         """
         try:
             number = (await self.ask(Heal(by))).number
@@ -96,9 +96,9 @@ class Steward:
                 if (state := await self.ask(ReadHeal(number))).phase != "going on":
                     break
         except Refused as refused:
-            raise HealFailed(f"The world cannot be healed: {refused}.") from None
+            raise ReplaceFailed(f"The world cannot be healed: {refused}.") from None
         if state.phase == "failed":
-            raise HealFailed(f"The world could not be healed: {state.words}.")
+            raise ReplaceFailed(f"The world could not be healed: {state.words}.")
         return state
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:

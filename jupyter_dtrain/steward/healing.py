@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused, package_gone
-from jupyter_dtrain.core.world import Rank, count_ranks, moves, numbers_without
+from jupyter_dtrain.core.world import AddressedRank, count_ranks, moves, numbers_without
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
     AbandonWorld,
@@ -52,7 +52,7 @@ from .placement import PARTS_BY_NUMBER, RESTART, SAVE, cure, obstacle, place
 from .state import Process, number_of, process_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
@@ -99,7 +99,7 @@ class Healing:
         request: WorldRequest,
         owner: HealOwner,
         questions: Questions,
-        bound: Callable[[], tuple[World, RanksChannel] | None],
+        bound: Callable[[], tuple[AddressedWorld, RanksChannel] | None],
         post: Callable[[Callable[[], None]], None],
         broadcast: Callable[[Broadcast], None],
     ) -> None:
@@ -143,7 +143,7 @@ class Healing:
         """The new processes of the newest try."""
         self._kept: set[Process] = set()
         """New processes of tries that stood still. While they live, ``mpiexec`` gives their connections to no other."""
-        self._new: dict[int, Rank] = {}
+        self._new: dict[int, AddressedRank] = {}
         self._ends: list[Died] = []
         """Ends of new ranks that came while the others take the world: they count once that is done."""
         self._stage = ""
@@ -317,7 +317,7 @@ class Healing:
         self._local_ranks[report.rank] = report.local_rank
         self._take_if_whole()
 
-    def ready(self, rank: Rank) -> None:
+    def ready(self, rank: AddressedRank) -> None:
         """Take the report of a new rank that it can run cells."""
         if self._stage != "forming" or rank.rank not in self._coming or process_of(rank) in self._kept:
             self._kill([process_of(rank)])

@@ -20,7 +20,7 @@ from jupyter_dtrain.wire.requests import LOCAL
 from .state import renumber
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import Rank
+    from jupyter_dtrain.core.world import AddressedRank
     from jupyter_dtrain.launch.launcher import Launcher
 
     from .state import State
@@ -61,7 +61,7 @@ class Seats:
         """The command that starts a rank's place beneath ``mpiexec``, see :meth:`.Launcher.slot_command`."""
         return self._launcher.slot_command()
 
-    def choose(self, ranks: Iterable[Rank], numbers: Collection[int]) -> dict[int, Seat]:
+    def choose(self, ranks: Iterable[AddressedRank], numbers: Collection[int]) -> dict[int, Seat]:
         """The seats of new ranks with these ``numbers``, in a world that has ``ranks``, those that stay dead included.
 
         Raises :class:`Refused` where a host has lost its watch.

@@ -44,7 +44,7 @@ from .release import Release
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
     from jupyter_dtrain.wire.channels import RanksChannel
     from jupyter_dtrain.wire.requests import WorldRequest
 
@@ -57,7 +57,7 @@ KEPT = 30.0
 
 _log = logging.getLogger(__name__)
 
-Bound = Callable[[], "tuple[World, RanksChannel] | None"]
+Bound = Callable[[], "tuple[AddressedWorld, RanksChannel] | None"]
 
 
 class RankControl:

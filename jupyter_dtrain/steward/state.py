@@ -18,7 +18,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.processes import describe_load
-from jupyter_dtrain.core.world import Rank, World, moves, renamed
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, moves, renamed
 from jupyter_dtrain.launch import local
 from jupyter_dtrain.wire.steward_messages import Lent, OpenRun, Phase, Restarter, WorldNews, WorldState
 
@@ -42,7 +42,7 @@ class State:
         self._request = request
         self._lease = lease
         self._lock = threading.Lock()
-        self._ranks: dict[int, Rank] = {}
+        self._ranks: dict[int, AddressedRank] = {}
         self._last: dict[int, list[Event]] = {}
         """The last events of dead ranks."""
         self._generation = 0
@@ -87,7 +87,7 @@ class State:
             return self._request
 
     @property
-    def ranks(self) -> list[Rank]:
+    def ranks(self) -> list[AddressedRank]:
         """The ranks that have become ready, dead ones included."""
         with self._lock:
             return self._sorted()
@@ -99,7 +99,7 @@ class State:
             return self._generation
 
     @property
-    def world(self) -> World:
+    def world(self) -> AddressedWorld:
         """The world as clients see it."""
         with self._lock:
             return self._world()
@@ -110,11 +110,11 @@ class State:
         with self._lock:
             return len(self._ranks) == self._request.size
 
-    def _sorted(self) -> list[Rank]:
+    def _sorted(self) -> list[AddressedRank]:
         return [self._ranks[rank] for rank in sorted(self._ranks)]
 
-    def _world(self) -> World:
-        return World(self._request.name, self._request.id, self._sorted(), self._generation)
+    def _world(self) -> AddressedWorld:
+        return AddressedWorld(self._request.name, self._request.id, self._sorted(), self._generation)
 
     @property
     def dead(self) -> list[int]:
@@ -190,7 +190,7 @@ class State:
             self.phase, self.reason = phase, reason
             return True
 
-    def add_rank(self, rank: Rank) -> None:
+    def add_rank(self, rank: AddressedRank) -> None:
         """Add a rank that has become ready."""
         with self._lock:
             self._ranks[rank.rank] = rank
@@ -212,7 +212,9 @@ class State:
             self._last[number] = events
         return True
 
-    def replace(self, ranks: list[Rank], size: int, numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> int:
+    def replace(
+        self, ranks: list[AddressedRank], size: int, numbers: Mapping[int, int], local_ranks: Mapping[int, int]
+    ) -> int:
         """``ranks`` are new, and the world has ``size`` of them; the generation of what runs from now on.
 
         ``numbers`` and ``local_ranks`` of those that stay: see :func:`renumber`.
@@ -265,16 +267,16 @@ class State:
             self._launch_notices.clear()
 
 
-def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> Rank:
+def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> AddressedRank:
     """The rank that is ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike."""
-    return Rank(
+    return AddressedRank(
         ready.rank,
         ready.node,
         ready.host,
         ready.local_rank,
         f"cuda:{ready.local_rank % gpus}" if gpus else "cpu",
         ready.pid,
-        ready.engine,
+        engine=ready.engine,
         role=roles[ready.rank] if roles else "",
         watch=ready.watch,
     )
@@ -288,12 +290,12 @@ class Process(NamedTuple):
     pid: int
 
 
-def process_of(one: Rank | Reached | Died | Fell | Paused) -> Process:
+def process_of(one: AddressedRank | Reached | Died | Fell | Paused) -> Process:
     """The process that ``one``, a report or a rank, is about."""
     return Process(one.watch, one.pid)
 
 
-def number_of(ranks: Iterable[Rank], report: Died | Fell | Paused) -> int | None:
+def number_of(ranks: Iterable[AddressedRank], report: Died | Fell | Paused) -> int | None:
     """The number under which the steward knows the process that reports; None where it is no rank.
 
     A report without a process id is about whatever process has the number.
@@ -304,7 +306,9 @@ def number_of(ranks: Iterable[Rank], report: Died | Fell | Paused) -> int | None
     return next((one.rank for one in known if process_of(one) == process and not one.has_ended), None)
 
 
-def renumber(ranks: Iterable[Rank], numbers: Mapping[int, int], local_ranks: Mapping[int, int]) -> dict[int, Rank]:
+def renumber(
+    ranks: Iterable[AddressedRank], numbers: Mapping[int, int], local_ranks: Mapping[int, int]
+) -> dict[int, AddressedRank]:
     """Those of ``ranks`` that stay, by their later ``numbers``; their processes and devices stay.
 
     ``local_ranks``: by the number until now; a rank without one keeps its own.

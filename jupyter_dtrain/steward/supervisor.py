@@ -32,7 +32,7 @@ from jupyter_dtrain.core.exits import (
     describe_unknown_end,
 )
 from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
-from jupyter_dtrain.core.world import Rank, World, renamed
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, renamed
 from jupyter_dtrain.launch import launcher_of, worlds
 from jupyter_dtrain.launch.mpi import MpiProgram, explain_mpiexec
 from jupyter_dtrain.wire.agent_messages import RenewWatch
@@ -365,7 +365,7 @@ class Supervisor:
             ends_ranks = running != living or any(SLOT_ENDED in rank.words for rank in ranks)
             self._notice(describe_mpiexec_end(code, living, len(ranks), ends_ranks=ends_ranks), launch=True)
 
-    def _may_run(self, rank: Rank) -> bool:
+    def _may_run(self, rank: AddressedRank) -> bool:
         """Whether the rank's process may go on without ``mpiexec``; on other hosts MPI's daemon ends it."""
         return not self._launcher.remote and is_running(rank.pid)
 
@@ -457,7 +457,7 @@ class Supervisor:
         for watch in self._gpus:
             channel.ask(watch, RenewWatch())
 
-    def _bound(self) -> tuple[World, RanksChannel] | None:
+    def _bound(self) -> tuple[AddressedWorld, RanksChannel] | None:
         """The world and the way to its ranks, while it runs."""
         return (self._state.world, self._cluster.connect()) if self._state.phase == "running" else None
 

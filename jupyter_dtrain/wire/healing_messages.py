@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.core.world import AddressedRank
 
 from .messages import AgentRequest, Done, StewardRequest
 
@@ -43,7 +43,7 @@ class HealState(msgspec.Struct, frozen=True):
     phase: Literal["going on", "done", "failed"]
     words: str
     """How far the heal is, or why it has failed."""
-    ranks: list[Rank] = []
+    ranks: list[AddressedRank] = []
     """The new ranks, once the heal is done."""
     size: int = 0
     """How many ranks the world has, once the heal is done."""
@@ -51,7 +51,7 @@ class HealState(msgspec.Struct, frozen=True):
     """The generation of the world, once the heal is done."""
     notes: list[str] = []
     """Sentences about what the heal cannot rebuild."""
-    moved: list[Rank] = []
+    moved: list[AddressedRank] = []
     """The living ranks that got another number, under that number, once the heal is done."""
 
 

@@ -22,7 +22,7 @@ from .agent_messages import InspectRank, InterruptRank, ReadStack, Signalled
 from .messages import AgentRequest
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.world import World
+    from jupyter_dtrain.core.world import AddressedWorld
 
     from .channels import RanksChannel
 
@@ -37,12 +37,12 @@ Answers = dict[int, A | None]
 Futures = dict[int, Future[A]]
 
 
-def ask_agents(world: World, channel: RanksChannel, ranks: list[int], question: AgentRequest[A]) -> Futures[A]:
+def ask_agents(world: AddressedWorld, channel: RanksChannel, ranks: list[int], question: AgentRequest[A]) -> Futures[A]:
     """Send ``question`` to the agents of the living ``ranks``; each rank's future gets the answer."""
     return {rank: channel.ask(world.ranks[rank].engine, question) for rank in _living(world, ranks)}
 
 
-def ask_watches(world: World, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
+def ask_watches(world: AddressedWorld, channel: RanksChannel, ranks: list[int]) -> Futures[Stack]:
     """Ask the watches for the stacks of the living ``ranks``; each rank's future gets the answer."""
     return {rank: channel.ask(world.ranks[rank].watch, InspectRank(rank)) for rank in _living(world, ranks)}
 
@@ -66,7 +66,7 @@ class Questions:
 
     def __init__(
         self,
-        bound: Callable[[], tuple[World, RanksChannel] | None],
+        bound: Callable[[], tuple[AddressedWorld, RanksChannel] | None],
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -142,5 +142,5 @@ class Questions:
         return min((deadline for deadline, *_ in self._open), default=math.inf), due
 
 
-def _living(world: World, ranks: list[int]) -> list[int]:
+def _living(world: AddressedWorld, ranks: list[int]) -> list[int]:
     return [rank for rank in ranks if not world.rank(rank).has_ended]

@@ -12,7 +12,7 @@ import msgspec
 from jupyter_dtrain.core.events import Event, Outcome, RankState
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import Client, Rank, World
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, Client
 
 from .agent_messages import RankPosition, VariablesRead
 from .healing_messages import Heal, ReadHeal
@@ -118,7 +118,7 @@ class WorldNews(msgspec.Struct, frozen=True):
     """How many ranks the world has."""
     changing: str = ""
     """A heal or resize that goes on, in words: no cell may begin."""
-    replaced: list[Rank] = []
+    replaced: list[AddressedRank] = []
     """The ranks that a heal has put in the place of dead ones, has added or has renumbered, as they are now."""
     last: dict[int, list[Event]] = {}
     """By rank, the last events of dead ranks, written by their watches; only those that the client does not know."""
@@ -150,7 +150,7 @@ class WorldState(msgspec.Struct, frozen=True):
     reason: str
     """Why it failed or ended; empty while it runs."""
     size: int
-    world: World
+    world: AddressedWorld
     """The ranks that are ready, or have been."""
     healable: bool
     """Whether ``mpiexec`` is there."""
@@ -399,7 +399,7 @@ class RankDied(Broadcast, frozen=True, tag="died"):
 class RanksReplaced(Broadcast, frozen=True, tag="replaced"):
     """A heal has put new processes in the place of dead ranks, or has given the world another number of ranks."""
 
-    ranks: list[Rank]
+    ranks: list[AddressedRank]
     """The new ones, and those that have another number now."""
     size: int
     """How many ranks the world has now."""

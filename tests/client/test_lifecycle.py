@@ -27,7 +27,7 @@ class Session:
     closed, started_here, drives, loss, name = False, True, True, "", "a"
 
     def __init__(self, stop_soon):
-        self.stop_soon = stop_soon
+        self._stop_soon = stop_soon
 
 
 @pytest.mark.parametrize("restart", [True, False])

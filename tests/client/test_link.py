@@ -12,9 +12,9 @@ import pytest
 
 from jupyter_dtrain.client.link import SCHEDULING, Link
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.core.errors import NotDriver, NoWorld, RanksBusy, WorldLost
+from jupyter_dtrain.core.errors import NoWorld, RanksBusy, ReadOnly, WorldLost
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Client, Rank, World
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, Client
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.wire.messages import PROTOCOL, Done
 from jupyter_dtrain.wire.steward_messages import (
@@ -122,18 +122,18 @@ def words(notices, capsys):
 
 def test_the_first_client_drives(link):
     """It drives from the moment at which it joins."""
-    assert not link.drives
+    assert not link.controls
     link.join(take_over=False)
     link.check_drives()
 
-    assert link.drives
+    assert link.controls
 
 
 def test_another_clients_world_can_only_be_looked_at_until_it_is_taken_over(link, steward):
     """The error says by whom and how."""
     steward.driver = OTHER
     link.join(take_over=False)
-    with pytest.raises(NotDriver, match=r"the notebook b\.ipynb.*%distributed attach w --take-over"):
+    with pytest.raises(ReadOnly, match=r"the notebook b\.ipynb.*%distributed attach w --take-over"):
         link.check_drives()
     link.join(take_over=True)
 
@@ -145,8 +145,8 @@ def test_a_client_that_is_taken_over_observes_and_says_so_once(link, steward, no
     link.join(take_over=False)
     steward.driver = OTHER
     steward.say(DriverChanged(driver=OTHER))
-    until(lambda: not link.drives)
-    with pytest.raises(NotDriver):
+    until(lambda: not link.controls)
+    with pytest.raises(ReadOnly):
         link.confirm_drives()
 
     assert words(notices, capsys).count("was taken over by the notebook b.ipynb") == 1
@@ -241,14 +241,16 @@ def test_numbers_of_runs_are_those_of_the_world(link):
     assert link.number_run() == 8
 
 
-RANKS = [Rank(number, 0, "here", number, "cpu", 1000 + number, f"engine {number}") for number in range(4)]
+RANKS = [
+    AddressedRank(number, 0, "here", number, "cpu", 1000 + number, engine=f"engine {number}") for number in range(4)
+]
 MOVED = [msgspec.structs.replace(RANKS[number + 1], rank=number) for number in (1, 2)]
 """Ranks 2 and 3 once rank 1 has left."""
 
 
 def test_ranks_get_other_numbers(link, steward):
     """By the broadcast; an answer that it has overtaken kills nobody, as its dead rank has another number."""
-    link._world = World("w", "id", RANKS, generation=4)
+    link._world = AddressedWorld("w", "id", RANKS, generation=4)
     link.join(take_over=False)
     steward.say(RanksReplaced(ranks=MOVED, size=3, generation=6))
     until(lambda: link._world.size == 3)
@@ -261,7 +263,7 @@ def test_ranks_get_other_numbers(link, steward):
 
 def test_other_numbers_are_known_without_the_broadcast(link):
     """It was lost: the steward's next answer names the ranks with other numbers, and who is dead under those."""
-    link._world = World("w", "id", RANKS, generation=4)
+    link._world = AddressedWorld("w", "id", RANKS, generation=4)
     news = WorldNews(0, None, 7, {2: "rank 2 is gone"}, [], [], [], 3, "", MOVED)
     link._take_driven(Driven(None, news))
 

@@ -21,7 +21,7 @@ class Scene:
         self.clock = Clock()
         self.ranks = Ranks(self.clock)
         self.sent, self.notes, self.interrupted = [], [], []
-        self.run, self.drives = run, True
+        self.run, self.controls = run, True
         world = SimpleNamespace(ranks=[SimpleNamespace(engine=rank) for rank in range(2)])
         self.connection = WorldConnection(Settings(), self, lambda task: task())
         self.connection.world, self.connection.channel = world, SimpleNamespace(run=self._keep)
@@ -108,7 +108,7 @@ def test_no_rank_is_pinged_while_its_values_travel(make_run):
 
 
 def test_a_client_that_no_longer_drives_takes_back_what_no_rank_has_begun(scene):
-    scene.drives = False
+    scene.controls = False
     scene.look(1)
 
     assert scene.interrupted[0] == 1

@@ -11,7 +11,7 @@ from jupyter_dtrain import Settings
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.submitted_run import SubmittedRun
 from jupyter_dtrain.core.events import Batch, Event, Finished, Output, Started
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.spool import Spool, spool_path
 from tests.machines import Steward as Keeping
@@ -69,9 +69,9 @@ def scene(tmp_path):
             """A rank announces something."""
             self.scheduler.hear(to_content(batch))
 
-    ranks = [Rank(rank, 0, "here", rank, "cpu", 1000 + rank, str(rank)) for rank in range(4)]
+    ranks = [AddressedRank(rank, 0, "here", rank, "cpu", 1000 + rank, engine=str(rank)) for rank in range(4)]
     scene = Scene()
-    scene.scheduler.bind(World("world", "id", ranks), scene.channel, str(tmp_path))
+    scene.scheduler.bind(AddressedWorld("world", "id", ranks), scene.channel, str(tmp_path))
     yield scene
     scene.scheduler.close()
 
@@ -185,7 +185,7 @@ def test_a_run_ends_under_the_numbers_that_it_began_with(scene, submit, finished
         if last:
             spool.append(Event(1, rank, 1, 0.0, Finished(last, 0.1)))
         spool.close()
-    moved = [Rank(rank, 0, "here", rank, "cpu", 1001 + rank, str(rank + 1)) for rank in (1, 2)]
+    moved = [AddressedRank(rank, 0, "here", rank, "cpu", 1001 + rank, engine=str(rank + 1)) for rank in (1, 2)]
     scene.hear(finished(rank=0))
     scene.scheduler.rank_died(1, "rank 1 was killed (SIGKILL), by %distributed resize", [])
     scene.scheduler.ranks_replaced(moved, 3)
@@ -241,8 +241,8 @@ def test_everything_ends_with_its_world(scene, submit):
     assert all(run.wait(5) for run in (first, second, late))
     assert first.lost == {rank: f"rank {rank} is lost: the steward is gone" for rank in (0, 1)}
     assert [run.outcome for run in (first, second, late)] == ["lost", "interrupted", "lost"]
-    ranks = [Rank(rank, 0, "here", rank, "cpu", 2000 + rank, str(rank)) for rank in range(4)]
-    scene.scheduler.bind(World("world", "id", ranks), scene.channel, "")
+    ranks = [AddressedRank(rank, 0, "here", rank, "cpu", 2000 + rank, engine=str(rank)) for rank in range(4)]
+    scene.scheduler.bind(AddressedWorld("world", "id", ranks), scene.channel, "")
     submit(4)
     scene.settle()
     assert scene.channel.cells[-2:] == [(0, 4), (1, 4)]

@@ -194,9 +194,9 @@ def test_variables_have_names_and_values_that_can_be():
 def test_a_world_knows_its_nodes_and_its_dead():
     """The representation needs its ranks alone."""
     ranks = [
-        Rank(0, 0, "a", 0, "cpu", 10, "e0"),
-        Rank(1, 1, "b", 0, "cpu", 11, "e1", "dead", "rank 1 was killed"),
-        Rank(2, 0, "a", 1, "cpu", 12, "e2"),
+        Rank(0, 0, "a", 0, "cpu", 10),
+        Rank(1, 1, "b", 0, "cpu", 11, "dead", "rank 1 was killed"),
+        Rank(2, 0, "a", 1, "cpu", 12),
     ]
     world = World("name", "id", ranks)
 

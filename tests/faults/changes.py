@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 
-from jupyter_dtrain import HealFailed, Session
+from jupyter_dtrain import ReplaceFailed, Session
 from tests.faults import cells
 from tests.faults.plans import Plan
 from tests.faults.worlds import World, Worlds
@@ -69,7 +69,7 @@ class ChangePlay:
                     progress=lambda words: self._strike(session, [self.plan.size], words),
                 )
             outcome = "ok"
-        except HealFailed as failed:
+        except ReplaceFailed as failed:
             outcome, why = "failed", f": {failed}"
             cure = "%distributed restart" if self._change == "heal" else f"%distributed start -n {size}"
             self._check(cure in str(failed), f"no way on: {failed}")
@@ -131,7 +131,7 @@ class ChangePlay:
             self.broken = True
             return
         if session.world.dead:
-            with contextlib.suppress(HealFailed):
+            with contextlib.suppress(ReplaceFailed):
                 session.replace()
         if session.world.dead:
             world.restart()

@@ -48,7 +48,7 @@ class KernelPlay(Play):
             run = session.last_run
             assert run is not None
             if plan.mode == "interrupted":
-                self._check(session.drives, "the client that attaches to it does not drive it")
+                self._check(session.controls, "the client that attaches to it does not drive it")
                 began = time.monotonic()
                 session.interrupt()
             self._check(run.wait(SETTINGS.interrupt_timeout + INTERRUPT + SLACK), "the cell goes on")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_dtrain import HealFailed, NoWorld, RanksBusy, RanksDead, Run, Session, WorldLost
+from jupyter_dtrain import NoWorld, RanksBusy, RanksDead, ReplaceFailed, Run, Session, WorldLost
 from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.core.failures import After, Situation
@@ -200,7 +200,7 @@ class Play:
         session = world.session
         try:
             session.replace()
-        except HealFailed as error:
+        except ReplaceFailed as error:
             self._check(may_fail and "made no progress" in str(error), str(error))
             world.restart()
             return

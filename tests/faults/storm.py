@@ -198,7 +198,7 @@ class StormPlay:
             before.leave()
         world.session = Session.attach(world.mark, view=lambda *_: self._view)
         if act.kind == "take-over":
-            world.session.take_over()
+            world.session.control()
             before.leave()
 
     def _press(self, act: Act, session: Session) -> None:

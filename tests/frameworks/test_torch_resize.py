@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain import HealFailed
+from jupyter_dtrain import ReplaceFailed
 from tests.frameworks.test_torch_heal import FUNCTIONS, IMPORTS, MAKE, NAMES
 from tests.session.cells import pids, run, same, values
 from tests.session.test_behaviour_heal import kill, whole
@@ -83,7 +83,7 @@ def test_a_sharded_model_is_not_lost_with_the_ranks_that_hold_it(launch):
         run(session, f"{IMPORTS}\nfrom torch.distributed.fsdp import fully_shard\ndist.init_process_group()")
         run(session, "model = nn.Linear(8, 8)\nfully_shard(model)")
         with pytest.raises(
-            HealFailed, match=r"each rank holds only a part of model\. First save what you need \(%distributed save"
+            ReplaceFailed, match=r"each rank holds only a part of model\. First save what you need \(%distributed save"
         ):
             session.resize(1)
         assert session.world.size == 2
@@ -98,11 +98,13 @@ def test_parts_of_a_model_keep_their_numbers(launch):
     with launch(n=3) as session:
         run(session, f"{IMPORTS}\nfrom torch.distributed.fsdp import fully_shard\ndist.init_process_group()")
         run(session, "model = nn.Linear(9, 9)\nfully_shard(model)")
-        with pytest.raises(HealFailed, match=r"each rank holds only a part of model\. First save what you need"):
+        with pytest.raises(ReplaceFailed, match=r"each rank holds only a part of model\. First save what you need"):
             session.resize(drop=0)
         assert session.world.dead == []
         kill(session, 1)
-        with pytest.raises(HealFailed, match=r"each rank holds only a part of model\. The ranks that stay would get"):
+        with pytest.raises(
+            ReplaceFailed, match=r"each rank holds only a part of model\. The ranks that stay would get"
+        ):
             session.resize(drop=1)
         run(session, "del model", [0, 2])
         session.resize(drop=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedInterrupt, HealFailed, Run, Session
+from jupyter_dtrain import BadRequest, DistributedInterrupt, ReplaceFailed, Run, Session
 from jupyter_dtrain.wire.messages import Watching
 from tests.pace import slack
 from tests.session.cells import Notes, pids, run, same, values
@@ -398,7 +398,7 @@ def test_where_nobody_can_be_replaced_the_others_go_on(launch, goal):
         assert cell.end() is None
         assert (cell.run.outcome, cell.run.remark) == ("ok", "rank 1 was lost")
         assert len([one for one in cell.notes.words if "OMPI_MCA_btl" in one]) == 1
-        with contextlib.suppress(HealFailed):
+        with contextlib.suppress(ReplaceFailed):
             session.replace()
         assert child_named(session, "elastic.lighthouse")
         everything = family(session)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain import Session
-from jupyter_dtrain.core.errors import HealFailed
+from jupyter_dtrain.core.errors import ReplaceFailed
 from tests.hosts.launching import PATIENCE, left, process_at, start, values
 from tests.hosts.network import Network
 from tests.steward.until import until
@@ -130,7 +130,7 @@ def test_a_world_on_hosts_shrinks(network: Network) -> None:
     session.run("x = 1", view=None)
     session.resize(3)
     smaller = places(session)
-    with pytest.raises(HealFailed) as refusal:
+    with pytest.raises(ReplaceFailed) as refusal:
         session.resize(4)
     session.resize(1)
     small = places(session)

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, Session, SyncFailed
+from jupyter_dtrain import BadRequest, Session, UploadFailed
 from jupyter_dtrain.files.rsync import reason
-from jupyter_dtrain.files.sync import Synced, sync
+from jupyter_dtrain.files.sync import Uploaded, sync
 from tests.hosts.enclosure import wait_for
 from tests.hosts.launching import left, start, values
 from tests.hosts.network import ROOT, Host, Network
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     os.chdir(before)
 
 
-def copy(network: Network, path: object, hosts: tuple[str, ...] = ("gpu1", "gpu2"), **options: Any) -> Synced:
+def copy(network: Network, path: object, hosts: tuple[str, ...] = ("gpu1", "gpu2"), **options: Any) -> Uploaded:
     """One sync without a world."""
     return sync(str(path), hosts, ssh_args=f"-F {network.ssh_config}", **options)
 
@@ -56,7 +56,7 @@ def read(host: Host, path: object) -> str:
     return host.run(["cat", str(path)], check=False).stdout
 
 
-def outcomes(found: Synced) -> list[tuple[str, int, str]]:
+def outcomes(found: Uploaded) -> list[tuple[str, int, str]]:
     """Each host, the files that it got, and its outcome."""
     return [(one.host, one.files, one.words) for one in found.hosts]
 
@@ -199,7 +199,7 @@ def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network
     assert "gpu2 does not answer" in away.hosts[1].reason or "No network leads to gpu2" in away.hosts[1].reason
     assert away.hosts[0].reason == ""
     assert lacking.hosts[1].reason == f"gpu2 cannot run its rsync, {shutil.which('rsync')}: Permission denied."
-    with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 cannot run its rsync"):
+    with pytest.raises(UploadFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 cannot run its rsync"):
         lacking.diff()
     until(lambda: not programs(gpu1) and not programs(gpu2))
 
@@ -230,11 +230,11 @@ def test_a_user_without_the_right_to_write_is_told(network: Network, folder: Pat
 def test_a_machine_without_rsync_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose rsync is no program that runs."""
     monkeypatch.setenv("PATH", str(folder))
-    with pytest.raises(SyncFailed, match=r"This machine has no rsync.*install it"):
+    with pytest.raises(UploadFailed, match=r"This machine has no rsync.*install it"):
         sync(".", ["gpu1"])
     (folder / "rsync").write_text("#!/no/such/interpreter\n")
     (folder / "rsync").chmod(0o755)
-    with pytest.raises(SyncFailed, match=r"This machine cannot run its rsync, .*interpreter is missing.*install it"):
+    with pytest.raises(UploadFailed, match=r"This machine cannot run its rsync, .*interpreter is missing.*install it"):
         sync(".", ["gpu1"])
 
 

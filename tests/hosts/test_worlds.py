@@ -167,7 +167,7 @@ def test_a_client_that_attaches_has_the_variables(network: Network) -> None:
     """It takes over, and drives the same ranks over the same encrypted way."""
     first = start(network, "gpu1:1,gpu2:1", name="attached-elsewhere")
     first.run("kept = 7\nprint('before')", view=None)
-    second = Session.attach("attached-elsewhere", take_over=True)
+    second = Session.attach("attached-elsewhere", control=True)
     found = values(second.run("kept", view=None))
     second.stop()
 

@@ -74,13 +74,13 @@ def test_two_notebooks(open_notebook):
     assert "Observing world 'shared': 2 ranks." in looking
     assert "%distributed attach shared --take-over runs cells from here" in looking
     refused = second.run("%%distributed\n1")
-    assert refused.ename == "NotDriver"
+    assert refused.ename == "ReadOnly"
     assert "%distributed attach shared --take-over" in refused.traceback
 
     assert "Attached to world 'shared'" in second.ok("%distributed attach shared --take-over").out
     second.ok("%%distributed\nmine = 1")
     refused = first.run("%%distributed\n1")
-    assert refused.ename == "NotDriver"
+    assert refused.ename == "ReadOnly"
     assert "World 'shared' was taken over by the notebook second.ipynb" in refused.said
     assert "the notebook second.ipynb" in first.ok("%distributed worlds").display_texts[0]
     first.close()

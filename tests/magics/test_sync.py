@@ -46,7 +46,7 @@ def test_a_host_that_fails_is_in_the_table_and_fails_the_cell(notebook, server, 
     line = f"%distributed upload --hosts a,shut --ssh-args '{server.args}' {tmp_path}/x.py --to {tmp_path}/there"
     cell = notebook.run(line)
 
-    assert cell.ename == "SyncFailed"
+    assert cell.ename == "UploadFailed"
     assert "shut: No ssh server listens where ssh looks for shut. Start sshd there" in cell.said
     assert "copied" in cell.display_texts[-1]
     assert (tmp_path / "there" / "x.py").exists()

@@ -26,7 +26,7 @@ from jupyter_dtrain.core.events import (
 )
 from jupyter_dtrain.core.metrics import Columns, Slow, pack
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.core.world import AddressedRank
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.server.alarms import Alarms
 from jupyter_dtrain.server.attention import MOST, Attention, Judge, RunFinding
@@ -113,7 +113,7 @@ def test_a_person_settles_items_by_running_the_cell_again():
 
 def rank(**more):
     """A dead rank."""
-    return Rank(1, 0, "host", 1, "cpu", 100, "engine", "dead", "rank 1 was killed (SIGKILL)", **more)
+    return AddressedRank(1, 0, "host", 1, "cpu", 100, "dead", "rank 1 was killed (SIGKILL)", **more)
 
 
 @pytest.fixture

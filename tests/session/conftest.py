@@ -50,7 +50,7 @@ def idle(request: pytest.FixtureRequest) -> Iterator[None]:
     """End what a test that failed has left running, or the next test's cells would wait for it."""
     yield
     world = request.node.funcargs.get("world")
-    if isinstance(world, Session) and not world.closed and world.drives and world.running:
+    if isinstance(world, Session) and not world.closed and world.controls and world.running:
         left = world.running
         world.interrupt()
         for run in left:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksDead, Session
+from jupyter_dtrain import BadRequest, DistributedError, RanksDead, ReplaceFailed, Session
 from jupyter_dtrain.wire.spool import read_file, spool_path
 from tests.session.cells import begin, pids, run, values
 from tests.session.test_behaviour_heal import kill, newcomer, whole
@@ -79,7 +79,7 @@ def test_the_middle_one_of_four_is_dropped(world):
     # For a client that has missed the broadcast.
     news = world._link._steward.ask(world._link._renewal(0)).news
     assert {rank.rank: rank.pid for rank in news.replaced}.items() >= {1: before[2], 2: before[3]}.items()
-    with Session.attach(world.name, take_over=True) as late:
+    with Session.attach(world.name, control=True) as late:
         assert pids(late) == pids(world)
         assert values(run(late, "own")) == {0: 0, 1: 2, 2: 3}
     world.control()
@@ -154,7 +154,7 @@ def test_an_impossible_drop_is_refused_before_anything_happens(world):
     with pytest.raises(BadRequest, match="The resize would end rank 1: copy from one that stays, 0,2-3"):
         world.resize(3, ["own"], 1, drop=1)
     kill(world, 0, 2, 3)
-    with pytest.raises(HealFailed, match="no rank is left that could take a new one in"):
+    with pytest.raises(ReplaceFailed, match="no rank is left that could take a new one in"):
         world.resize(drop=1)
     assert pids(world)[1] == before[1]
     assert values(run(world, "own", [1])) == {1: 1}
@@ -278,7 +278,7 @@ def test_a_resize_that_fails_leaves_all_numbers_as_they_were(launch):
             if words.startswith("starting") and mpiexec.is_running():
                 mpiexec.kill()
 
-        with pytest.raises(HealFailed, match="mpiexec, which starts new ranks, has ended"):
+        with pytest.raises(ReplaceFailed, match="mpiexec, which starts new ranks, has ended"):
             session.resize(drop=1, progress=strike)
         assert [rank.rank for rank in session.world.dead] == [1, 3]
         assert {rank: pids(session)[rank] for rank in (0, 2)} == {0: before[0], 2: before[2]}

@@ -9,7 +9,7 @@ import subprocess
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, HealFailed, RanksBusy, Session
+from jupyter_dtrain import BadRequest, DistributedError, RanksBusy, ReplaceFailed, Session
 from jupyter_dtrain.core.causes import blocks
 from jupyter_dtrain.wire.healing_messages import ReadHeritage
 from tests.session.cells import begin, fail, pids, run, same, values
@@ -138,7 +138,7 @@ def test_an_impossible_heal_is_refused_before_anything_happens(healed):
     """Nobody dead, a dead source, a missing name, a source without names, cells that wait for all ranks, busy ranks."""
     together = run(healed, f"{TOLD}\ndef later(): comm.barrier()")
     hidden = run(healed, "def waits():\n    comm.barrier()\nif comm.rank < 0: waits()")
-    with pytest.raises(HealFailed, match=r"no rank is dead\. %distributed broadcast"):
+    with pytest.raises(ReplaceFailed, match=r"no rank is dead\. %distributed broadcast"):
         healed.replace()
     kill(healed, 1)
     with pytest.raises(BadRequest, match=r"Rank 1 is dead: copy from a living rank, 0,2-3\."):
@@ -167,7 +167,7 @@ def test_an_impossible_heal_is_refused_before_anything_happens(healed):
 
 def test_a_rank_is_idle_for_everybody_once_its_run_is_over(healed):
     """A thread that a cell has left behind keeps the main thread from the interpreter just then."""
-    engines = [rank.engine for rank in healed.world.ranks]
+    engines = [rank.engine for rank in healed._link.world.ranks]
     run(healed, "import threading\ngo_on = True\ndef work():\n    while go_on: pass")
     run(healed, "threading.Thread(target=work, daemon=True).start()")
     found = []
@@ -272,7 +272,7 @@ def test_a_client_that_joins_later_talks_to_the_new_ranks(healed):
     """It reads the world from the steward."""
     kill(healed, 0)
     healed.replace()
-    with Session.attach(healed.name, take_over=True) as other:
+    with Session.attach(healed.name, control=True) as other:
         assert whole(other)
         assert pids(other) == pids(healed)
     healed.control()
@@ -284,7 +284,7 @@ def test_where_it_cannot_work_it_says_why(launch):
     """``mpiexec`` has ended; no rank is left; MPI cannot reach a new rank."""
     with launch(n=2, env={"OMPI_MCA_btl": "self,sm", "OMPI_MCA_pml": "ob1"}) as session:
         kill(session, 1)
-        with pytest.raises(HealFailed, match=r"OMPI_MCA_btl leaves out tcp.*%distributed restart"):
+        with pytest.raises(ReplaceFailed, match=r"OMPI_MCA_btl leaves out tcp.*%distributed restart"):
             session.replace()
     with launch(n=2) as session:
         watch = psutil.Process(session.world.ranks[0].pid).parent()
@@ -293,11 +293,11 @@ def test_where_it_cannot_work_it_says_why(launch):
         mpiexec.kill()
         until(lambda: "mpiexec" in str(_failure(session)))
         kill(session, 0)
-        with pytest.raises(HealFailed, match=r"no rank is left.*%distributed restart"):
+        with pytest.raises(ReplaceFailed, match=r"no rank is left.*%distributed restart"):
             session.replace()
 
 
 def _failure(session: Session) -> Exception:
-    with pytest.raises(HealFailed) as caught:
+    with pytest.raises(ReplaceFailed) as caught:
         session.replace()
     return caught.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, HealFailed, RanksBusy, Session
+from jupyter_dtrain import BadRequest, RanksBusy, ReplaceFailed, Session
 from jupyter_dtrain.launch.worlds import list_worlds
 from tests.session.cells import begin, pids, run, values
 from tests.session.test_behaviour_heal import kill, newcomer, whole
@@ -87,7 +87,7 @@ def test_a_client_that_comes_after_a_shrink_reads_the_run_of_before(world):
     world.resize(size + 1)
     last = run(world, "import os\nprint('of', os.environ['RANK'])")
     world.resize(size)
-    with Session.attach(world.name, take_over=True) as other:
+    with Session.attach(world.name, control=True) as other:
         found = other.last_run
         assert found.number == last.number
         assert found.outcome == "ok"
@@ -172,7 +172,7 @@ def test_an_impossible_resize_is_refused_before_anything_happens(world):
     for wrong in (0, -1, 1025, True, "3"):
         with pytest.raises(BadRequest, match="A world has 1 to 1024 ranks"):
             world.resize(wrong)
-    with pytest.raises(HealFailed, match=f"it has {size} ranks"):
+    with pytest.raises(ReplaceFailed, match=f"it has {size} ranks"):
         world.resize(size)
     with pytest.raises(BadRequest, match=r"Rank 0 does not have modle\. Nothing was changed"):
         world.resize(size + 1, ["modle"], 0)
@@ -193,7 +193,7 @@ def test_a_try_ends_when_no_rank_makes_a_communicator_any_more(launch):
         mpiexec = child_named(session, "prterun")
         limits = mpiexec.rlimit(psutil.RLIMIT_NOFILE)
         mpiexec.rlimit(psutil.RLIMIT_NOFILE, (mpiexec.num_fds(), limits[1]))
-        with pytest.raises(HealFailed, match=r"try 3 of 3"):
+        with pytest.raises(ReplaceFailed, match=r"try 3 of 3"):
             session.resize(4)
         mpiexec.rlimit(psutil.RLIMIT_NOFILE, limits)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain import DistributedError, NotDriver, Session, Settings
+from jupyter_dtrain import DistributedError, ReadOnly, Session, Settings
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.launch.worlds import find_world
 from jupyter_dtrain.server.steward import Steward
@@ -91,7 +91,7 @@ def way(open_way) -> Iterator[LossyWay]:
 @pytest.fixture(scope="module")
 def driver(open_way) -> Iterator[Session]:
     """Drives the world by it."""
-    session = Session.attach(open_way.name, take_over=True)
+    session = Session.attach(open_way.name, control=True)
     run(session, "from mpi4py import MPI\nimport time\nrank = MPI.COMM_WORLD.rank\nran = 0")
     yield session
     session.leave()
@@ -279,7 +279,7 @@ def test_another_driver_that_a_client_does_not_hear_of(driver, first, way) -> No
     """Its next cell is refused."""
     lost = way.lose(tells("driver"))
     first.control()
-    with pytest.raises(NotDriver):
+    with pytest.raises(ReadOnly):
         run(driver, "1")
     driver.control()
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, Session, SyncFailed
-from jupyter_dtrain.files.sync import Synced, sync_world
+from jupyter_dtrain import BadRequest, Session, UploadFailed
+from jupyter_dtrain.files.sync import Uploaded, sync_world
 from tests.hosts.enclosure import wait_for
 from tests.hosts.network import Host
 from tests.slurm.launching import start, values
@@ -83,9 +83,9 @@ def nothing_left(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
             node.run(["rm", "-rf", str(home), "/tmp/to"])
 
 
-def copy(world: Session, path: object, **options: object) -> Synced:
+def copy(world: Session, path: object, **options: object) -> Uploaded:
     """A sync that raises for no node."""
-    return sync_world(world.request, world.lent, str(path), **options)
+    return sync_world(world.request, world._lent, str(path), **options)
 
 
 def read(node: Host, path: object) -> str:
@@ -93,7 +93,7 @@ def read(node: Host, path: object) -> str:
     return node.run(["cat", str(path)], check=False).stdout
 
 
-def outcomes(found: Synced) -> list[tuple[str, int, str]]:
+def outcomes(found: Uploaded) -> list[tuple[str, int, str]]:
     """Each node, the files that it got, and its outcome."""
     return [(one.host, one.files, one.words) for one in found.hosts]
 
@@ -202,7 +202,7 @@ def test_each_failure_has_its_reason_and_the_other_nodes_get_their_files(
         ("gpu1", 2, "copied"),
         ("gpu2", 0, "gpu2 has no rsync. Install it there (Debian: apt install rsync)."),
     ]
-    with pytest.raises(SyncFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 has no rsync"):
+    with pytest.raises(UploadFailed, match=r"on 1 of 2 hosts.\ngpu2: gpu2 has no rsync"):
         lacking.diff()
 
 
@@ -276,7 +276,7 @@ def test_a_kernel_that_is_killed_leaves_no_copy_behind(world: Session, site: Sit
     (folder / "big").write_bytes(os.urandom(BIG))
     for node in site.network.hosts:
         node.impair(delay=0.1)
-    words = [sys.executable, "-c", KILLED, str(folder / "big"), world.lent.job]
+    words = [sys.executable, "-c", KILLED, str(folder / "big"), world._lent.job]
     try:
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -72,7 +72,7 @@ def test_a_job_that_is_over_is_the_reason(
     (tmp_path / "big").write_bytes(os.urandom(size))
     monkeypatch.chdir(tmp_path)
     session = start(ntasks_per_node=1, time="1")
-    request, lent = session.request, session.lent
+    request, lent = session.request, session._lent
     cancelled: list[str] = []
 
     def cancel(words: str) -> None:

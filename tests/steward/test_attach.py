@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, NotDriver, NoWorld, RanksBusy, Session, WorldLost
+from jupyter_dtrain import BadRequest, DistributedError, NoWorld, RanksBusy, ReadOnly, Session, WorldLost
 from jupyter_dtrain.launch.worlds import find_world, interrupt_world, open_channel
 from jupyter_dtrain.wire.steward_messages import InterruptRun, ReadState
 from tests.processes import wait_until_gone
@@ -33,7 +33,7 @@ if {own}:
     session = Session.start(n=3, name="own", settings=Settings(lease=3))
     session.run({start!r}, view=None)
 else:
-    session = Session.attach("left", take_over=True)
+    session = Session.attach("left", control=True)
 for ranks in {ranks!r}:
     session.run({code!r}, ranks, wait=False, view=None)
     while not all(totals.bytes for totals in session.last_run.totals.values()):
@@ -117,7 +117,7 @@ def test_a_kernel_is_killed_in_mid_run(first, attach) -> None:
     client.wait()
     session = attach()
 
-    assert session.drives
+    assert session.controls
     number = session.last_run.number
     assert "line" in session.last_run.source
     assert not session.last_run.done
@@ -131,7 +131,7 @@ def test_a_kernel_is_killed_in_mid_run(first, attach) -> None:
 
 def test_the_lowest_rank_begins_last(left, attach) -> None:
     """A client that attaches before knows that the cell is on that rank, too, and has all that comes from there."""
-    driver = attach(take_over=True)
+    driver = attach(control=True)
     stopped = psutil.Process(left.world.ranks[0].pid)
     stopped.suspend()
     try:
@@ -241,7 +241,7 @@ def test_a_run_that_ended_meanwhile(first, attach) -> None:
     is_whole(session, 20)
     other = Session.attach("left")
     is_whole(other, 20)
-    assert not other.drives
+    assert not other.controls
     other.leave()
     assert session.run("1", view=None).outcome == "ok"
 
@@ -271,7 +271,7 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
     assert run.outcome == "lost"
     assert run.lost == {0: "rank 0 is lost: this client has left it"}
     with Session.attach("left-alone") as session:
-        assert session.drives
+        assert session.controls
         assert until(lambda: session.last_run).wait(20)
         assert session.last_run.results[0].data["text/plain"] == "7"
         session.stop()
@@ -315,13 +315,13 @@ def test_an_observer_looks_on(first, attach) -> None:
     first(LONG.format(steps=100))
     observer = attach()
 
-    assert not observer.drives
+    assert not observer.controls
     assert "observed" in repr(observer)
-    with pytest.raises(NotDriver, match=r"driven by process \d+; .* %distributed attach left --take-over"):
+    with pytest.raises(ReadOnly, match=r"driven by process \d+; .* %distributed attach left --take-over"):
         observer.run("1", view=None)
     nothing = [lambda: observer.push({"a": 1}), lambda: observer.pull("kept"), observer.interrupt, observer.restart]
     for refused in nothing:
-        with pytest.raises(NotDriver):
+        with pytest.raises(ReadOnly):
             refused()
     assert observer.stacks()[0].state == "running"
     is_whole(observer, 100)
@@ -336,13 +336,13 @@ def test_a_take_over_informs_the_first_client(launch, attach, capsys) -> None:
     begun = session.run("time.sleep(1.5); 7", wait=False, view=None)
     queued = session.run("never = 1", wait=False, view=None)
     until(lambda: all(part.started for part in begun.fold.ranks.values()))
-    other = attach("contested", take_over=True)
+    other = attach("contested", control=True)
 
-    assert other.drives
+    assert other.controls
     assert queued.wait(20)
     assert "the world was taken over by process" in queued.not_sent
-    assert not session.drives
-    with pytest.raises(NotDriver):
+    assert not session.controls
+    with pytest.raises(ReadOnly):
         session.run("1", view=None)
     assert "World 'contested' was taken over by process" in capsys.readouterr().err
     for run in (begun, other.last_run):
@@ -351,8 +351,8 @@ def test_a_take_over_informs_the_first_client(launch, attach, capsys) -> None:
     assert other.run("'never' in globals()", view=None).results[0].data["text/plain"] == "False"
 
     session.control()
-    assert session.drives
-    until(lambda: not other.drives)
+    assert session.controls
+    until(lambda: not other.controls)
     mine = session.run("3", view=None)
     assert mine.outcome == "ok"
     assert mine.number > other.last_run.number
@@ -389,7 +389,7 @@ def test_which_world(launch, left) -> None:
     with Session.attach("one") as joined:
         assert joined.name == "one"
         # The client is in the same process: only another session can lose the world.
-        assert not joined.drives
+        assert not joined.controls
     assert one.run("1", view=None).outcome == "ok"
     one.stop()
 

@@ -63,7 +63,7 @@ def test_a_world_without_a_number_is_older_than_the_first(launch) -> None:
         assert "unnumbered" in [one.name for one in worlds.list_worlds()]
         with pytest.raises(OtherVersion, match=r"an older version of jupyter-dtrain: it speaks protocol 0, and"):
             Session.attach("unnumbered")
-        assert session.drives
+        assert session.controls
 
 
 UPGRADE = """
@@ -106,7 +106,7 @@ def test_a_steward_answers_what_it_cannot_read_and_goes_on(launch) -> None:
             session._link.ask(ReleaseRun("first"))
         with pytest.raises(Refused, match=f"speaks protocol {PROTOCOL}, and this client {PROTOCOL + 1}"):
             session._link.ask(Join(client, take_over=True, protocol=PROTOCOL + 1))
-        assert session.drives
+        assert session.controls
         assert session._link.ask(ReadState()).phase == "running"
 
 

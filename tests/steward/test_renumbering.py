@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.core.world import Rank
+from jupyter_dtrain.core.world import AddressedRank
 from jupyter_dtrain.steward.state import number_of, rank_of, renumber
 from jupyter_dtrain.wire.reports import Paused, Ready
 
 
-def a_rank(number: int, **changes) -> Rank:
+def a_rank(number: int, **changes) -> AddressedRank:
     """A rank whose process has the id 1000 + ``number``."""
-    return Rank(**{"rank": number, "node": 0, "host": "here", "local_rank": number, "device": "cpu"} | changes)
+    return AddressedRank(**{"rank": number, "node": 0, "host": "here", "local_rank": number, "device": "cpu"} | changes)
 
 
 RANKS = [a_rank(number, pid=1000 + number, engine=str(number)) for number in range(4)]

@@ -24,13 +24,13 @@ def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     """Twice in a row, the first time under a running cell, the second time after a rank has died."""
     session = launch(n=2)
     session.run("x = 1", view=None)
-    first, generation = pids(session), session.world.generation
+    first, generation = pids(session), session._link.world.generation
     run = session.run("import time; time.sleep(60)", wait=False, view=None)
     until(lambda: sorted(run.spool) == run.ranks)
     session.restart()
     lost = run.wait(0)
     second = pids(session)
-    advanced = session.world.generation
+    advanced = session._link.world.generation
     after = session.run("'x' in globals()", view=None)
     os.kill(second[1], signal.SIGKILL)
     until(lambda: session.world.dead)

@@ -116,7 +116,7 @@ def test_a_cell_that_goes_on_without_a_client_is_ok_too(world, tmp_path):
     os.kill(pid, signal.SIGKILL)
     cell.ends()
     ended = until(lambda: (runs := Store.open().runs(1)) and runs[0].outcome != "running" and runs[0])
-    again = Session.attach(name, take_over=True)
+    again = Session.attach(name, control=True)
     words, dead = [ending_of(run) for run in (ended, again.last_run)], [rank.rank for rank in again.world.dead]
     again.stop()
 

@@ -206,9 +206,9 @@ def test_a_world_that_is_lost_is_told_in_few_lines():
 def test_status_has_the_odd_ranks_and_a_row_for_each_host():
     """Odd ranks keep their own row; a host's row counts the states of its ranks."""
     ranks = [
-        Rank(rank, rank // 8, HOSTS[rank], rank % 8, f"cuda:{rank % 8}", 1000 + rank, f"e{rank}")
+        Rank(rank, rank // 8, HOSTS[rank], rank % 8, f"cuda:{rank % 8}", 1000 + rank)
         if rank != FAILED
-        else Rank(rank, 64, "gpu64", 5, "cuda:5", 1517, "e517", "dead", "killed by SIGKILL")
+        else Rank(rank, 64, "gpu64", 5, "cuda:5", 1517, "dead", "killed by SIGKILL")
         for rank in range(SIZE)
     ]
     rows = worlds._rows_by_host(World("many", "an-id", ranks), [])

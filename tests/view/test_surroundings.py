@@ -16,7 +16,7 @@ from jupyter_dtrain.wire.agent_messages import Surroundings
 
 
 def world_of(size: int) -> World:
-    return World("w", "w-1", [Rank(rank, 0, "host", rank, "cpu", 100 + rank, f"e{rank}") for rank in range(size)])
+    return World("w", "w-1", [Rank(rank, 0, "host", rank, "cpu", 100 + rank) for rank in range(size)])
 
 
 def seen_by(rank: int, **details: str) -> Surroundings:

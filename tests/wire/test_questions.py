@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from jupyter_dtrain.core.stacks import Stack
-from jupyter_dtrain.core.world import Rank, World
+from jupyter_dtrain.core.world import AddressedRank, AddressedWorld
 from jupyter_dtrain.wire.agent_messages import InspectRank, InterruptRank, ReadPosition, ReadStack, WatchRequest
 from jupyter_dtrain.wire.questions import OUTSIDE_PATIENCE, Questions
 from tests.machines import NOT_SENT, SENT, Clock, position
@@ -35,7 +35,7 @@ class Scene:
     def __init__(self, make_rank):
         self.clock, self.channel = Clock(), Channel()
         ranks = [make_rank(0), make_rank(1), make_rank(2, state="dead")]
-        self.bound = World("w", "id", ranks), self.channel
+        self.bound = AddressedWorld("w", "id", ranks), self.channel
         self.woken, self.answers = [], []
         self.questions = Questions(lambda: self.bound, lambda: self.woken.append(True), self.clock)
 
@@ -52,7 +52,7 @@ def scene():
     """A scene with ranks whose engines and watches are named after them."""
 
     def make_rank(rank, state="idle"):
-        return Rank(rank, 0, f"h{rank}", 0, "cpu", 1, f"e{rank}", state, watch=f"w{rank}")
+        return AddressedRank(rank, 0, f"h{rank}", 0, "cpu", 1, state, engine=f"e{rank}", watch=f"w{rank}")
 
     return Scene(make_rank)
 
