@@ -66,6 +66,8 @@ def written(option: Option) -> str:
         return "str | Sequence[str] | Mapping[str, int]"
     if get_origin(plain) is Literal:
         return f"Literal[{', '.join(map(repr, get_args(plain)))}]".replace("'", '"')
+    if plain is str and option.schema.get("number"):
+        return "str | int"
     if plain is str:
         return "str | os.PathLike[str]" if option.schema.get("metavar") in ("PATH", "DIR") else "str"
     return "Mapping[str, str]" if get_origin(plain) is dict else str(plain.__name__)

@@ -40,12 +40,29 @@ def on_tab(parser: MagicParser) -> set[str]:
     return {text for text, _ in [*dash, *dashes]} - {"-h", "--help"}
 
 
+def from_start(title: str) -> set[str]:
+    """The options of ``start`` that a magic takes beside its own."""
+    borrowed = in_reference("%distributed start") if title in ("%%distributed", "%%speedup") else set()
+    return borrowed - in_reference(title)
+
+
 @pytest.mark.parametrize("title", PARSERS)
 def test_help_tab_and_the_reference_have_the_same_options(title):
     parser = PARSERS[title]()
 
     assert in_help(parser) == in_reference(title)
-    assert on_tab(parser) == in_reference(title)
+    assert on_tab(parser) - from_start(title) == in_reference(title)
+
+
+@pytest.mark.parametrize("title", ["%%distributed", "%%speedup"])
+def test_a_magic_that_takes_the_options_of_start_points_to_them(title):
+    """Tab offers them there; ``-h`` and the reference name ``start``, whose list they do not repeat."""
+    parser = PARSERS[title]()
+    [section] = re.findall(rf"^## `{title}`\n(.*?)\n\|", REFERENCE, re.MULTILINE | re.DOTALL)
+
+    assert {"--slurm", "--hosts", "--torch-backend"} <= on_tab(parser) & from_start(title)
+    assert "%distributed start -h lists them" in parser.format_help()
+    assert "%distributed start -h lists them" in " ".join(section.split())
 
 
 def test_the_options_of_groups_and_of_sets_are_there():

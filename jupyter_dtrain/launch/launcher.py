@@ -121,6 +121,8 @@ class WorldPlan(NamedTuple):
     """The address of this machine at which ranks reach it; empty where only the examination finds it."""
     slots: dict[str, int] = {}  # noqa: RUF012 — never changed
     """The most ranks of each host, in order, where a resize may add ranks; empty: as many as ``hosts`` has."""
+    threads: int = 0
+    """The processors that a scheduler gives each rank; 0: it gives no number."""
 
 
 class Capacity(NamedTuple):

@@ -159,6 +159,9 @@ def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable
     for component in _BACKED_BY_FILES:
         why = "the files that MPI shares among ranks end with the world, even when ranks are killed"
         wanted[f"OMPI_MCA_{component}_backing_directory"] = Variable(scratch, why)
+    if request.threads:
+        why = "threads of a rank: the processors that its job has for it (--cpus-per-task)"
+        wanted["OMP_NUM_THREADS"] = Variable(str(request.threads), why)
     chosen = _set_in_files(Path(request.options.mpiexec or ""))
     if "btl" not in chosen:
         why = "MPI starts a second sooner: this transport serves rare networks, and sleeps when it finds none"

@@ -93,6 +93,8 @@ class Option(msgspec.Struct, frozen=True):
         if self.names_ranks and isinstance(value, (list, tuple, Mapping)):
             items = [f"{name}:{ranks}" for name, ranks in value.items()] if isinstance(value, Mapping) else value
             value = ",".join(map(str, items))
+        if self.schema.get("number") and type(value) is int:
+            value = str(value)
         try:
             found = msgspec.convert(value, readable(self.type))
         except (msgspec.ValidationError, UnicodeError):  # also for text that no encoding takes

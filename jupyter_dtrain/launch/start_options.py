@@ -57,7 +57,8 @@ class StartOptions(TypedDict, total=False):
     """Number of nodes (default: 1; in a job, all of its nodes)."""
 
     ntasks_per_node: int | None
-    """Ranks on each node (default: one per GPU of --gres, else as -n needs, else 1)."""
+    """Ranks on each node (default: one per GPU of a node, or per --gpus-per-task of them, else as -n needs, else
+    1)."""
 
     partition: str | None
     """Slurm's partition (default: the cluster's)."""
@@ -65,14 +66,29 @@ class StartOptions(TypedDict, total=False):
     account: str | None
     """The account that Slurm charges (default: yours)."""
 
-    time: str | None
+    time: str | int | None
     """Time limit of the job, as in 90 (minutes), 2:00:00 or 1-0 (default: the partition's)."""
 
     gres: str | None
     """Generic resources on each node, as in gpu:8 (default: none)."""
 
+    gpus_per_node: str | int | None
+    """GPUs of each node, as in 8 or a100:8 (default: those of --gres)."""
+
+    gpus_per_task: str | int | None
+    """GPUs that the job has for each rank, as in 2 or a100:2 (default: Slurm's)."""
+
+    cpus_per_task: int | None
+    """Processors that the job has for each rank, which sets its threads (default: Slurm's)."""
+
+    mem: str | int | None
+    """Memory of each node, as in 64G, or 0 for all of it (default: the partition's)."""
+
+    qos: str | None
+    """Slurm's QOS (default: yours)."""
+
     sbatch: str | None
-    """More options for sbatch, as in "--qos=high --constraint=a100" (default: none)."""
+    """More options for sbatch, as in "--exclusive --constraint=a100" (default: none)."""
 
     chief: bool | None
     """Make rank 0 TensorFlow's chief, which gives work to the others (default: no chief)."""

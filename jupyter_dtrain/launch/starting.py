@@ -269,6 +269,7 @@ def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path |
         launcher_options=asked.launcher_values,
         hosts=plan.hosts,
         slots=plan.slots,
+        threads=plan.threads,
         address=plan.address,
     )
     return make_folders(request)

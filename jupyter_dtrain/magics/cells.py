@@ -9,15 +9,24 @@ from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell, script_name
 from jupyter_dtrain.core.errors import BadRequest, NoWorld
-from jupyter_dtrain.core.world import parse_ranks
-from jupyter_dtrain.launch.local import default_size
+from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.core.world import parse_ranks, quantity
+from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.scaling import Speedup, speedup
 from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.wire.values import pickle_values
 
 from .offers import notebook_names, rank_names, scripts, some_ranks
 from .parsing import MagicParser, Parsed, count, names, run_name, run_numbers, seconds, variable
-from .worlds import ProgressLine, start_arguments, start_world
+from .worlds import (
+    FIRST,
+    ProgressLine,
+    check_running,
+    first_cell_arguments,
+    start_arguments,
+    start_options,
+    start_world,
+)
 
 
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
@@ -29,7 +38,7 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     # The session checks as well, but a cell that cannot run must not start a world.
     check_syntax(cell, current_cell(cell).above)
     inputs = _inputs(args.inputs, namespace)
-    session = _session(args.ranks, inputs)
+    session = _session(args.ranks, inputs, start_options(args, FIRST))
     before = session.last_run
     try:
         session.run(
@@ -60,32 +69,46 @@ def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
     return {name: namespace[name] for name in wanted}
 
 
-def _session(ranks: str | None, inputs: dict[str, Any]) -> Session:
-    """The current session, or that of a new world. A cell that no world would run starts none.
+def _session(ranks: str | None, inputs: dict[str, Any], options: dict[str, Any]) -> Session:
+    """The current session, or that of a new world with ``options``. A cell that no world would run starts none.
 
-    A cell after a failed start, or after the loss of a world, starts none either: the user asked for another world than
-    a default one, and perhaps on other machines.
+    A cell without options after a failed start, or after the loss of a world, starts none either: the user asked for
+    another world than a default one, and perhaps on other machines. Raises :class:`BadRequest` where the world that
+    runs has other options.
     """
     try:
-        return current()
+        session = current()
     except NoWorld:
-        if open_sessions.failure:
+        if open_sessions.failure and not options:
             raise
-        parse_ranks(ranks, default_size())
+        size = check(options).place().size
+        parse_ranks(ranks, size)
         pickle_values(inputs)
-        print("No world is running: starting one with the default number of ranks (%distributed start -n chooses it).")
-        return start_world()
+        print(f"No world is running: starting one with {quantity(size, 'rank')}{'' if options else _how()}.")
+        return start_world(**options)
+    if options:
+        check_running(session, options, only=True)
+    return session
+
+
+def _how() -> str:
+    """Why a default world has its size, and how to choose another one."""
+    why = "one for each GPU" if count_gpus() else "as there is no GPU"
+    return f", {why} (to choose, begin the first cell with %%distributed -n 4, or other options of %distributed start)"
 
 
 def cell_parser() -> MagicParser:
     """The parser of ``%%distributed``."""
     parser = MagicParser(
         prog="%%distributed",
-        description="Run the cell on the ranks of the current world. If there is none, start a default one.",
+        description="Run the cell on the ranks of the current world. If there is none, start one:\nwith the options of "
+        "%distributed start, which the first cell takes beside these (%distributed start -h lists them;\n"
+        "--name is the run's here), or by default one rank for each GPU, else two.",
         epilog="RANKS are numbers and ranges: 0   0,2   1-3   -1 (the last)   all",
     )
     ranks_argument(parser)
     cell_arguments(parser)
+    first_cell_arguments(parser)
     return parser
 
 
@@ -221,7 +244,8 @@ def speedup_parser() -> MagicParser:
         prog="%%speedup",
         description=(
             "Run the cell in a world of each size, which is started for it, and compare the times. "
-            "The notebook's world and variables are left alone."
+            "The notebook's world and variables are left alone.\nThe line takes the options of %distributed start, too "
+            "(%distributed start -h lists them)."
         ),
         epilog="The ranks get the variable batch_size where --global-batch or --per-rank-batch is given.",
     )
@@ -233,11 +257,15 @@ def speedup_parser() -> MagicParser:
     parser.add_argument("--warmup", type=whole, default=1, metavar="N", help="runs before these (default: 1)")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt a run after S seconds")
     parser.add_argument(
-        "--start", default="", metavar="OPTIONS", help="options of %%distributed start, such as '--hosts a:4,b:4'"
+        "--start",
+        default="",
+        metavar="OPTIONS",
+        help="options of %%distributed start in quotes, such as '--hosts a:4,b:4'; those beside it win",
     )
     parser.add_argument(
         "-o", "--output", type=variable, metavar="NAME", help="variable of the notebook that gets the measurements"
     )
+    first_cell_arguments(parser, without=("n", "name"))
     return parser
 
 
@@ -248,7 +276,7 @@ def whole(text: str) -> int:
 
 def measure(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     """Run ``%%speedup`` with ``args``. ``namespace``: the notebook's."""
-    options = _start_options(args.start)
+    options = _start_options(args.start) | start_options(args, FIRST)
     line = ProgressLine()
     found: list[Speedup] = []
 
@@ -281,4 +309,4 @@ def measure(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
 def _start_options(words: str) -> dict[str, Any]:
     parser = MagicParser(prog="--start")
     start_arguments(parser)
-    return vars(parser.parse_line(words))
+    return start_options(parser.parse_line(words))

@@ -177,7 +177,7 @@ class _Line:
     def option_offers(self, word: str) -> Offers:
         """Options that begin with ``word`` and are not in the line yet."""
         return [
-            (text, _brief(action.help) or "option")
+            (text, _brief(self._parser.help_of(action)) or "option")
             for action, _ in self._parser.known
             for text in action.option_strings
             if text.startswith(word) and action.dest not in self.values

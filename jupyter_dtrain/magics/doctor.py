@@ -22,7 +22,7 @@ IN_OTHER_WORDS: Final = {
     "hosts": "hosts over ssh and their ranks, as in gpu1:8,gpu2:8 (default: this machine alone)",
     "interface": "network interface to use on all machines (default: the one that leads to the hosts)",
     "slurm": "examine the nodes of this notebook's Slurm job, or of a new job if it has none (default: not in Slurm)",
-    "ntasks_per_node": "ranks that each node would get (default: one per GPU of --gres, else 1; in a job, its tasks)",
+    "ntasks_per_node": "ranks that each node would get (default: one per GPU of a node, else 1; in a job, its tasks)",
     "time": "time limit of a new job, as in 90 (minutes), 2:00:00 or 1-0 (default: 5 minutes)",
 }
 """The start options whose words would be wrong here."""

@@ -35,7 +35,7 @@ from jupyter_dtrain.session import current
 from .cells import cell_parser, rank_parser
 from .parsing import HelpShown, MagicParser
 from .transform import RANK_NAMES, VERB_NAMES, CellTransform
-from .worlds import start_arguments, start_options
+from .worlds import FIRST, start_arguments, start_options
 
 _FIRST: Final = re.compile(rf"\s*%%({'|'.join((*RANK_NAMES, 'local'))})\b([^\n]*)\n?")
 _VERB: Final = rf"%(?:{'|'.join(VERB_NAMES)})"
@@ -205,12 +205,10 @@ def _live_world() -> tuple[JobWorld, list[str]] | None:
 
 
 def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
-    """The world that the first ``%distributed start`` asks for, and why it is not known."""
-    lines = [line for source in sources for line in _START.findall(_CONTINUED.sub(r"\1 ", source))]
-    if not lines:
-        return JobWorld(default_size()), []
+    """The world that the first start line, or the first cell with start options, asks for; and why it is not known."""
     try:
-        return _asked(lines[0]), []
+        given = next((given for given in map(_given, sources) if given is not None), None)
+        return JobWorld(default_size()) if given is None else _asked(given), []
     except (UsageError, DtrainError, HelpShown):
         # Neither the line nor its error is shown: it may have values of --env.
         size = default_size()
@@ -220,10 +218,19 @@ def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
         return JobWorld(size), [f"{words}: -n and --nodes say otherwise."]
 
 
-def _asked(line: str) -> JobWorld:
-    parser = MagicParser(prog="%distributed start")
-    start_arguments(parser)
-    given = start_options(parser.parse_args(shlex.split(line, comments=True)))
+def _given(source: str) -> dict[str, Any] | None:
+    """The start options in a cell; None where it starts no world."""
+    if lines := _START.findall(_CONTINUED.sub(r"\1 ", source)):
+        parser = MagicParser(prog="%distributed start")
+        start_arguments(parser)
+        return start_options(parser.parse_args(shlex.split(lines[0], comments=True)))
+    first = _FIRST.match(source)
+    if first is None or first[1] not in VERB_NAMES:
+        return None
+    return start_options(cell_parser().parse_line(first[2]), FIRST) or None
+
+
+def _asked(given: dict[str, Any]) -> JobWorld:
     asked = check(given)
     hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
     nodes = len(hosts) or int(given.get("nodes") or 1)

@@ -64,6 +64,10 @@ class MagicParser(argparse.ArgumentParser):
         self.options_anywhere = False
         """Whether options may stand between plain words. Each option takes one value or none then."""
         self._completers: dict[int, Completer] = {}
+        self._dashed: set[str] = set()
+        """The options whose value may begin with a dash, as it is for another program."""
+        self._elsewhere: dict[int, str] = {}
+        """The helps of the arguments that the ``-h`` of another magic lists."""
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
 
     def add_argument(self, *names: Any, completer: Completer | None = None, **kwargs: Any) -> argparse.Action:
@@ -81,6 +85,19 @@ class MagicParser(argparse.ArgumentParser):
         """Let an argument go by its former ``names``, too, which ``-h`` does not show."""
         super().add_argument(*names, dest=action.dest, action=_Former, now=action)
 
+    def takes_dashes(self, action: argparse.Action) -> None:
+        """Let the value of an option begin with a dash: argparse would take it for an option of its own."""
+        self._dashed.update(action.option_strings)
+
+    def listed_elsewhere(self, action: argparse.Action) -> None:
+        """Leave an argument out of ``-h``, since that of another magic has it; Tab offers it all the same."""
+        self._elsewhere[id(action)] = action.help or ""
+        action.help = argparse.SUPPRESS
+
+    def help_of(self, action: argparse.Action) -> str:
+        """What an argument does, also of one that ``-h`` leaves out."""
+        return self._elsewhere.get(id(action)) or action.help or ""
+
     @property
     def verbs(self) -> dict[str, MagicParser]:
         """The parsers of the verbs below this one, by name."""
@@ -89,17 +106,17 @@ class MagicParser(argparse.ArgumentParser):
 
     @property
     def known(self) -> list[tuple[argparse.Action, Completer | None]]:
-        """All arguments that ``-h`` shows, those of groups too, each with its completer."""
-        shown = [
+        """All arguments that Tab offers, those of groups too, each with its completer."""
+        offered = [
             action
             for action in self._actions
-            if action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+            if self.help_of(action) != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
         ]
-        return [(action, self._completers.get(id(action))) for action in shown]
+        return [(action, self._completers.get(id(action))) for action in offered]
 
     def titled(self) -> Iterator[tuple[str, list[argparse.Action]]]:
         """The arguments that ``-h`` shows, by the titles of their groups; those outside of a group have none."""
-        shown = [action for action, _ in self.known]
+        shown = [action for action, _ in self.known if action.help != argparse.SUPPRESS]
         usual = [*self._positionals._group_actions, *self._optionals._group_actions]  # noqa: SLF001 — listed nowhere else
         yield "", [action for action in usual if action in shown]
         for group in self._action_groups:
@@ -116,9 +133,20 @@ class MagicParser(argparse.ArgumentParser):
 
         argparse gives the first row of plain words to all positional arguments, and has no place for the next row.
         """
+        if args is not None:
+            args = self._with_dashed(list(args))
         if self.options_anywhere and args is not None:
-            args = self._options_first(list(args))
+            args = self._options_first(args)
         return super().parse_known_args(args, namespace)
+
+    def _with_dashed(self, words: list[str]) -> list[str]:
+        found: list[str] = []
+        for word in words:
+            if found and found[-1] in self._dashed and word.startswith("-"):
+                found[-1] += f"={word}"
+            else:
+                found.append(word)
+        return found
 
     def _options_first(self, words: list[str]) -> list[str]:
         first: list[str] = []

@@ -18,7 +18,7 @@ from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, quantity, time_left
 from jupyter_dtrain.launch import launchers
-from jupyter_dtrain.launch.options import Asked, Option, check, flag_of, options
+from jupyter_dtrain.launch.options import Option, check, flag_of, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
 from jupyter_dtrain.session import Session, current
@@ -27,6 +27,7 @@ from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
 from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
+from jupyter_dtrain.wire.requests import LOCAL, WorldOptions
 
 from .joining import show_worlds
 from .offers import interfaces, paths, some_ranks, ssh_hosts, world_names
@@ -37,6 +38,9 @@ from .transform import publish_auto
 SHOWN = 4
 """Runs that the caption of the status names."""
 
+
+FIRST: Final = "start_"
+"""What the parsed line of a cell has before the name of a start option: a cell has options of its own."""
 
 COMPLETERS: Final[dict[str, Completer]] = {
     "hosts": ssh_hosts,
@@ -66,6 +70,17 @@ def option_arguments(parser: MagicParser, wanted: Iterable[Option], words: Mappi
         _option_argument(parser, groups[title], option, (words or {}).get(option.name, option.description))
 
 
+def first_cell_arguments(parser: MagicParser, without: Sequence[str] = ()) -> None:
+    """Arguments for a cell that may start a world: the start options, as far as the cell has no such option itself.
+
+    ``without``: those that make no sense there. ``-h`` of the cell's magic points to that of ``start``.
+    """
+    taken = {name for action, _ in parser.known for name in action.option_strings}
+    for option in options():
+        if option.flag not in taken and option.name not in without:
+            _option_argument(parser, parser, option, option.description, before=FIRST)
+
+
 def _title(option: Option) -> str:
     """The heading of an option in ``-h``: its launchers, or its framework; empty for an option of every world."""
     if option.framework:
@@ -73,8 +88,23 @@ def _title(option: Option) -> str:
     return " or ".join(launchers()[name].title for name in option.launchers)
 
 
-def _option_argument(parser: MagicParser, group: Any, option: Option, description: str) -> None:
-    more: dict[str, Any] = {"help": description.replace("%", "%%"), "default": argparse.SUPPRESS}
+def _option_argument(parser: MagicParser, group: Any, option: Option, description: str, *, before: str = "") -> None:
+    more = {"help": description.replace("%", "%%"), "default": argparse.SUPPRESS, **_values_of(option)}
+    short = [option.schema["short"]] if "short" in option.schema else []
+    action = group.add_argument(*short, option.flag, dest=f"{before}{option.name}", **more)
+    if more.get("metavar") == "ARGS":
+        parser.takes_dashes(action)
+    if before:
+        parser.listed_elsewhere(action)
+    if option.formerly:
+        parser.formerly(action, flag_of(option.formerly))
+    if option.name in COMPLETERS:
+        parser.completes(action, COMPLETERS[option.name])
+
+
+def _values_of(option: Option) -> dict[str, Any]:
+    """The arguments of ``add_argument`` that say which values an option has."""
+    more: dict[str, Any] = {}
     metavar = option.schema.get("metavar")
     match option.schema:
         case {"enum": choices}:
@@ -91,17 +121,16 @@ def _option_argument(parser: MagicParser, group: Any, option: Option, descriptio
             more |= {"type": assignment, "nargs": "+", "action": "extend", "metavar": metavar or "NAME=value"}
         case _:
             more["metavar"] = metavar
-    short = [option.schema["short"]] if "short" in option.schema else []
-    action = group.add_argument(*short, option.flag, dest=option.name, **more)
-    if option.formerly:
-        parser.formerly(action, flag_of(option.formerly))
-    if option.name in COMPLETERS:
-        parser.completes(action, COMPLETERS[option.name])
+    return more
 
 
-def start_options(args: Parsed) -> dict[str, Any]:
-    """The options that a parsed line of ``start`` gives, as :meth:`.Session.start` takes them."""
-    given = {option.name: getattr(args, option.name) for option in options() if option.name in args}
+def start_options(args: Parsed, before: str = "") -> dict[str, Any]:
+    """The options that a parsed line of ``start`` gives, as :meth:`.Session.start` takes them.
+
+    ``before``: :data:`FIRST` for the line of a cell.
+    """
+    names = [option.name for option in options() if f"{before}{option.name}" in args]
+    given = {name: getattr(args, f"{before}{name}") for name in names}
     return {name: _joined(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
@@ -113,7 +142,9 @@ def start(args: Parsed) -> None:
     except NoWorld:
         running = None
     if running is not None:
-        _keep(running, check(given))
+        check_running(running, given)
+        ranks = quantity(running.world.size, "rank")
+        print(f"World {running.name!r} with {ranks} is already running; %distributed restart gives it fresh ranks.")
         return
     start_world(**given)
     # A world that an earlier kernel left behind holds memory, and perhaps GPUs, until its lease runs out.
@@ -125,9 +156,12 @@ def _joined(values: list[Any]) -> Any:
     return " ".join(values) if all(isinstance(value, str) for value in values) else dict(values)
 
 
-def _keep(session: Session, asked: Asked) -> None:
-    """Keep the running world if it is the one asked for: a start cell may run again. Raises :class:`BadRequest`."""
-    started = session.request
+def check_running(session: Session, given: Mapping[str, Any], *, only: bool = False) -> None:
+    """Check that the running world is the one that the options ``given`` ask for. Raises :class:`BadRequest`.
+
+    ``only``: compare the options that are given, not those that are left open.
+    """
+    asked, started = check(given), session.request
     request = started.resized(session.world.size)  # the same cell again is harmless after a resize, too
     wanted = msgspec.structs.replace(
         asked.world,
@@ -135,18 +169,29 @@ def _keep(session: Session, asked: Asked) -> None:
         name=request.name if asked.world.name is None else asked.world.name,
         mpiexec=asked.world.mpiexec or request.options.mpiexec,
     )
-    others = asked.framework_values, asked.launcher.name, asked.launcher_values
-    if find_paths(wanted) != request.options or others != (
-        request.frameworks,
-        request.launcher,
-        request.launcher_options,
-    ):
+    here = _values(find_paths(wanted), asked.framework_values, asked.launcher_values)
+    there = _values(request.options, request.frameworks, request.launcher_options)
+    others = [
+        option.flag
+        for option in options()
+        if (option.name in given or not only) and here.get(option.name) != there.get(option.name)
+    ]
+    if asked.launcher.name != request.launcher and not (only and asked.launcher.name == LOCAL):
+        others = others or [flag_of(asked.launcher.name)]
+    if others:
         raise BadRequest(
-            f"World {session.name!r} is running in this notebook, and its options differ from those asked for: "
-            f"%distributed stop ends it, %distributed restart gives it fresh ranks."
+            f"World {session.name!r} is running in this notebook, and its options differ from those asked for "
+            f"({', '.join(others)}), so nothing ran: %distributed stop ends it, %distributed restart gives it fresh "
+            "ranks."
         )
-    ranks = quantity(session.world.size, "rank")
-    print(f"World {session.name!r} with {ranks} is already running; %distributed restart gives it fresh ranks.")
+
+
+def _values(world: WorldOptions, frameworks: Mapping[str, Mapping[str, Any]], launcher: Mapping[str, Any]) -> Any:
+    """All values of start options in one flat dict, as the options are."""
+    found = {**msgspec.to_builtins(world), **launcher}
+    for values in frameworks.values():
+        found |= values
+    return found
 
 
 def start_world(**options: Any) -> Session:

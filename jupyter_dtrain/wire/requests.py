@@ -178,6 +178,8 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The most ranks of each host that the person named, in order; empty where that is not known."""
     address: str = ADDRESS
     """The address of this machine at which ranks reach it."""
+    threads: int = 0
+    """The processors that a scheduler gives each rank; 0: it gives no number."""
 
     @property
     def name(self) -> str:

@@ -176,6 +176,12 @@ def test_the_world_of_a_file_is_that_of_its_start_line(tmp_path, line, size):
     assert world.roles == (("chief", "worker", "worker", "ps") if "--ps" in line else ())
 
 
+def test_the_world_of_a_file_without_a_start_line_is_that_of_its_first_cell_with_options(tmp_path):
+    world = read(tmp_path, "%%distributed -r 0\n1", "%%distributed -N 2 --slurm --ntasks-per-node 4\n1").world
+
+    assert (world.ranks, world.nodes) == (8, 2)
+
+
 def test_a_start_line_that_cannot_be_read_is_said_without_its_values(tmp_path):
     book = read(tmp_path, "%distributed start {hosts} --env CHOICE=secret", "%%distributed\n1")
 

@@ -30,6 +30,7 @@ REMOTE = {
 NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace", *REMOTE]
 NAMES += ["chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
+IN_SLURM[-1:-1] = ["gpus_per_node", "gpus_per_task", "cpus_per_task", "mem", "qos"]
 """They need a Slurm; see test_slurm.py."""
 ALL = NAMES[:-3] + IN_SLURM + NAMES[-3:]
 SECRET = "hunter2"  # noqa: S105 — must not be shown

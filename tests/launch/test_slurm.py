@@ -90,10 +90,46 @@ def test_the_end_of_a_job_is_said_in_words(state, words):
         ({"nodes": 2, "gres": "gpu:4", "ntasks_per_node": 8}, None, (2, 8)),
         ({"gres": "gpu=3"}, None, (1, 3)),
         ({"gres": "nvme:2"}, None, (1, 1)),
+        ({"nodes": 2, "gpus_per_node": "8"}, None, (2, 8)),
+        ({"nodes": 2, "gpus_per_node": "a100:4,v100:2"}, None, (2, 6)),
+        ({"gpus_per_node": "8", "gpus_per_task": "2"}, None, (1, 4)),
+        ({"gres": "gpu:8", "gpus_per_task": "a100:4"}, None, (1, 2)),
+        ({"gpus_per_task": "1"}, 4, (1, 4)),
+        ({"nodes": 2, "sbatch": "--gpus-per-node=4"}, None, (2, 4)),
+        ({"gres": "gpu:2", "sbatch": "--exclusive --gres gpu:a100:4 --gpus-per-task 2"}, None, (1, 2)),
     ],
 )
 def test_a_job_has_as_many_ranks_on_a_node_as_it_needs(options, n, wanted):
     assert SlurmOptions(**options).wanted(n) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "processors"),
+    [
+        ({}, 0),
+        ({"cpus_per_task": 6}, 6),
+        ({"sbatch": "--cpus-per-task=4"}, 4),
+        ({"sbatch": "-c 4"}, 4),
+        ({"cpus_per_task": 6, "sbatch": "-c8"}, 8),
+        ({"sbatch": "--constraint=a100"}, 0),
+    ],
+)
+def test_the_processors_of_a_rank_are_counted_wherever_they_are_asked_for(options, processors):
+    assert SlurmOptions(**options).processors == processors
+
+
+def test_a_rank_cannot_have_more_gpus_than_its_node():
+    with pytest.raises(BadRequest, match="--gpus-per-task 4 gives a rank more GPUs than the 2 of a node") as caught:
+        SlurmOptions(gpus_per_node="2", gpus_per_task="4").wanted()
+
+    assert caught.value.option == "gpus_per_task"
+
+
+def test_numbers_may_be_numbers():
+    """In Python and in TOML; the options of sbatch are text, as some have a unit."""
+    named = check({"slurm": True, "gpus_per_node": 8, "mem": 0, "time": 90}).launcher_values
+
+    assert (named["gpus_per_node"], named["mem"], named["time"]) == ("8", "0", "90")
 
 
 def test_ranks_fill_the_nodes_in_order():
@@ -107,6 +143,15 @@ def test_all_options_reach_sbatch_in_their_order():
     assert command[0] == "sbatch"
     assert {"--nodes=2", "--ntasks-per-node=2", "--partition=gpu", "--time=5", "--no-requeue"} <= set(command)
     assert command[-3:] == ["--qos=high", "--constraint=a100&nvme", "--job-name=dtrain-x"]
+    options = SlurmOptions(gpus_per_node="8", gpus_per_task="2", cpus_per_task=4, mem="64G", qos="high")
+    assert submission(options, 4, "dtrain-x")[4:6] == ["--nodes=1", "--ntasks-per-node=4"]
+    assert submission(options, 4, "dtrain-x")[-6:-1] == [
+        "--qos=high",
+        "--gpus-per-node=8",
+        "--gpus-per-task=2",
+        "--cpus-per-task=4",
+        "--mem=64G",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +179,8 @@ def test_a_job_that_runs_takes_no_options_of_a_new_one():
     assert in_job(job, SlurmOptions(nodes=1, ntasks_per_node=4)) == (1, 4)
     with pytest.raises(BadRequest, match="--partition, --gres would be for a new job"):
         in_job(job, SlurmOptions(partition="gpu", gres="gpu:1"))
+    with pytest.raises(BadRequest, match="--cpus-per-task would be for a new job"):
+        in_job(job, SlurmOptions(cpus_per_task=2))
 
 
 @pytest.mark.parametrize("name", SlurmOptions.__struct_fields__)
@@ -159,6 +206,7 @@ def test_a_line_is_spelled_as_for_sbatch():
     assert (parsed.slurm, parsed.nodes, parsed.ntasks_per_node) == (True, 2, 8)
     assert (parsed.time, parsed.gres, parsed.sbatch) == ("1:00:00", "gpu:8", "--qos=high -C a100")
     assert verb_parser().parse_line("start --slurm --nodes 2").nodes == 2
+    assert verb_parser().parse_line("start --slurm --sbatch --exclusive --mem 0").sbatch == "--exclusive"
 
 
 def test_a_machine_without_slurm_says_so(monkeypatch, tmp_path):

@@ -211,7 +211,9 @@ def test_wrong_lines_and_help_in_a_notebook(notebook):
     helped = notebook.ok("%%speedup -h\nx")
     words = notebook.run("%%speedup one two\nx = 1")
     both = notebook.run("%%speedup 1 --global-batch 4 --per-rank-batch 4\nx = 1")
+    start = notebook.run("%%speedup 1 --slurm --hosts a:1\nx = 1")
 
+    assert "each say where the ranks run" in start.said
     assert "--per-rank-batch" in helped.out
     assert "'one' is not a whole number above 0" in words.said
     assert "not allowed with argument" in both.said

@@ -179,9 +179,55 @@ def test_a_cell_without_a_world_starts_a_default_one_and_says_so(empty):
     """The cell then runs on its ranks."""
     cell = empty.ok("%%distributed\nimport os\nprint(os.environ['RANK'])")
 
-    assert "No world is running: starting one" in cell.lines[0]
+    assert cell.lines[0].startswith("No world is running: starting one with 2 ranks, as there is no GPU (to choose, ")
+    assert "%%distributed -n 4" in cell.lines[0]
     assert "World 'world' is up" in cell.display_texts[0]
     assert "[0] 0" in cell.lines
+
+
+def test_the_first_cell_takes_the_options_of_start_and_may_run_again(empty):
+    """Run All gives the same line to the world that runs; other options are refused, and nothing runs."""
+    first = "%%distributed -n 1 --env 'WORD=two words' --torch-backend gloo\nimport os\nprint(os.environ['WORD'])"
+    cells = [empty.ok(first), empty.ok(first)]
+    fewer = empty.ok("%%distributed -n 1\nprint('ran')")
+    other = empty.run("%%distributed -n 2\nprint('ran')")
+    elsewhere = empty.run("%%distributed --hosts localhost:1\nprint('ran')")
+
+    assert cells[0].lines[0] == "No world is running: starting one with 1 rank."
+    assert [cell.lines[-1] for cell in cells] == ["two words"] * 2
+    assert cells[1].lines == ["two words"]
+    assert fewer.lines == ["ran"]
+    for cell, flag in ((other, "(-n)"), (elsewhere, "--hosts")):
+        assert cell.ename == "BadRequest"
+        assert all(words in cell.traceback for words in (flag, "nothing ran", "%distributed stop", "restart"))
+        assert cell.out == ""
+
+
+def test_a_first_cell_with_options_that_cannot_be_starts_nothing(empty):
+    """Two launchers at once, a value out of range, ranks that the world would not have: one message each."""
+    for line, words in (
+        ("--slurm --hosts a:1", "each say where the ranks run"),
+        ("-n 0", "n must be a whole number"),
+        ("-n 1 -r 1", "There is no rank 1"),
+    ):
+        said = empty.run(f"%%distributed {line}\n1").said
+        assert words in said
+        assert "starting one" not in said
+        assert NOTHING in empty.ok("%distributed").out
+
+
+def test_a_first_cell_with_options_may_follow_a_start_that_failed(empty, tmp_path):
+    """Its options say which world is meant, so Run All needs no other cell."""
+    mpiexec = tmp_path / "broken"
+    mpiexec.write_text("#!/bin/sh\nexit 1\n")
+    mpiexec.chmod(0o755)
+    failed = empty.run(f"%%distributed -n 1 --mpiexec {mpiexec}\n1")
+    plain = empty.run("%%distributed\n1")
+    cell = empty.ok("%%distributed -n 1\nprint('ran')")
+
+    assert failed.ename == "StartFailed"
+    assert plain.ename == "NoWorld"
+    assert cell.lines[-1] == "ran"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.launching import PATIENCE, start
+from tests.slurm.launching import PATIENCE, start, values
 from tests.slurm.site import Site
 
 pytestmark = pytest.mark.slow
@@ -88,3 +88,23 @@ def test_a_world_uses_the_job_in_which_its_notebook_runs(site: Site, where: str)
     assert "dtrain-watch" not in done.stdout
     site.check_empty()
     assert not os.environ.get("SLURM_JOB_ID")
+
+
+def test_processors_and_memory_of_a_job_are_those_asked_for(site: Site) -> None:
+    """A rank has as many threads as its job has processors for it; a person's own number goes first."""
+    session = start(nodes=1, cpus_per_task=3, sbatch="--mem=200")
+    job = site.jobs()[0].split()[0]
+    shown = subprocess.run(
+        ["scontrol", "show", "job", job], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    run = session.run("import os\nos.environ['OMP_NUM_THREADS']", view=None)
+    session.stop()
+    own = start(nodes=1, cpus_per_task=3, env={"OMP_NUM_THREADS": "2"})
+    given = own.run("import os\nos.environ['OMP_NUM_THREADS']", view=None)
+    own.stop()
+
+    assert values(run) == {0: "3", 1: "3"}
+    assert values(given) == {0: "2", 1: "2"}
+    assert "CPUs/Task=3" in shown.stdout
+    assert "MinMemoryNode=200M" in shown.stdout
+    site.check_empty()

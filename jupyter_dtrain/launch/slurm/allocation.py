@@ -22,7 +22,7 @@ from jupyter_dtrain.core.errors import StartFailed
 from ..hostlist import fill
 from ..launcher import NodesLook
 from . import queue
-from .options import SlurmOptions, in_job
+from .options import RESOURCES, SlurmOptions, flag_words, in_job
 from .queue import NoJob, SlurmJob, Unanswered
 
 QUICK: Final = 1.0
@@ -100,8 +100,8 @@ class Held:
         except Unanswered as error:
             raise StartFailed(
                 f"Slurm refuses the job: {error}",
-                "`sinfo` lists partitions and nodes; --partition, --account, --time, --gres and --sbatch say what to "
-                "ask for.",
+                "`sinfo` lists partitions and nodes; --partition, --account, --qos, --time, --gres and --sbatch say "
+                "what to ask for.",
                 option="slurm",
             ) from None
         return said.strip().partition(";")[0]
@@ -185,9 +185,9 @@ def submission(options: SlurmOptions, size: int, name: str) -> list[str]:
     command = ["sbatch", "--parsable", "--no-requeue", "--chdir=/", f"--nodes={nodes}", f"--ntasks-per-node={tasks}"]
     # Not the person's variables: Slurm would send and keep them in clear.
     command += ["--export=NIL", "--input=/dev/null", "--output=/dev/null", "--error=/dev/null"]
-    for option in ("partition", "account", "time", "gres"):
+    for option in RESOURCES:
         if (value := getattr(options, option)) is not None:
-            command.append(f"--{option}={value}")
+            command.append(f"{flag_words(option)}={value}")
     return [*command, *options.more, f"--job-name={name}"]
 
 

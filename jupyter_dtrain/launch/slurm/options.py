@@ -7,6 +7,7 @@ Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadReque
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -24,8 +25,18 @@ from . import queue
 
 TOOLS: Final = ("sbatch", "srun", "scontrol", "scancel", "munge")
 
-_SUBMISSION: Final = ("partition", "account", "time", "gres", "sbatch")
-"""The options that only a new job can have."""
+RESOURCES: Final = (
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "gres",
+    "gpus_per_node",
+    "gpus_per_task",
+    "cpus_per_task",
+    "mem",
+)
+"""The options that only a new job can have, and that sbatch has under the same names."""
 _NOTHING: Final = "That submits nothing."
 _NAMED: Final = "The job's name has the world's id in it."
 _OURS: Final = {
@@ -53,6 +64,10 @@ _OURS: Final = {
     "--export": "The ranks get the variables of this notebook, encrypted.",
 }
 """The options of sbatch that --sbatch may not have, and why."""
+
+
+_SHORT: Final = {"cpus_per_task": ("-c",)}
+"""The short names that sbatch has for options."""
 
 
 def _check_sbatch(text: str) -> str:
@@ -98,7 +113,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
             int,
             Meta(
                 title="Ranks on each node",
-                description="ranks on each node (default: one per GPU of --gres, else as -n needs, else 1)",
+                description="ranks on each node (default: one per GPU of a node, or per --gpus-per-task of them, else "
+                "as -n needs, else 1)",
                 ge=1,
                 le=MAX_RANKS,
                 extra_json_schema=MAIN,
@@ -117,7 +133,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             title="Time limit",
             description="time limit of the job, as in 90 (minutes), 2:00:00 or 1-0 (default: the partition's)",
-            extra_json_schema={"metavar": "TIME"},
+            extra_json_schema={"metavar": "TIME", "number": True},
         ),
     ] = None
     gres: Annotated[
@@ -128,11 +144,47 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema={"metavar": "LIST"},
         ),
     ] = None
+    gpus_per_node: Annotated[
+        str | None,
+        Meta(
+            title="GPUs of each node",
+            description="GPUs of each node, as in 8 or a100:8 (default: those of --gres)",
+            extra_json_schema={"metavar": "[TYPE:]N", "number": True},
+        ),
+    ] = None
+    gpus_per_task: Annotated[
+        str | None,
+        Meta(
+            title="GPUs of each rank",
+            description="GPUs that the job has for each rank, as in 2 or a100:2 (default: Slurm's)",
+            extra_json_schema={"metavar": "[TYPE:]N", "number": True},
+        ),
+    ] = None
+    cpus_per_task: (
+        Annotated[
+            int,
+            Meta(
+                title="Processors of each rank",
+                description="processors that the job has for each rank, which sets its threads (default: Slurm's)",
+                ge=1,
+            ),
+        ]
+        | None
+    ) = None
+    mem: Annotated[
+        str | None,
+        Meta(
+            title="Memory of each node",
+            description="memory of each node, as in 64G, or 0 for all of it (default: the partition's)",
+            extra_json_schema={"metavar": "SIZE", "number": True},
+        ),
+    ] = None
+    qos: Annotated[str | None, Meta(title="Quality of service", description="Slurm's QOS (default: yours)")] = None
     sbatch: Annotated[
         str | None,
         Meta(
             title="More options for sbatch",
-            description='more options for sbatch, as in "--qos=high --constraint=a100" (default: none)',
+            description='more options for sbatch, as in "--exclusive --constraint=a100" (default: none)',
             extra_json_schema={"metavar": "ARGS"},
         ),
         Check(_check_sbatch),
@@ -146,18 +198,60 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def wanted(self, n: int | None = None) -> tuple[int, int]:
         """The nodes and the ranks on each that a new job has, for ``n`` ranks; None stands for all of them."""
         nodes = self.nodes or 1
-        gpus = re.search(r"(?:^|,)gpu(?::[^,:=]+)?[:=](\d+)", self.gres or "")
-        return nodes, self.ntasks_per_node or (int(gpus[1]) if gpus else -(-(n or nodes) // nodes))
+        return nodes, self.ntasks_per_node or self._tasks_by_gpus() or -(-(n or nodes) // nodes)
+
+    def _tasks_by_gpus(self) -> int:
+        """The ranks that have a node's GPUs; 0 where the options ask for no GPUs of a node. Raises `BadRequest`."""
+        gres = re.findall(r"(?:^|,)(?:gres[:/])?gpu(?::[^,:=]+)?[:=](\d+)", self._said("gres") or "")
+        gpus = sum(map(int, gres)) or _gpus(self._said("gpus_per_node"))
+        each = _gpus(self._said("gpus_per_task")) or 1
+        if 0 < gpus < each:
+            raise BadRequest(
+                f"--gpus-per-task {each} gives a rank more GPUs than the {gpus} of a node: ask for at most {gpus}.",
+                option="gpus_per_task",
+            )
+        return gpus // each
+
+    @property
+    def processors(self) -> int:
+        """The processors of each rank; 0 where the options ask for no number."""
+        said = self._said("cpus_per_task") or ""
+        return int(said) if said.isdecimal() else 0
+
+    def _said(self, option: str) -> str | None:
+        """What sbatch is told of ``option``: the last of several counts, and those of ``sbatch`` come last."""
+        words, value = self.more, getattr(self, option)
+        found = None if value is None else str(value)
+        names = (flag_words(option), *_SHORT.get(option, ()))
+        for place, word in enumerate(words):
+            for name in names:
+                if word == name and place + 1 < len(words):
+                    found = words[place + 1]
+                elif word.startswith(f"{name}=" if name.startswith("--") else name) and word != name:
+                    found = word[len(name) :].lstrip("=")
+        return found
+
+
+def flag_words(option: str) -> str:
+    """``option`` as a word for sbatch."""
+    return f"--{option.replace('_', '-')}"
+
+
+def _gpus(text: str | None) -> int:
+    """The number in ``8``, ``a100:8`` or ``a100:4,v100:4``; 0 where there is none."""
+    counts = [part.rpartition(":")[2] for part in (text or "").split(",")]
+    return sum(int(one) for one in counts if one.isdecimal())
 
 
 def in_job(job: queue.SlurmJob, options: SlurmOptions) -> tuple[int, int]:
     """The nodes and the ranks on each that a world has in a job that runs already. Raises :class:`BadRequest`."""
-    given = [f"--{name}" for name in _SUBMISSION if getattr(options, name) is not None]
+    given = [name for name in (*RESOURCES, "sbatch") if getattr(options, name) is not None]
     if given:
         raise BadRequest(
-            f"This notebook runs in Slurm's job {job.id}, whose nodes the world uses: {', '.join(given)} would be for "
+            f"This notebook runs in Slurm's job {job.id}, whose nodes the world uses: "
+            f"{', '.join(map(flag_words, given))} would be for "
             "a new job. Leave them out, or start the notebook outside of a job.",
-            option=given[0][2:],
+            option=given[0],
         )
     nodes = options.nodes or job.count
     if nodes > job.count:
@@ -198,9 +292,12 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
         job = _own(number)
         nodes, tasks = in_job(job, options)
         where = f"Slurm's job {number} has"
+        own = os.environ.get("SLURM_CPUS_PER_TASK", "") if options.ntasks_per_node is None else ""
+        processors = int(own) if own.isdecimal() else 0
     else:
         nodes, tasks = options.wanted(n)
         where = "The job would have"
+        processors = options.processors
     slots = nodes * tasks
     if n is not None and n > slots:
         raise BadRequest(
@@ -210,7 +307,7 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
         )
     if (n or slots) > MAX_RANKS:
         raise BadRequest(f"A world has at most {MAX_RANKS} ranks, not {n or slots}.", option="nodes")
-    return WorldPlan(n or slots, {}, ADDRESS)
+    return WorldPlan(n or slots, {}, ADDRESS, threads=processors)
 
 
 def _own(number: str) -> queue.SlurmJob:
