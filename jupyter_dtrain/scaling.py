@@ -159,7 +159,7 @@ def _check_slots(ranks: int, options: Mapping[str, Any]) -> None:
             f"{PER_PROCESSOR * processors}: choose smaller sizes, or name hosts.",
             option="n",
         )
-    asked.place()  # raises where hosts have too few slots
+    asked.share_gpus().place()  # raises where hosts have too few slots, or this machine too few GPUs
 
 
 class _Measurement:

@@ -5,7 +5,7 @@ In a ``conftest.py``, or in a test module::
     from jupyter_dtrain.testing import world
 
     def test_replicas_stay_equal(world):
-        world.run("import torch; model = torch.nn.Linear(2, 2)")
+        world.run("import training; model = training.after_one_step()")
         assert world.diff("model").identical
 
 Under failure: where MPI cannot start, the tests that ask for a world are skipped, with the reason. Each module of tests
@@ -36,7 +36,7 @@ def world_fixture(n: int = RANKS, **options: Unpack[StartOptions]) -> Any:
 
     Call it in a ``conftest.py`` or a test module, and name the fixture by the variable that holds it::
 
-        gpus = world_fixture(4, torch_backend="nccl")
+        four = world_fixture(4, env={"OMP_NUM_THREADS": "1"})
     """
 
     @pytest.fixture(scope="module")

@@ -305,7 +305,7 @@ class CellRunner:
 
     def _make(self, number: int, code: str, ranks: list[int], *, aside: bool = False) -> Run:
         size = size_at(ranks, self._link.world.size)
-        run = Run(number, code, ranks, size, self._requests.read_events, self._request.id)
+        run = Run(number, code, ranks, size, self._requests.read_events, self._request.id, explain=failure_of)
         self._known.add(number)
         if not aside and (self.last is None or number >= self.last.number):
             self.last = run

@@ -96,7 +96,9 @@ class RunTimeout(DistributedError, TimeoutError):
 
 
 def failure_of(run: Run) -> DistributedError | DistributedInterrupt | None:
-    """The exception that tells how ``run``, which has ended, did not end well; None where it did."""
+    """The exception that tells how ``run`` did not end well, or that it has not ended; None where it ended well."""
+    if not run.done:
+        return RunTimeout(run)
     if run.outcome == "interrupted":
         return RunTimeout(run) if run.timed_out else DistributedInterrupt(run)
     return None if run.outcome == "ok" else DistributedError(telling(run))

@@ -60,9 +60,16 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str] | None:
     return [] if visible.strip() == "-1" else [name.strip() for name in visible.split(",") if name.strip()]
 
 
-def count_gpus() -> int:
-    """How many GPUs this process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
-    visible = visible_gpus()
+def gpus_of_rank(local_rank: int, each: int, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs of the rank with this number on its host, where each rank there has ``each`` of the visible ones."""
+    first = local_rank * each
+    visible = visible_gpus(environ)
+    return [str(one) for one in range(first, first + each)] if visible is None else visible[first : first + each]
+
+
+def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
+    """How many GPUs a process may use: what ``nvidia-smi -L`` lists, cut by ``CUDA_VISIBLE_DEVICES``."""
+    visible = visible_gpus(environ)
     if visible == []:
         return 0
     try:

@@ -45,8 +45,6 @@ from .world import format_ranks
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .causes import DistributedError, DistributedInterrupt
-
 HEAD = 4 << 20
 """Characters of a rank's text that a run keeps in memory: what a rank announces in full, and some."""
 
@@ -63,6 +61,9 @@ POLL = 0.02
 """Seconds between two looks of a coroutine that awaits a run."""
 
 ReadSpool = Callable[["Run", int], Iterator[Event]]
+
+Explain = Callable[["Run"], Exception | KeyboardInterrupt | None]
+"""The exception for a run that has not ended well, or not yet; None for one that has."""
 
 
 class _RankOutput:
@@ -112,6 +113,7 @@ class Run:
         world_id: str = "",
         *,
         fold: RunFold | None = None,
+        explain: Explain = lambda _: None,
     ) -> None:
         """``fold``: where another reader folds the events already, so that nobody calls :meth:`apply`."""
         self.world_id = world_id
@@ -138,6 +140,7 @@ class Run:
         # A signal handler may read while the main thread, which it interrupts, is reading.
         self._folding = threading.RLock()
         self._read_spool = read_spool
+        self._explain = explain
         self._created = time.monotonic()
         self._ended: float | None = None
         self._done = Latch()
@@ -377,17 +380,19 @@ class Run:
         """Wait for the end, at most ``timeout`` seconds (None: without a limit); whether it has come."""
         return self._done.wait(timeout)
 
-    def exception(self, timeout: float | None = None) -> DistributedError | DistributedInterrupt | None:
-        """Wait for the end, and return the exception that :meth:`.Session.run` raises for it; None if it ended well.
+    def exception(self, timeout: float | None = None) -> Exception | KeyboardInterrupt | None:
+        """Wait for the end, and return what :meth:`.Session.run` raises for it; None if it ended well.
+
+        That is a :class:`.DistributedError`, or a :class:`.DistributedInterrupt` for a run that was interrupted.
 
         Raises :class:`.RunTimeout` where it has not ended within ``timeout`` seconds (None: without a limit); it goes
         on then.
         """
-        from .causes import RunTimeout, failure_of
-
-        if not self.wait(timeout):
-            raise RunTimeout(self)
-        return failure_of(self)
+        in_time = self.wait(timeout)
+        failure = self._explain(self)
+        if failure is not None and not in_time:
+            raise failure
+        return failure
 
     def result(self, timeout: float | None = None) -> Self:
         """Wait for the end; the run itself, if it ended well. Raises as :meth:`.Session.run`, and :meth:`exception`."""

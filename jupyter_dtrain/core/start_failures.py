@@ -13,6 +13,7 @@ import msgspec
 
 from .errors import package_gone
 from .exits import describe_signal
+from .world import quantity
 
 MOST_LINES: Final = 12
 """The most lines of a log that a failure shows."""
@@ -63,6 +64,15 @@ def rank_ended(words: str, said: str) -> StartFailure:
     if not error:
         return StartFailure(f"{reason}.", MEND if log else AGAIN, log)
     return StartFailure(f"{reason}: {error.rstrip('.')}.", _mend(error), log)
+
+
+def too_few_gpus(host: str, gpus: int, ranks: int, each: int) -> StartFailure:
+    """The failure of a start on a ``host`` with so many ``gpus``, where so many ``ranks`` want ``each``."""
+    has = quantity(gpus, "GPU") if gpus else "no GPU"
+    return StartFailure(
+        f"{host} has {has}, too few for {quantity(ranks, 'rank')} with {quantity(each, 'GPU')} each.",
+        "Give that host fewer ranks, or give --gpus-per-rank less.",
+    )
 
 
 def process_ended(what: str, code: int, log: str) -> StartFailure:

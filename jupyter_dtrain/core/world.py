@@ -47,7 +47,10 @@ class Rank(msgspec.Struct, frozen=True):
     local_rank: int
     """Index of the rank on its host."""
     device: str
-    """``cuda:i``, the GPU that is the rank's by convention (ranks beyond the GPUs share them in turn), or ``cpu``."""
+    """``cuda:i``, the GPU that is the rank's by convention (ranks beyond the GPUs share them in turn), or ``cpu``.
+
+    With ``--gpus-per-rank``, those of its own among the host's: ``cuda:2,3``.
+    """
     pid: int
     """The id of the rank's process on ``host``."""
     state: RankState = "idle"

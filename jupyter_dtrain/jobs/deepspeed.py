@@ -59,6 +59,11 @@ def make_deepspeed(job: Job) -> Made:
     if PACKAGE not in job.packages.roots:
         raise BadRequest("No cell imports deepspeed: export to torchrun, mpi or slurm instead.")
     world = job.world
+    if world.gpus_per_rank:
+        raise BadRequest(
+            "DeepSpeed's launcher gives each process one GPU, and the world has --gpus-per-rank: export to torchrun, "
+            "mpi or slurm instead."
+        )
     hosts = [one for one in job.settings["hosts"].split(",") if one]
     if not hosts:
         hosts = ["localhost"] if world.nodes == 1 else [f"node{number}" for number in range(1, world.nodes + 1)]

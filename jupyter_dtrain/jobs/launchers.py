@@ -95,8 +95,8 @@ def make_slurm(job: Job) -> Made:
         f"--time={job.settings['time']}",
         "--output=%x-%j.out",
     ]
-    if world.gpus:
-        options.append(f"--gpus-per-node={world.per_node}")
+    if world.gpus_per_node:
+        options.append(f"--gpus-per-node={world.gpus_per_node}")
     options += [f"--{name}={job.settings[name]}" for name in ("partition", "account") if job.settings[name]]
     folder = job.path.parent.absolute()
     lines = [

@@ -51,11 +51,18 @@ class JobWorld(msgspec.Struct, frozen=True):
     """The role of each rank; empty where all are alike."""
     gpus: bool = False
     """Whether each rank has a GPU."""
+    gpus_per_rank: int = 0
+    """How many GPUs each rank sees, as ``--gpus-per-rank`` gave; 0: all of its node."""
 
     @property
     def per_node(self) -> int:
         """Ranks of each node."""
         return -(-self.ranks // self.nodes)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that a node needs; 0 where none is asked for."""
+        return self.per_node * (self.gpus_per_rank or int(self.gpus))
 
     @property
     def words(self) -> str:

@@ -215,7 +215,7 @@ def _variables(job: Job) -> dict[str, Any]:
 
 
 def _resources(job: Job) -> dict[str, Any]:
-    gpus = job.world.per_node if job.world.gpus else 0
+    gpus = job.world.gpus_per_node
     return {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
 
 

@@ -127,6 +127,9 @@ def _set_up(
 ) -> str:
     functions: list[Callable[..., Any]] = [script_preamble.join_world, script_preamble.meet_at]
     calls = ["join_world()"]
+    if world.gpus_per_rank:
+        functions.append(script_preamble.take_gpus)
+        calls.append(f"take_gpus({world.gpus_per_rank})")
     for place in dict.fromkeys(one.set_up for one in supports(packages.roots) if one.set_up):
         functions.append(load(place))
         calls.append(f"{functions[-1].__name__}({_tuple(world.roles)})")

@@ -76,6 +76,19 @@ def meet_at(size: int, local_size: int) -> None:
     env.setdefault("MASTER_PORT", str(20000 + zlib.crc32(job.encode()) % 12000))
 
 
+def take_gpus(each: int) -> None:
+    """Show this process so many GPUs of its node as its own, as --gpus-per-rank did in the notebook."""
+    env = os.environ
+    first = int(env["LOCAL_RANK"]) * each
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    found = [str(one) for one in range(first + each)] if visible is None else visible.split(",")
+    if visible is not None and len(found) == each:
+        return  # the launcher has given each rank its own
+    if len(found) < first + each:
+        sys.exit(f"CUDA_VISIBLE_DEVICES={visible} has too few GPUs: each rank takes {each}.")
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(found[first : first + each])
+
+
 def check_variables(names: tuple[str, ...]) -> None:
     """End unless the variables are set that the notebook's world was given: an export has names, never values."""
     if missing := [name for name in names if name not in os.environ]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from jupyter_dtrain.wire.requests import WorldRequest
+from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from .mpi import MpiProgram
 
@@ -145,6 +145,10 @@ class LauncherDeclaration(msgspec.Struct, frozen=True):
     the ``options``. It asks no host of the ranks. Raises :class:`~jupyter_dtrain.core.errors.BadRequest` and
     :class:`~jupyter_dtrain.core.errors.StartFailed`."""
     make: Callable[[WorldRequest], Launcher]
+    share_gpus: Callable[[WorldOptions, Any], tuple[WorldOptions, Any]] | None = None
+    """Divides GPUs, where ``gpus_per_rank`` is given: takes the options of the world and its own, and returns both with
+    the number of ranks that follows, where the person left it open. It asks no host of the ranks, and raises
+    :class:`~jupyter_dtrain.core.errors.BadRequest` where it knows that they do not suffice."""
     capacity: Callable[[], Capacity] = Capacity
     """May take a second."""
     options: type[msgspec.Struct] | None = None

@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.gpus import count_gpus
-from jupyter_dtrain.wire.requests import ADDRESS, LOCAL, WorldRequest
+from jupyter_dtrain.core.world import quantity
+from jupyter_dtrain.wire.requests import ADDRESS, LOCAL, WorldOptions, WorldRequest
 
 from .launcher import Capacity, LauncherDeclaration, WatchCommand, WorldPlan
 from .mpi import MpiProgram, ranks_environment
@@ -162,6 +166,37 @@ class Local:
         return "", ""
 
 
+def share(gpus: int, each: int, n: int | None, place: str, flag: str = "-n") -> int:
+    """The number of ranks at a ``place`` with so many GPUs, of which each rank gets ``each``.
+
+    ``n``: the number that the person gave by the option ``flag``; None where it is open. Raises :class:`BadRequest`
+    where the GPUs do not suffice, or where ``n`` is open and some would be left over.
+    """
+    has = f"{place} has {quantity(gpus, 'GPU') if gpus else 'no GPU'}"
+    if gpus < each:
+        cure = f"Give --gpus-per-rank at most {gpus}." if gpus else "Leave out --gpus-per-rank."
+        raise BadRequest(f"{has}, too few for a rank with {quantity(each, 'GPU')}. {cure}", option="gpus_per_rank")
+    if n is None and gpus % each:
+        raise BadRequest(
+            f"{has}, which ranks with {each} each do not divide. Give the number of ranks, such as {flag} "
+            f"{gpus // each}, to leave the other GPUs unused.",
+            option="gpus_per_rank",
+        )
+    if n is not None and n * each > gpus:
+        raise BadRequest(
+            f"{has}, too few for {quantity(n, 'rank')} with {quantity(each, 'GPU')} each. Ask for at most "
+            f"{quantity(gpus // each, 'rank')}, or give --gpus-per-rank less.",
+            option=flag.strip("-").replace("-", "_"),
+        )
+    return gpus // each if n is None else n
+
+
+def _share_gpus(world: WorldOptions, options: Any) -> tuple[WorldOptions, Any]:
+    assert world.gpus_per_rank is not None
+    ranks = share(count_gpus({**os.environ, **world.env}), world.gpus_per_rank, world.n, "This machine")
+    return msgspec.structs.replace(world, n=ranks), options
+
+
 def _place(n: int | None, _: Any) -> WorldPlan:
     return WorldPlan(n or default_size(), {}, ADDRESS)
 
@@ -171,4 +206,4 @@ def _capacity() -> Capacity:
     return Capacity(os.cpu_count() or 1, gpus, gpus or DEFAULT_RANKS)
 
 
-DECLARATION: Final = LauncherDeclaration(LOCAL, "This machine", _place, Local, _capacity)
+DECLARATION: Final = LauncherDeclaration(LOCAL, "This machine", _place, Local, _share_gpus, _capacity)

@@ -132,6 +132,16 @@ class Asked(NamedTuple):
         """The launcher's own options as plain values."""
         return {} if self.launcher_options is None else msgspec.to_builtins(self.launcher_options)
 
+    def share_gpus(self) -> Asked:
+        """The same options with the number of ranks that follows from the GPUs of each, where the person gave those.
+
+        Raises :class:`BadRequest` where this machine or the job has too few.
+        """
+        if self.world.gpus_per_rank is None or self.launcher.share_gpus is None:
+            return self
+        world, own = self.launcher.share_gpus(self.world, self.launcher_options)
+        return self._replace(world=world, launcher_options=own)
+
     def place(self) -> WorldPlan:
         """The ranks of each host, as the launcher places them; it asks no host.
 

@@ -13,6 +13,7 @@ cells that ended well.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -201,7 +202,8 @@ def _live_world() -> tuple[JobWorld, list[str]] | None:
     request = session.request
     # A job asks for one GPU a rank: ranks that share GPUs here, or have none, need none there.
     gpus = len({(rank.host, rank.device) for rank in world.ranks if rank.device != "cpu"}) == world.size
-    return JobWorld(world.size, len(world.nodes), tuple(request.options.env), tuple(request.roles), gpus), []
+    each = request.options.gpus_per_rank or 0
+    return JobWorld(world.size, len(world.nodes), tuple(request.options.env), tuple(request.roles), gpus, each), []
 
 
 def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
@@ -232,9 +234,13 @@ def _given(source: str) -> dict[str, Any] | None:
 
 def _asked(given: dict[str, Any]) -> JobWorld:
     asked = check(given)
+    with contextlib.suppress(BadRequest):  # the job may run where there are more GPUs than here
+        asked = asked.share_gpus()
+    each, tasks = asked.world.gpus_per_rank or 0, asked.launcher_values.get("ntasks_per_node")
+    given |= {"n": asked.world.n, "ntasks_per_node": tasks}
     hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
     nodes = len(hosts) or int(given.get("nodes") or 1)
     size = given.get("n") or sum(hosts.values()) or nodes * int(given.get("ntasks_per_node") or 1)
-    if not hosts and "nodes" not in given and "ntasks_per_node" not in given:
+    if not hosts and not given.get("nodes") and not tasks:
         size = given.get("n") or default_size()
-    return JobWorld(size, nodes, tuple(asked.world.env), tuple(assign_roles(asked, size)))
+    return JobWorld(size, nodes, tuple(asked.world.env), tuple(assign_roles(asked, size)), each > 0, each)

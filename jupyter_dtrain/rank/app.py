@@ -28,6 +28,7 @@ import msgspec
 import zmq.utils.garbage  # noqa: F401 — pyzmq would import it for the first long message, too late after os.chroot
 
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
+from jupyter_dtrain.core.gpus import gpus_of_rank
 from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, rank_environment
@@ -221,7 +222,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             recorder.send,
             lambda: metrics.step,
             lambda: self._plugins.reserved() or None,
-            GpuReader.of_rank(self._place.local_rank),
+            GpuReader.of_rank(self._place.local_rank, each=spec.gpus_per_rank),
             self._plugins.services(),
         )
         comms = RankComms(recorder.append, metrics.complain)
@@ -360,6 +361,10 @@ def run_engine(
         healing.adopt(os.environ, place)
     given.hide(spec.given)
     given.put(rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id=spec.world_id))
+    if spec.gpus_per_rank:
+        # Once, by the first local rank of this process: CUDA does not look at the variable again.
+        own_gpus = ",".join(gpus_of_rank(place.local_rank, spec.gpus_per_rank))
+        given.put({"CUDA_VISIBLE_DEVICES": Variable(own_gpus, "the rank's own GPUs, of --gpus-per-rank")})
     # mpiexec keeps some variables for itself.
     given.note({name: variable for name, variable in spec.launched.items() if name in os.environ})
     # Only now: the ranks of a host may share its processors, or each may be bound to some of them.

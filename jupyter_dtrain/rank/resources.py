@@ -125,10 +125,11 @@ class GpuReader:
         self._index = index
 
     @classmethod
-    def of_rank(cls, local_rank: int, environ: Mapping[str, str] = os.environ) -> GpuReader | None:
+    def of_rank(cls, local_rank: int, environ: Mapping[str, str] = os.environ, each: int = 0) -> GpuReader | None:
         """The GPU that a rank uses by convention, the ``local_rank``-th visible one; None where there is none.
 
-        Ranks beyond the GPUs share them in turn, as :func:`~jupyter_dtrain.steward.state.rank_of` says.
+        Ranks beyond the GPUs share them in turn, as :func:`~jupyter_dtrain.steward.state.rank_of` says. ``each``: how
+        many GPUs the rank has of its own, of which this is the first; 0 where it sees those of all ranks.
         """
         names = visible_gpus(environ)
         try:
@@ -138,7 +139,9 @@ class GpuReader:
             index = local_rank % (nvml.nvmlDeviceGetCount() if names is None else len(names))
             if names is None:
                 return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index)
-            name = names[index]
+            if each:  # the variable names the rank's own alone, and people know it by its place among all of them
+                index = local_rank * each
+            name = names[0 if each else index]
             if name.isdecimal():
                 return cls(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)), index)
             return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(name), index)

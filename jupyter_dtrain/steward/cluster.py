@@ -157,6 +157,7 @@ class Cluster:
             secret=told.secret,
             settings=request.settings,
             roles=request.roles,
+            gpus_per_rank=request.options.gpus_per_rank or 0,
             generation=generation,
             launched=launched_variables(request, launcher.scratch),
             given=list(request.options.env),

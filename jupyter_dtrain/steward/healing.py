@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused, package_gone
-from jupyter_dtrain.core.world import AddressedRank, count_ranks, moves, numbers_without
+from jupyter_dtrain.core.world import AddressedRank, count_ranks, moves, numbers_without, quantity
 from jupyter_dtrain.wire.agent_messages import SendSignal
 from jupyter_dtrain.wire.healing_messages import (
     AbandonWorld,
@@ -172,7 +172,7 @@ class Healing:
                 return HealBegun(self._number)
             if strange := [rank for rank in leaving if rank not in range(now)]:
                 raise Refused(f"it has no {count_ranks(strange)}")
-            if why := self._nothing_to_do(heal) or self._obstacle(size, leaving):
+            if why := self._nothing_to_do(heal) or self._too_few_gpus(size) or self._obstacle(size, leaving):
                 raise Refused(why)
             # A resize would change the numbers by which the runs divide their work.
             beside = heal.beside if heal.size is None and not heal.drop else ()
@@ -184,6 +184,13 @@ class Healing:
         if heal.size is None:
             return "no rank is dead. %distributed broadcast copies variables from one rank to the others"
         return f"it has {heal.size} ranks already" if heal.size == self._state.request.size else ""
+
+    def _too_few_gpus(self, size: int) -> str:
+        """Why further ranks, which only this machine takes, cannot have the GPUs that ``--gpus-per-rank`` promises."""
+        each, gpus = self._request.options.gpus_per_rank or 0, sum(self._owner.gpus.values())
+        if size <= self._state.request.size or size * each <= gpus:
+            return ""
+        return f"it has {quantity(gpus, 'GPU')}, too few for {quantity(size, 'rank')} with {each} each"
 
     def _read(self, request: ReadHeal) -> HealState:
         if self._heal is None or request.number != self._number:

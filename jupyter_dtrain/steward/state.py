@@ -267,14 +267,18 @@ class State:
             self._launch_notices.clear()
 
 
-def rank_of(ready: Ready, gpus: int, roles: Sequence[str]) -> AddressedRank:
-    """The rank that is ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike."""
+def rank_of(ready: Ready, gpus: int, roles: Sequence[str], each: int = 0) -> AddressedRank:
+    """The rank that is ready, on a host with so many ``gpus``. ``roles``: by rank; empty where all are alike.
+
+    ``each``: how many GPUs each rank has of its own; 0 where it sees those of all ranks.
+    """
+    own = range(ready.local_rank * each, (ready.local_rank + 1) * each) or (ready.local_rank % max(gpus, 1),)
     return AddressedRank(
         ready.rank,
         ready.node,
         ready.host,
         ready.local_rank,
-        f"cuda:{ready.local_rank % gpus}" if gpus else "cpu",
+        f"cuda:{','.join(map(str, own))}" if gpus else "cpu",
         ready.pid,
         engine=ready.engine,
         role=roles[ready.rank] if roles else "",

@@ -31,7 +31,7 @@ from jupyter_dtrain.core.exits import (
     describe_mpiexec_end,
     describe_unknown_end,
 )
-from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant
+from jupyter_dtrain.core.start_failures import AGAIN, StartFailure, process_ended, rank_ended, relevant, too_few_gpus
 from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, renamed
 from jupyter_dtrain.launch import launcher_of, worlds
 from jupyter_dtrain.launch.mpi import MpiProgram, explain_mpiexec
@@ -278,7 +278,11 @@ class Supervisor:
             self._elsewhere.setdefault(watch.instead, []).append(watch.host)
 
     def _rank_ready(self, ready: Ready) -> None:
-        rank = rank_of(ready, self._gpus.get(ready.watch, 0), self._request.roles)
+        gpus, each = self._gpus.get(ready.watch, 0), self._request.options.gpus_per_rank or 0
+        if self._state.phase == "starting" and (ready.local_rank + 1) * each > gpus:
+            self._fail(too_few_gpus(ready.host, gpus, ready.local_rank + 1, each))
+            return
+        rank = rank_of(ready, gpus, self._request.roles, each)
         if self._state.phase == "running":
             self._actions.healing.ready(rank)
             return

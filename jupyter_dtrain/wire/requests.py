@@ -86,6 +86,19 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    gpus_per_rank: (
+        Annotated[
+            int,
+            Meta(
+                title="GPUs of each rank",
+                description="show each rank so many GPUs of its host, as its own (default: a rank sees all of them; "
+                "TensorFlow and JAX use one, or all in the only rank of a host)",
+                ge=1,
+                le=MAX_RANKS,
+            ),
+        ]
+        | None
+    ) = None
     name: Annotated[
         str | None,
         Meta(
@@ -238,6 +251,8 @@ class RankSpec(msgspec.Struct, frozen=True):
     settings: Settings
     roles: list[str] = []
     """The role of each rank, by rank; empty where all are alike."""
+    gpus_per_rank: int = 0
+    """How many GPUs of its host each rank sees, as the person wants it; 0: all."""
     generation: int = 0
     launched: dict[str, Variable] = {}
     """Variables that were set for all ranks, which have them already."""

@@ -24,7 +24,7 @@ class Kernel:
 class Session:
     """One that drives a world, which it has started."""
 
-    closed, started_here, drives, loss, name = False, True, True, "", "a"
+    closed, started_here, controls, loss, name = False, True, True, "", "a"
 
     def __init__(self, stop_soon):
         self._stop_soon = stop_soon

@@ -133,7 +133,7 @@ def test_another_clients_world_can_only_be_looked_at_until_it_is_taken_over(link
     """The error says by whom and how."""
     steward.driver = OTHER
     link.join(take_over=False)
-    with pytest.raises(ReadOnly, match=r"the notebook b\.ipynb.*%distributed attach w --take-over"):
+    with pytest.raises(ReadOnly, match=r"the notebook b\.ipynb.*%distributed attach w --control"):
         link.check_drives()
     link.join(take_over=True)
 

@@ -330,15 +330,27 @@ def test_another_jax_stays_as_it_is():
 
 
 @pytest.mark.slow
-def test_each_rank_sees_the_gpu_of_its_own(launch, tmp_path):
-    """A machine without a GPU shows this much: the driver's tool lists two, and JAX gets the right one."""
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ({"n": 2}, {0: ("0", None), 1: ("1", None)}),
+        ({"n": 1}, {0: ("all", None)}),
+        ({"n": 2, "gpus_per_rank": 2}, {0: ("all", "0,1"), 1: ("all", "2,3")}),
+    ],
+)
+def test_each_rank_sees_the_gpus_of_its_own(launch, tmp_path, monkeypatch, asked, seen):
+    """A machine without a GPU shows this much: the driver's tool lists four, and JAX gets the right ones."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: GPU-0)'\necho 'GPU 1: A (UUID: GPU-1)'\n")
+    tool.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: A (UUID: GPU-$i)"; done\n')
     tool.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    session = launch(n=2, env={"JAX_PLATFORMS": "cpu", "PATH": path})
-    code = "import jax\nfrom jax._src import xla_bridge\nxla_bridge.CUDA_VISIBLE_DEVICES.value"
-    assert play(session, code) == {0: "0", 1: "1"}
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    session = launch(**asked, env={"JAX_PLATFORMS": "cpu", "PATH": os.environ["PATH"]})
+    code = (
+        "import os, jax\nfrom jax._src import xla_bridge\n"
+        "xla_bridge.CUDA_VISIBLE_DEVICES.value, os.environ.get('CUDA_VISIBLE_DEVICES')"
+    )
+    assert play(session, code) == seen
     session.stop()
 
 

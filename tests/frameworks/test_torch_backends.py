@@ -53,6 +53,15 @@ def test_the_backend_that_fits_is_taken(counted, gpus, has, backend, why):
     check(one, backend)
 
 
+def test_a_rank_with_gpus_of_its_own_shares_them_with_no_other(counted):
+    """``--gpus-per-rank``: two ranks of one host, of which each sees one GPU, another one."""
+    counted(1)
+    own = Backends(placements(["host", "host"])[1], "auto", own_gpus=True)
+
+    assert own.choose() == ("cpu:gloo,cuda:nccl", "1 GPU for this rank")
+    check(own, "nccl")
+
+
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [

@@ -119,6 +119,7 @@ def test_the_device_memory_of_a_killed_rank_is_free_within_two_seconds(begun):
     session.stop()
 
 
+TWO = devices.why_not(2)
 CUDA_OF_JAX = any(importlib.util.find_spec(f"jax_cuda{one}_plugin") for one in (12, 13))
 
 
@@ -144,6 +145,28 @@ len(jax.local_devices()), total, stats["bytes_limit"], os.environ.get("XLA_PYTHO
         assert limit <= size * (0.4 if count == 1 else 0.8)
 
 
+@pytest.mark.skipif(not CUDA_OF_JAX, reason="needs JAX with CUDA: no jax_cuda12_plugin or jax_cuda13_plugin")
+def test_the_only_rank_of_jax_has_all_devices(launch):
+    session = launch(n=1)
+    code = 'import jax\njax.config.update("jax_platforms", "cuda")\nlen(jax.devices())'
+    assert values(run(session, code, timeout=PATIENCE)) == {0: len(devices.look().names)}
+    session.stop()
+
+
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.skipif(bool(TWO), reason=TWO))])
+def test_a_rank_with_gpus_of_its_own_sees_no_others(launch, each):
+    """As many ranks as there are GPUs for; the backend that fits is NCCL, and it works."""
+    count = len(devices.look().names)
+    session = launch(n=count // each, gpus_per_rank=each)
+    seen = "import os, torch, torch.distributed as dist\ndist.init_process_group()\ntorch.cuda.device_count()"
+    assert values(run(session, seen, timeout=PATIENCE)) == same(each, count // each)
+    kinds = "dist.group.WORLD._get_backend(torch.device('cuda')).name()"
+    assert values(run(session, kinds)) == same("nccl", count // each)
+    total = "x = torch.ones(1, device='cuda:0'); dist.all_reduce(x); x.item()"
+    assert values(run(session, total, timeout=PATIENCE)) == same(float(count // each), count // each)
+    session.stop()
+
+
 def total_memory() -> int:
     """Bytes of the first device, by NVML."""
     import pynvml as nvml
@@ -166,6 +189,18 @@ tf.reduce_sum(tf.ones(8))
 [one.device_type for one in tf.config.list_logical_devices("GPU")], os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]
 """
     assert values(run(session, code, timeout=PATIENCE)) == same((["GPU"], "true"), 2)
+    session.stop()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow: it is not installed")
+def test_the_only_rank_of_tensorflow_has_all_devices_for_a_mirrored_strategy(launch):
+    session = launch(n=1)
+    built = values(run(session, "import tensorflow as tf\ntf.test.is_built_with_cuda()", timeout=PATIENCE))
+    if not built[0]:
+        session.stop()
+        pytest.skip("needs TensorFlow with CUDA: this one is built without it")
+    code = "tf.distribute.MirroredStrategy().num_replicas_in_sync"
+    assert values(run(session, code, timeout=PATIENCE)) == {0: len(devices.look().names)}
     session.stop()
 
 

@@ -71,6 +71,47 @@ def test_the_launch_line_for_torchrun_starts_all_ranks_in_one_group(tmp_path):
     assert ended.stdout.count("sum 2.0") == 2
 
 
+GPUS = "import os\nos.write(1, f\"{os.environ['RANK']} sees {os.environ['CUDA_VISIBLE_DEVICES']}\\n\".encode())"
+
+
+@pytest.mark.parametrize(
+    ("variables", "seen"),
+    [
+        ({}, ["0 sees 0,1", "1 sees 2,3"]),
+        ({"CUDA_VISIBLE_DEVICES": "7,GPU-5,1,0"}, ["0 sees 7,GPU-5", "1 sees 1,0"]),
+        ({"CUDA_VISIBLE_DEVICES": "4,5"}, ["0 sees 4,5", "1 sees 4,5"]),
+    ],
+)
+def test_each_rank_of_a_job_sees_as_many_gpus_as_in_the_notebook(tmp_path, variables, seen):
+    """In their order; a launcher that shows each rank no more than its own has chosen them already."""
+    made = export(tmp_path, ranks(1, GPUS), target="mpi", file="train.sh", world={"gpus_per_rank": 2})
+    ended = run(made.command, cwd=tmp_path, **variables)
+
+    assert sorted(ended.stdout.splitlines()) == seen, ended.stderr
+
+
+def test_a_job_with_too_few_gpus_ends_with_the_reason(tmp_path):
+    export(tmp_path, ranks(1, GPUS), world={"gpus_per_rank": 2})
+    ended = run(sys.executable, "train.py", cwd=tmp_path, CUDA_VISIBLE_DEVICES="3")
+
+    assert ended.returncode == 1
+    assert ended.stderr == "CUDA_VISIBLE_DEVICES=3 has too few GPUs: each rank takes 2.\n"
+
+
+def test_a_job_asks_for_the_gpus_of_all_its_ranks(tmp_path):
+    export(
+        tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world={"ranks": 4, "nodes": 2, "gpus_per_rank": 3}
+    )
+
+    assert "#SBATCH --gpus-per-node=6\n" in (tmp_path / "train.sbatch").read_text()
+
+
+def test_deepspeed_s_launcher_is_refused_where_ranks_have_several_gpus(tmp_path):
+    """It shows each process one."""
+    with pytest.raises(BadRequest, match=r"gives each process one GPU.* export to torchrun"):
+        export(tmp_path, ranks(1, "import deepspeed"), target="deepspeed", file="t.sh", world={"gpus_per_rank": 2})
+
+
 @pytest.mark.slow
 def test_torch_meets_under_mpirun_as_well(tmp_path):
     pytest.importorskip("torch")

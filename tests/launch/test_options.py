@@ -27,7 +27,7 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace", *REMOTE]
+NAMES = ["n", "gpus_per_rank", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace", *REMOTE]
 NAMES += ["chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 IN_SLURM[-1:-1] = ["gpus_per_node", "gpus_per_task", "cpus_per_task", "mem", "qos"]
@@ -108,6 +108,7 @@ def example(tmp_path):
     return REMOTE | {
         "hostfile": str(hostfile),
         "n": 3,
+        "gpus_per_rank": 2,
         "name": "some-name",
         "env": {"A": SECRET},
         "mpiexec": find_mpiexec(None),
@@ -123,7 +124,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == ALL
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:7]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:8]
 
 
 @pytest.mark.parametrize("name", NAMES)

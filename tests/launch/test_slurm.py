@@ -132,6 +132,41 @@ def test_numbers_may_be_numbers():
     assert (named["gpus_per_node"], named["mem"], named["time"]) == ("8", "0", "90")
 
 
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        ({"gres": "gpu:a100:8"}, 4),
+        ({"gres": "gpu:8", "ntasks_per_node": 3}, 3),
+        ({"nodes": 2, "gres": "gpu:2"}, 1),
+        ({"gpus_per_node": "a100:6", "gpus_per_task": "2"}, 3),
+        ({"ntasks_per_node": 3}, 3),
+        ({}, 1),
+    ],
+)
+def test_the_gpus_of_each_rank_decide_how_many_a_node_has(given, ranks):
+    """Where --gres says how many GPUs a node has; else the nodes say later whether these suffice."""
+    asked = check({"slurm": True, "gpus_per_rank": 2, **given}).share_gpus()
+
+    assert asked.launcher_options.wanted()[1] == ranks
+    assert asked.world.n is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "option"),
+    [
+        ({"gres": "gpu:3"}, "Each node of the job has 3 GPUs, which .* such as --ntasks-per-node 1", "gpus_per_rank"),
+        ({"gres": "gpu:4", "ntasks_per_node": 3}, "4 GPUs, too few for 3 ranks with 2 GPUs each", "ntasks_per_node"),
+        ({"gres": "gpu:1"}, "Each node of the job has 1 GPU, too few for a rank with 2 GPUs", "gpus_per_rank"),
+        ({"gpus_per_node": "3"}, "Each node of the job has 3 GPUs", "gpus_per_rank"),
+        ({"gpus_per_task": "1"}, "--gpus-per-rank 2 and --gpus-per-task 1 give a rank different", "gpus_per_task"),
+    ],
+)
+def test_a_job_with_too_few_gpus_for_its_ranks_is_refused(given, words, option):
+    with pytest.raises(BadRequest, match=words) as caught:
+        check({"slurm": True, "gpus_per_rank": 2, **given}).share_gpus()
+    assert caught.value.option == option
+
+
 def test_ranks_fill_the_nodes_in_order():
     assert fill({"a": 2, "b": 2, "c": 2}, 3) == {"a": 2, "b": 1}
 

@@ -121,6 +121,15 @@ def test_ranks_beyond_the_gpus_share_them_in_turn(monkeypatch, visible, local_ra
     assert reader.read(None).index == index
 
 
+def test_a_rank_with_gpus_of_its_own_shows_the_first_by_its_place_among_all(monkeypatch):
+    """The variable names its own alone."""
+    ways = {f"nvmlDeviceGetHandleBy{way}": lambda which: which for way in ("Index", "UUID")}
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=list, nvmlDeviceGetCount=lambda: 4, **ways))
+    reader = GpuReader.of_rank(1, {"CUDA_VISIBLE_DEVICES": "6,7"}, each=2)
+
+    assert (reader._handle, reader._index) == (6, 2)
+
+
 @pytest.mark.parametrize("visible", ["", "-1", "GPU-none", "99"])
 def test_without_such_a_gpu_there_is_none(visible):
     """No driver, nothing visible, no such card: not available, and no error."""

@@ -75,7 +75,8 @@ class Jax(Framework):
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
         self._place, self._temporary = place, f"dtrain-{spec.world_id}-arrays-"
         PROCESSES.when_imported(self._groups.hook)
-        GPUS.when_imported(partial(_see_own_gpu, place))
+        if not spec.gpus_per_rank:  # then the rank sees its own, and no others
+            GPUS.when_imported(partial(_see_own_gpu, place))
 
     def parts(self, name: str, value: Any) -> list[Part] | None:
         """Return the parts of an array, or of a tree of arrays that Python's own containers do not make up."""
@@ -195,13 +196,14 @@ class Jax(Framework):
 def _see_own_gpu(place: Placement, bridge: Any) -> None:
     """Give this rank one GPU of the host, unless the cell chooses GPUs after it has imported JAX.
 
-    JAX takes three quarters of a GPU's memory at its first use. Ranks that share a GPU divide that.
+    The only rank of a host keeps all of them. JAX takes three quarters of a GPU's memory at its first use. Ranks that
+    share a GPU divide that.
     """
     config = bridge.config
     if bridge.CUDA_VISIBLE_DEVICES.value != "all":
         return
     gpus = count_gpus()
-    if gpus > 1:
+    if gpus > 1 and place.local_size > 1:
         config.update("jax_cuda_visible_devices", str(place.local_rank % gpus))
     given.offer(memory_variables(place, gpus), Jax.name)
 

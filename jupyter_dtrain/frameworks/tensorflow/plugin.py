@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.plugins.framework import Read
     from jupyter_dtrain.rank.metrics import MetricBuffer
+    from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "2.21"
 """The version that the tests run with."""
@@ -80,9 +81,10 @@ class TensorFlow(Framework):
         """Have TensorFlow take GPU memory as it needs it, because other frameworks and ranks use the same GPUs."""
         return {"TF_FORCE_GPU_ALLOW_GROWTH": Variable("true", "TensorFlow would take all GPU memory at once")}
 
-    def prepare(self, place: Placement, metrics: MetricBuffer) -> None:
+    def prepare(self, place: Placement, spec: RankSpec, metrics: MetricBuffer) -> None:
         """Wait for ``tensorflow`` to be imported."""
-        self._collectives.before_use(partial(_see_own_gpu, place.local_rank))
+        if not spec.gpus_per_rank:  # then the rank sees its own, and no others
+            self._collectives.before_use(partial(_see_own_gpu, place))
         self._metrics = TensorFlowMetrics(metrics)
         COLLECTIVES.when_imported(self._collectives.hook)
         TAPES.when_imported(self._metrics.hook)
@@ -196,11 +198,14 @@ class TensorFlow(Framework):
         return f"none: {problem}" if problem else "none: TF_CONFIG names no other rank, or TensorFlow has not been used"
 
 
-def _see_own_gpu(local_rank: int, context: Any) -> None:
-    """Give this rank one GPU of the host, unless the user has chosen GPUs before TensorFlow's first use."""
+def _see_own_gpu(place: Placement, context: Any) -> None:
+    """Give this rank one GPU of the host, unless the user has chosen GPUs before TensorFlow's first use.
+
+    The only rank of a host keeps all of them, for ``MirroredStrategy``.
+    """
     gpus = context.list_physical_devices("GPU")
-    if len(gpus) > 1 and set(gpus) <= set(context.get_visible_devices("GPU")):
-        context.set_visible_devices([gpus[local_rank % len(gpus)]], "GPU")
+    if len(gpus) > 1 and place.local_size > 1 and set(gpus) <= set(context.get_visible_devices("GPU")):
+        context.set_visible_devices([gpus[place.local_rank % len(gpus)]], "GPU")
 
 
 def _context() -> Any:

@@ -45,9 +45,13 @@ def count_gpus(*, at_set_up: bool = False) -> int:
 class Backends:
     """The backends that one rank can set up."""
 
-    def __init__(self, place: Placement, wanted: str) -> None:
-        """``wanted``: the default when the cell names none; ``auto`` is whatever fits."""
+    def __init__(self, place: Placement, wanted: str, *, own_gpus: bool = False) -> None:
+        """``wanted``: the default when the cell names none; ``auto`` is whatever fits.
+
+        ``own_gpus``: whether the GPUs that this rank sees are its own, and no other rank's.
+        """
         self._place = place
+        self._own_gpus = own_gpus
         self._wanted = wanted
         self._visible = _visible()
 
@@ -55,11 +59,17 @@ class Backends:
         """Return the backend that ``init_process_group()`` takes, and the reason."""
         if self._wanted != "auto":
             return self._wanted, f"set by --torch-backend {self._wanted}"
-        gpus, ranks = count_gpus(at_set_up=at_set_up), self._place.local_size
+        gpus, ranks = count_gpus(at_set_up=at_set_up), self._sharing
         if gpus and "nccl" not in built_in(sys.modules["torch.distributed"]):
             return "gloo", "this PyTorch is built without NCCL"
-        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {quantity(ranks, 'rank')} of this host"
+        sharing = "this rank" if self._own_gpus else f"{quantity(ranks, 'rank')} of this host"
+        has = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} for {sharing}"
         return ("cpu:gloo,cuda:nccl" if gpus >= ranks else "gloo"), has
+
+    @property
+    def _sharing(self) -> int:
+        """How many ranks share the GPUs that this rank sees."""
+        return 1 if self._own_gpus else self._place.local_size
 
     def check(self, dist: ModuleType, backend: Any, *, by_option: bool, whole: bool) -> None:
         """Raise what stands in the way of ``backend``, given as torch takes it.
@@ -85,7 +95,7 @@ class Backends:
 
     def _check_gpus(self, asked: str, cure: str, *, each: bool) -> None:
         """``each``: whether every rank of this host will use NCCL."""
-        gpus, ranks = count_gpus(at_set_up=True), self._place.local_size
+        gpus, ranks = count_gpus(at_set_up=True), self._sharing
         if not gpus:
             raise meant(
                 ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")

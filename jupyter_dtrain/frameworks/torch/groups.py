@@ -156,12 +156,17 @@ class _Kept(NamedTuple):
 class TorchGroups:
     """The process groups of this rank. Call its methods on the main thread; :meth:`release` may run on any thread."""
 
-    def __init__(self, place: Placement, generation: int, backend: str, address: tuple[str, int]) -> None:
-        """``backend``: the default when the cell names none (``auto``: whatever fits). ``address``: the store's."""
+    def __init__(
+        self, place: Placement, generation: int, backend: str, address: tuple[str, int], *, own_gpus: bool = False
+    ) -> None:
+        """``backend``: the default when the cell names none (``auto``: whatever fits). ``address``: the store's.
+
+        ``own_gpus``: whether the GPUs that this rank sees are its own, and no other rank's.
+        """
         self._place = place
         self._generation = generation
         self._address = address
-        self.backends = Backends(place, backend)
+        self.backends = Backends(place, backend, own_gpus=own_gpus)
         self._attempts = 0
         self._meetings: dict[Address, int] = {}
         """How often this rank has gone to each address of the cell's own in this generation."""

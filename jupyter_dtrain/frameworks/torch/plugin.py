@@ -87,7 +87,8 @@ class Torch(Framework):
         self._pipelines = TorchPipelines(self._metrics, metrics)
         self._pipelines.install()
         backend = spec.options_of(self.name, TorchOptions).torch_backend
-        self._groups = TorchGroups(place, spec.generation, backend, spec.address)
+        own_gpus = spec.gpus_per_rank > 0
+        self._groups = TorchGroups(place, spec.generation, backend, spec.address, own_gpus=own_gpus)
         variables = rank_environment(place, master_addr=spec.master_addr, master_port=spec.master_port, run_id="")
         variables |= self.environment()
         FILES.when_imported(_is_library)

@@ -29,7 +29,7 @@ from ..mpi import DAEMON_ENVIRONMENT, DAEMON_OPTIONS, WITHOUT_GUARD, MpiProgram,
 from ..networks import local_address
 from . import queue
 from .allocation import Held, job_name
-from .options import SlurmOptions, place
+from .options import SlurmOptions, place, share_gpus
 from .steps import OF_A_STEP, Steps, explain, mpiexec_environment, munge_options, node_environment
 
 EXAMINATION: Final = "jupyter_dtrain.preflight.doctor:check_nodes"
@@ -162,4 +162,6 @@ class Slurm:
         return explain(host, log)
 
 
-DECLARATION: Final = LauncherDeclaration("slurm", "Slurm", place, Slurm, options=SlurmOptions, chosen_by=("slurm",))
+DECLARATION: Final = LauncherDeclaration(
+    "slurm", "Slurm", place, Slurm, share_gpus, options=SlurmOptions, chosen_by=("slurm",)
+)

@@ -18,9 +18,10 @@ from msgspec import Meta
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed
 from jupyter_dtrain.core.world import MAX_RANKS, quantity
-from jupyter_dtrain.wire.requests import ADDRESS, MAIN, Check
+from jupyter_dtrain.wire.requests import ADDRESS, MAIN, Check, WorldOptions
 
 from ..launcher import WorldPlan
+from ..local import share
 from . import queue
 
 TOOLS: Final = ("sbatch", "srun", "scontrol", "scancel", "munge")
@@ -200,10 +201,15 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         nodes = self.nodes or 1
         return nodes, self.ntasks_per_node or self._tasks_by_gpus() or -(-(n or nodes) // nodes)
 
+    @property
+    def gpus(self) -> int:
+        """The GPUs of each node that the options ask for; 0 where they ask for none."""
+        gres = re.findall(r"(?:^|,)(?:gres[:/])?gpu(?::[^,:=]+)?[:=](\d+)", self._said("gres") or "")
+        return sum(map(int, gres)) or _gpus(self._said("gpus_per_node"))
+
     def _tasks_by_gpus(self) -> int:
         """The ranks that have a node's GPUs; 0 where the options ask for no GPUs of a node. Raises `BadRequest`."""
-        gres = re.findall(r"(?:^|,)(?:gres[:/])?gpu(?::[^,:=]+)?[:=](\d+)", self._said("gres") or "")
-        gpus = sum(map(int, gres)) or _gpus(self._said("gpus_per_node"))
+        gpus = self.gpus
         each = _gpus(self._said("gpus_per_task")) or 1
         if 0 < gpus < each:
             raise BadRequest(
@@ -230,6 +236,27 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
                 elif word.startswith(f"{name}=" if name.startswith("--") else name) and word != name:
                     found = word[len(name) :].lstrip("=")
         return found
+
+
+def share_gpus(world: WorldOptions, options: SlurmOptions) -> tuple[WorldOptions, SlurmOptions]:
+    """The options with the ranks of each node that follow from the GPUs of each rank.
+
+    Where no GPUs of a node are asked for, as in a job that runs already, the nodes say later whether they have enough.
+    Raises :class:`BadRequest`.
+    """
+    each = world.gpus_per_rank
+    if not each:
+        return world, options
+    if options.gpus_per_task is not None and _gpus(options.gpus_per_task) != each:
+        raise BadRequest(
+            f"--gpus-per-rank {each} and --gpus-per-task {options.gpus_per_task} give a rank different numbers of "
+            "GPUs: leave one of them out.",
+            option="gpus_per_task",
+        )
+    if not options.gpus:
+        return world, options
+    tasks = share(options.gpus, each, options.ntasks_per_node, "Each node of the job", "--ntasks-per-node")
+    return world, msgspec.structs.replace(options, ntasks_per_node=tasks)
 
 
 def flag_words(option: str) -> str:
