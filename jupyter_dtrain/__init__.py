@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from jupyter_dtrain.client.healing import Replaced, Resized
+    from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
     from jupyter_dtrain.core.errors import (
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer, SnapshotRefused
     from jupyter_dtrain.core.stacks import Stack, Stacks
     from jupyter_dtrain.core.world import Node, Rank, World
-    from jupyter_dtrain.files.sync import Uploaded
+    from jupyter_dtrain.files.sync import Uploaded, upload
     from jupyter_dtrain.jobs.exporting import Exported
     from jupyter_dtrain.jobs.record import record_job
+    from jupyter_dtrain.launch.leftovers import Removal, remove_leftovers
+    from jupyter_dtrain.launch.worlds import RunningWorld, worlds
     from jupyter_dtrain.magics.export import export
     from jupyter_dtrain.preflight.doctor import Examination, doctor
     from jupyter_dtrain.rank.scripts import run_script
@@ -87,6 +90,7 @@ _HOMES = {
     "RanksError": "core.errors",
     "ReadOnly": "core.errors",
     "Refused": "core.errors",
+    "Removal": "launch.leftovers",
     "ReplaceFailed": "core.errors",
     "Replaced": "client.healing",
     "RequestError": "core.errors",
@@ -95,6 +99,7 @@ _HOMES = {
     "RunList": "store",
     "RunMetrics": "core.metrics",
     "RunTimeout": "core.causes",
+    "RunningWorld": "launch.worlds",
     "Session": "session",
     "Settings": "core.settings",
     "Snapshot": "core.snapshots",
@@ -124,10 +129,14 @@ _HOMES = {
     "log_to_csv": "rank_api",
     "progress": "rank_api",
     "record_job": "jobs.record",
+    "remove_leftovers": "launch.leftovers",
     "run_script": "rank.scripts",
     "runs": "store",
     "shard": "rank_api",
+    "snapshots": "client.snapshots",
     "speedup": "scaling",
+    "upload": "files.sync",
+    "worlds": "launch.worlds",
 }
 
 __all__ = [
@@ -150,6 +159,7 @@ __all__ = [
     "RanksError",
     "ReadOnly",
     "Refused",
+    "Removal",
     "ReplaceFailed",
     "Replaced",
     "RequestError",
@@ -158,6 +168,7 @@ __all__ = [
     "RunList",
     "RunMetrics",
     "RunTimeout",
+    "RunningWorld",
     "Session",
     "Settings",
     "Snapshot",
@@ -189,11 +200,15 @@ __all__ = [
     "log_to_csv",
     "progress",
     "record_job",
+    "remove_leftovers",
     "run_script",
     "runs",
     "shard",
+    "snapshots",
     "speedup",
     "unload_ipython_extension",
+    "upload",
+    "worlds",
 ]
 
 _FORMER = {

@@ -30,7 +30,7 @@ from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests
 from jupyter_dtrain.client.run_scheduler import RunScheduler
-from jupyter_dtrain.client.snapshots import SessionSnapshots, all_snapshots, find_snapshot
+from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, snapshots
 from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest
@@ -531,7 +531,7 @@ class Session:
     @property
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of this user, newest first."""
-        return all_snapshots()
+        return snapshots()
 
     # Asking ranks.
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import jupyter_dtrain
+from jupyter_dtrain.core.declarations import load, session_methods
+from jupyter_dtrain.launch.options import options
 from jupyter_dtrain.magics.completion import _Line, offers
 from jupyter_dtrain.magics.parsing import MagicParser
-from jupyter_dtrain.magics.table import CELL_MAGICS, verb_parser, verbs
+from jupyter_dtrain.magics.table import CELL_MAGICS, Verb, verb_parser, verbs
 from jupyter_dtrain.magics.transform import NAMES, RANK_NAMES, VERB_NAMES
 
 REFERENCE = (Path(__file__).parents[1] / "docs" / "reference" / "magics.md").read_text()
@@ -85,3 +91,118 @@ def test_the_list_of_verbs_has_each_once_below_its_heading():
 def test_what_changes_a_cells_text_knows_the_same_magics():
     assert sorted(NAMES) == sorted(name for magic in CELL_MAGICS for name in magic.names)
     assert set(VERB_NAMES) < set(RANK_NAMES) < set(NAMES)
+
+
+IN_OTHER_NAMES = {
+    "%%distributed": {"no_wait": "wait", "run_name": "name"},
+    "%distributed diff": {"name": "path"},
+    "%distributed resize": {"size": "n"},
+    "%distributed run": {"no_wait": "wait", "run_name": "name"},
+    "%distributed runs": {"n": "limit"},
+    "%distributed runs compare": {"run_names": "runs"},
+    "%distributed runs show": {"run_name": "name"},
+}
+"""By magic, the options whose parameters have other names: each is short for a line that people type."""
+
+ELSEWHERE = {
+    "%%distributed": {"output": "the value of run() is the Run", "pull": "Session.pull"},
+    "%%speedup": {"output": "the value of speedup()"},
+    "%distributed deepspeed-tune": {"output": "the value of tune()"},
+    "%distributed doctor": {"json": "Examination.to_json", "remove_leftovers": "remove_leftovers"},
+    "%distributed gather": {"output": "the value of gather()"},
+    "%distributed interrupt": {"name": "RunningWorld.interrupt"},
+    "%distributed run": {"output": "the value of run_script() is the Run", "pull": "Session.pull"},
+    "%distributed runs delete": {"run_names": "StoredRun.delete has no arguments"},
+    "%distributed snapshots delete": {"names": "Snapshot.delete has no arguments"},
+    "%distributed snapshots show": {"name": "each Snapshot in the list tells what it holds"},
+    "%distributed stop": {"all": "RunningWorld.stop", "name": "RunningWorld.stop"},
+    "%distributed upload": dict.fromkeys(("hosts", "hostfile", "ssh_args", "python"), "upload"),
+}
+"""By magic, the options that Python has elsewhere: a name of jupyter_dtrain, or words."""
+
+PYTHON_ALONE = {
+    "code": "the cell below the magic's line",
+    "data": "the notebook's variable",
+    "here": "the notebook's world",
+    "progress": "a magic shows it",
+    "ready": "restart and replace give it",
+    "self": "the method's object",
+    "session": "the method's object, of a framework",
+    "settings": "environment variables, for a notebook",
+    "source": "the cell below the magic's line",
+    "spending": "the sidebar asks for it",
+    "take_over": "a former name",
+    "timeout": "seconds for an answer, which a person does not choose",
+    "view": "a magic shows the run in its cell",
+}
+"""Parameters that no magic has."""
+
+WITHOUT_PYTHON = {
+    "%%local": "a program has no auto mode",
+    "%distributed auto": "a program has no plain cells that could go to ranks",
+}
+
+
+def rows() -> Iterator[tuple[str, MagicParser, str]]:
+    """Each magic with its parser and what a program calls for it; the verbs below others, too."""
+    for magic in CELL_MAGICS:
+        yield f"%%{magic.names[0]}", magic.parser(), magic.python
+    for verb in verbs():
+        yield from below(verb, "%distributed")
+
+
+def below(verb: Verb, before: str) -> Iterator[tuple[str, MagicParser, str]]:
+    """One verb, and the verbs that may follow it."""
+    title = f"{before} {verb.name}"
+    parser = MagicParser(prog=title)
+    verb.arguments(parser)
+    yield title, parser, verb.python
+    for one in verb.verbs:
+        yield from below(one, title)
+
+
+def in_python(name: str) -> Any:
+    """The public object of that name, such as ``Session.save``; a framework's methods, too."""
+    first, _, method = name.partition(".")
+    if first == "Session" and method in session_methods():
+        return load(session_methods()[method])
+    found = getattr(jupyter_dtrain, first)
+    return getattr(found, method) if method else found
+
+
+ROWS = {title: (parser, python) for title, parser, python in rows()}
+
+
+@pytest.mark.parametrize("title", ROWS)
+def test_whatever_a_magic_does_python_does(title):
+    """Option by option; what differs is told above, with the reason."""
+    parser, python = ROWS[title]
+    if title in WITHOUT_PYTHON:
+        assert not python
+        return
+    counterpart = in_python(python)
+    alike = title.replace("%%rank", "%%distributed").replace("%distributed show", "%distributed runs show")
+    alike = alike.replace("%distributed compare", "%distributed runs compare")
+    parameters = dict(inspect.signature(counterpart).parameters) if callable(counterpart) else {}
+    if parameters.get("options"):  # run_script() takes those of run()
+        parameters |= inspect.signature(jupyter_dtrain.Session.run).parameters
+    if parameters.get("slurm"):  # doctor() takes the options of a start in Slurm
+        parameters |= {option.name: None for option in options() if "slurm" in option.launchers}
+    magic = {action.dest.removeprefix("start_") for action, _ in parser.known} - {"help"}
+    if title in ("%%distributed", "%%speedup"):
+        magic -= {option.name for option in options()} - set(parameters)
+    names = IN_OTHER_NAMES.get(alike, {})
+
+    assert {names.get(one, one) for one in magic} - set(parameters) == set(ELSEWHERE.get(alike, {}))
+    assert set(parameters) - {names.get(one, one) for one in magic} <= {*PYTHON_ALONE, "options", "slurm"}
+
+
+def test_where_python_has_an_option_elsewhere_it_is_there_and_in_the_reference():
+    reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    told = [words for found in ELSEWHERE.values() for words in found.values()]
+    names = {name for name in (*told, *(python for _, python in ROWS.values())) if re.fullmatch(r"[A-Za-z_.]+", name)}
+
+    assert {"Session.pull", "RunningWorld.stop", "upload"} <= names
+    for name in names:
+        in_python(name)
+        assert re.search(rf"auto(class|function):: {name.partition('.')[0]}$", reference, re.MULTILINE), name

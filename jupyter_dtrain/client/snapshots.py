@@ -34,7 +34,6 @@ from jupyter_dtrain.core.snapshots import (
     parse_every,
     read_manifest,
     read_snapshot,
-    remove,
     snapshot_key,
     split_every,
     verify,
@@ -73,8 +72,8 @@ def key() -> bytes:
     return snapshot_key(data_folder())
 
 
-def all_snapshots() -> list[Snapshot]:
-    """The snapshots of this user, newest first; of each name the newest."""
+def snapshots() -> list[Snapshot]:
+    """Your snapshots, newest first; of each name the newest."""
     return list_snapshots(snapshots_folder(), snapshot_key(data_folder(), make=False))
 
 
@@ -91,7 +90,7 @@ def delete_snapshots(names: Sequence[str]) -> int:
     """
     found = [find_snapshot(name) for name in dict.fromkeys(names)]
     for one in found:
-        remove(snapshots_folder() / one.name)
+        one.delete()
     return sum(one.bytes for one in found)
 
 

@@ -111,6 +111,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Seconds since it was saved."""
         return max(0.0, time.time() - self.saved)
 
+    def delete(self) -> None:
+        """Delete it from the disk. A world that saves one of this name automatically goes on to do so.
+
+        Raises :class:`BadRequest` with the reason where that fails.
+        """
+        remove(Path(self.folder).parent)
+
 
 def check_snapshot_name(name: str) -> str:
     """``name``, if it can name a snapshot. Raises :class:`BadRequest`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, UploadFailed
+from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.preflight.reach import MARGIN, Program, ask_all
 from jupyter_dtrain.preflight.shared_file import shared_file
@@ -120,6 +121,41 @@ class _Place(msgspec.Struct, frozen=True):
     lacked: bool = False
     shared: bool = False
     failure: str = ""
+
+
+def upload(
+    path: str | os.PathLike[str],
+    hosts: str | Iterable[str] | Mapping[str, int] | None = None,
+    *,
+    hostfile: str | os.PathLike[str] | None = None,
+    ssh_args: str = "",
+    python: str | None = None,
+    to: str | os.PathLike[str] | None = None,
+    exclude: Sequence[str] = (),
+    timeout: float = TIMEOUT,
+    progress: Callable[[str], None] | None = None,
+) -> Uploaded:
+    """Copy the file or folder ``path`` to hosts before a world starts there; :meth:`.Session.upload` has those of one.
+
+    ``hosts``: as for :meth:`.Session.start`; or ``hostfile``, a file in Open MPI's format. ``ssh_args``: options for
+    ssh. ``python``: the interpreter there (default: the path of this one). The others as for :meth:`.Session.upload`,
+    and what is raised; ``to`` is relative to this process's folder.
+    """
+    named = named_hosts(hosts, hostfile)
+    if not named:
+        raise BadRequest("Name the hosts that get the files.", option="hosts")
+    found = sync(
+        path,
+        list(named),
+        to=to,
+        exclude=exclude,
+        ssh_args=ssh_args,
+        python=python,
+        timeout=timeout,
+        progress=progress,
+    )
+    found.check()
+    return found
 
 
 def sync(

@@ -15,7 +15,7 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,15 +37,23 @@ _ZONE: Final = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?")
 _SLOT_KEYS: Final = ("slots", "max_slots", "max-slots")
 
 
-def named_hosts(hosts: str | None, hostfile: str | Path | None) -> dict[str, int]:
+def hosts_text(hosts: str | Iterable[str] | Mapping[str, int]) -> str:
+    """``gpu1:8,gpu2:8`` for hosts as a program may give them: that text, a list, or a dict of host and ranks."""
+    items = (f"{name}:{ranks}" for name, ranks in hosts.items()) if isinstance(hosts, Mapping) else hosts
+    return hosts if isinstance(hosts, str) else ",".join(map(str, items))
+
+
+def named_hosts(
+    hosts: str | Iterable[str] | Mapping[str, int] | None, hostfile: str | os.PathLike[str] | None
+) -> dict[str, int]:
     """The hosts of two options, of which at most one may be given. Raises :class:`BadRequest`."""
     if hosts is not None and hostfile is not None:
         raise BadRequest("Give either hosts or a hostfile, not both.", option="hostfile")
     if hosts is not None:
-        return parse_hosts(hosts)
+        return parse_hosts(hosts_text(hosts))
     if hostfile is None:
         return {}
-    return job_hosts() if str(hostfile) == JOB else read_hostfile(hostfile)
+    return job_hosts() if str(hostfile) == JOB else read_hostfile(os.fspath(hostfile))
 
 
 def parse_hosts(text: str) -> dict[str, int]:

@@ -108,7 +108,7 @@ class Marked(NamedTuple):
     command: str
 
 
-def remove_leftovers() -> None:
+def remove_dead() -> None:
     """Remove what dead worlds of this user have left on this machine."""
     for listing in dead_worlds():
         try:
@@ -209,10 +209,13 @@ def folders(living: Collection[str]) -> list[LeftFolder]:
     return [LeftFolder(path, world) for path, world, _ in _dead_folders(_census(living)[1])]
 
 
-def remove(worlds: Collection[str]) -> Removal:
-    """Remove the processes and folders of dead ``worlds``, of all that are dead where none is named."""
+def remove_leftovers(worlds: Collection[str] = ()) -> Removal:
+    """Remove what ``worlds`` that have died left on this machine, processes and folders, each verified.
+
+    ``worlds``: their names; all that have died where none is named. A world that runs is left alone.
+    """
     if not worlds:
-        remove_leftovers()  # it knows the folders of this machine's worlds as well
+        remove_dead()  # it knows the folders of this machine's worlds as well
     living = [listing.id for listing in list_worlds()]
     ended, left = end(worlds, living)
     removed, kept = remove_folders(worlds, living)

@@ -28,6 +28,7 @@ from jupyter_dtrain.wire.requests import LOCAL, Check, WorldOptions
 
 from . import launcher as find_launcher
 from . import launchers
+from .hostlist import hosts_text
 from .launcher import LauncherDeclaration, WorldPlan
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
@@ -91,8 +92,7 @@ class Option(msgspec.Struct, frozen=True):
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         if self.names_ranks and isinstance(value, (list, tuple, Mapping)):
-            items = [f"{name}:{ranks}" for name, ranks in value.items()] if isinstance(value, Mapping) else value
-            value = ",".join(map(str, items))
+            value = hosts_text(value)
         if self.schema.get("number") and type(value) is int:
             value = str(value)
         try:

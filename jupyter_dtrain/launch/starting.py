@@ -35,7 +35,7 @@ from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
 from . import local
 from .launcher import WorldPlan
-from .leftovers import MARK, MEMORY, remove_leftovers
+from .leftovers import MARK, MEMORY, remove_dead
 from .mpi import find_mpiexec
 from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
@@ -248,7 +248,7 @@ def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path |
         ) from error
     chosen = choose_name(asked.world.name)
     options = find_paths(msgspec.structs.replace(asked.world, n=plan.size, name=chosen))
-    remove_leftovers()
+    remove_dead()
     prune_spools(settings.spool_days)
     world_id = new_id(chosen)
     runtime = runtime_folder() / world_id

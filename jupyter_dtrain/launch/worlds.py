@@ -56,6 +56,41 @@ class Listing(msgspec.Struct, frozen=True):
     """Whether the process named is still the client that starts the world, and not yet its steward."""
 
 
+class RunningWorld(msgspec.Struct, frozen=True):
+    """A world of yours that runs on this machine, whichever notebook or program started it."""
+
+    name: str
+    ranks: int
+    """How many ranks it has."""
+    folder: str
+    """The folder that its ranks began in."""
+    started: float
+    """When it was started, in seconds since the epoch."""
+    pid: int
+    """The id of its main process."""
+    version: str
+    """The version of jupyter-dtrain that started it; empty where it is not known."""
+
+    def stop(self) -> None:
+        """End it and all its processes; returns when nothing of it is left.
+
+        Raises :class:`NoWorld` when it has ended before, and :class:`WorldLost` when it does not end in time.
+        """
+        stop_world(self.name)
+
+    def interrupt(self, *, force: bool = False) -> None:
+        """Interrupt the cell that runs in it, if any; variables stay. Returns at once; the cell ends by the deadline.
+
+        ``force``: ranks that have not ended by the deadline are killed. Raises as :meth:`stop`.
+        """
+        interrupt_world(self.name, force=force)
+
+
+def worlds() -> list[RunningWorld]:
+    """Your worlds that run on this machine, oldest first; :meth:`.Session.attach` joins one by its name."""
+    return [RunningWorld(one.name, one.size, one.cwd, one.created, one.steward, one.version) for one in list_worlds()]
+
+
 def runtime_folder() -> Path:
     """The folder of all run-time folders."""
     return Path(jupyter_runtime_dir()) / "dtrain"

@@ -45,7 +45,7 @@ def doctor_arguments(parser: MagicParser) -> None:
 
 def doctor(args: Parsed) -> None:
     """``%distributed doctor``."""
-    from jupyter_dtrain.launch.leftovers import remove
+    from jupyter_dtrain.launch.leftovers import remove_leftovers
     from jupyter_dtrain.preflight.doctor import examine, named_machines
 
     given = start_options(args)
@@ -69,7 +69,7 @@ def doctor(args: Parsed) -> None:
     finally:
         line.end()
     if wanted is not None:
-        show_removed(remove(wanted))
+        show_removed(remove_leftovers(wanted))
 
 
 def show_removed(found: Removal) -> None:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from IPython.core import display_functions
 
-from jupyter_dtrain.client.snapshots import all_snapshots, delete_snapshots, find_snapshot, snapshots_folder
+from jupyter_dtrain.client import snapshots as stored
+from jupyter_dtrain.client.snapshots import delete_snapshots, find_snapshot, snapshots_folder
 from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
@@ -104,7 +105,7 @@ def show_loaded(name: str, answer: SnapshotAnswer) -> None:
 
 def snapshots(_args: Parsed) -> None:
     """``%distributed snapshots``."""
-    found = all_snapshots()
+    found = stored.snapshots()
     if not found:
         print(f"There is no snapshot in {snapshots_folder()}. %distributed save NAME VAR … makes one.")
         return
@@ -180,4 +181,4 @@ def age(seconds: float) -> str:
 
 def snapshot_names(_text: str) -> list[str]:
     """The names of the snapshots, for completion."""
-    return [one.name for one in all_snapshots()]
+    return [one.name for one in stored.snapshots()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, UploadFailed
 from jupyter_dtrain.launch.options import options
@@ -52,32 +52,27 @@ def sync_arguments(parser: MagicParser) -> None:
 
 def sync(args: Parsed) -> None:
     """``%distributed upload PATH``: shows a table, and raises where a host lacks files."""
-    from jupyter_dtrain.files.sync import sync as sync_hosts
-    from jupyter_dtrain.launch.hostlist import named_hosts
-
-    given = start_options(args)
-    hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
     line = ProgressLine()
-    options = {"to": args.to, "exclude": args.exclude, "timeout": args.timeout, "progress": line.say}
     try:
-        if hosts:
-            found = sync_hosts(
-                args.path, list(hosts), ssh_args=given.get("ssh_args", ""), python=given.get("python"), **options
-            )
-        elif given:
-            raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
-        else:
-            found = _upload(args.path, **options)
+        found = _upload(args, line)
         line.show(found._repr_mimebundle_())
     finally:
         line.end()
     found.check()
 
 
-def _upload(path: str, **options: Any) -> Uploaded:
-    """Copy to the hosts of the world; what became of the files, also where some are not complete."""
+def _upload(args: Parsed, line: ProgressLine) -> Uploaded:
+    """Copy to the hosts that the line names, or to those of the world; also where some copies are not complete."""
+    from jupyter_dtrain.files.sync import upload
+
+    given = start_options(args)
+    options = {"to": args.to, "exclude": args.exclude, "timeout": args.timeout, "progress": line.say}
     try:
-        return current().upload(path, **options)
+        if given.keys() & {"hosts", "hostfile"}:
+            return upload(args.path, **given, **options)
+        if given:
+            raise BadRequest("--ssh-args and --python go with --hosts: a world has its own.")
+        return current().upload(args.path, **options)
     except UploadFailed as failed:
         if failed.uploaded is None:
             raise

@@ -34,6 +34,8 @@ class Verb(msgspec.Struct, frozen=True):
     arguments: Callable[[MagicParser], None]
     """Adds the verb's arguments to its parser."""
     run: Callable[[Parsed], None]
+    python: str = ""
+    """What a program calls for it, such as ``Session.save``; empty where only a notebook has use for it."""
     verbs: tuple[Verb, ...] = ()
     """The verbs that may follow, such as ``show`` in ``runs show``."""
     formerly: str = ""
@@ -70,19 +72,26 @@ class CellMagic(msgspec.Struct, frozen=True):
     parser: Callable[[], MagicParser]
     run: Callable[[Parsed, str, dict[str, Any]], None]
     """Gets the parsed line, the cell below it and the notebook's namespace."""
+    python: str = ""
+    """What a program calls for it; empty where only a notebook has use for it."""
 
 
 CELL_MAGICS: Final = (
     CellMagic(
-        ("distributed", "dist"), "run the cell on all ranks, or on some of them", cells.cell_parser, cells.run_cell
+        ("distributed", "dist"),
+        "run the cell on all ranks, or on some of them",
+        cells.cell_parser,
+        cells.run_cell,
+        "Session.run",
     ),
-    CellMagic(("rank",), "run the cell on some ranks", cells.rank_parser, cells.run_cell),
+    CellMagic(("rank",), "run the cell on some ranks", cells.rank_parser, cells.run_cell, "Session.run"),
     CellMagic(("local",), "keep the cell in the notebook in auto mode", cells.local_parser, cells.run_locally),
     CellMagic(
         ("speedup",),
         "benchmark how the cell scales: run it in worlds of several sizes",
         cells.speedup_parser,
         cells.measure,
+        "speedup",
     ),
 )
 
@@ -102,6 +111,7 @@ _SHOW = Verb(
     "show a stored run: its cell, outcome, metrics and output",
     stored.show_arguments,
     stored.show,
+    "Store.run",
 )
 _COMPARE = Verb(
     "compare",
@@ -109,6 +119,7 @@ _COMPARE = Verb(
     "show the metrics of stored runs side by side",
     stored.compare_arguments,
     stored.compare,
+    "compare",
 )
 _RUNS = (
     _SHOW,
@@ -119,34 +130,63 @@ _RUNS = (
         "delete stored runs: their cells, output and metrics",
         stored.delete_arguments,
         stored.delete,
+        "StoredRun.delete",
     ),
 )
 _SNAPSHOTS = (
     Verb(
-        "show", "snapshots", "show what a snapshot holds, without loading it", snapshots.show_arguments, snapshots.show
+        "show",
+        "snapshots",
+        "show what a snapshot holds, without loading it",
+        snapshots.show_arguments,
+        snapshots.show,
+        "snapshots",
     ),
-    Verb("stop", "snapshots", "stop saving a snapshot automatically", snapshots.stop_arguments, snapshots.stop),
-    Verb("delete", "snapshots", "delete snapshots from the disk", snapshots.delete_arguments, snapshots.delete),
+    Verb(
+        "stop",
+        "snapshots",
+        "stop saving a snapshot automatically",
+        snapshots.stop_arguments,
+        snapshots.stop,
+        "Session.stop_saving",
+    ),
+    Verb(
+        "delete",
+        "snapshots",
+        "delete snapshots from the disk",
+        snapshots.delete_arguments,
+        snapshots.delete,
+        "Snapshot.delete",
+    ),
 )
 _OWN: tuple[Verb, ...] = (
-    Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start),
-    Verb("stop", "worlds", "end the world and all its processes", worlds.stop_arguments, worlds.stop),
-    Verb("status", "worlds", "show the ranks: host, device, process and state", _none, worlds.status),
+    Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start, "Session.start"),
+    Verb("stop", "worlds", "end the world and all its processes", worlds.stop_arguments, worlds.stop, "Session.stop"),
+    Verb("status", "worlds", "show the ranks: host, device, process and state", _none, worlds.status, "Session.world"),
     Verb(
         "worlds",
         "worlds",
         "list your worlds on this machine, and which notebook controls each",
         _none,
         joining.listing,
+        "worlds",
         formerly="list",
     ),
-    Verb("attach", "worlds", "join a world that another notebook started", joining.attach_arguments, joining.attach),
+    Verb(
+        "attach",
+        "worlds",
+        "join a world that another notebook started",
+        joining.attach_arguments,
+        joining.attach,
+        "Session.attach",
+    ),
     Verb(
         "restart",
         "worlds",
         "replace all ranks, or some, with fresh ones; their variables are lost, unless a snapshot is loaded",
         worlds.restart_arguments,
         worlds.restart,
+        "Session.restart",
     ),
     Verb(
         "replace",
@@ -154,6 +194,7 @@ _OWN: tuple[Verb, ...] = (
         "replace dead ranks; the others keep their processes and variables",
         healing.heal_arguments,
         healing.heal,
+        "Session.replace",
         formerly="heal",
     ),
     Verb(
@@ -162,6 +203,7 @@ _OWN: tuple[Verb, ...] = (
         "kill some ranks at once; the others keep their variables",
         running.kill_arguments,
         running.kill,
+        "Session.kill",
     ),
     Verb(
         "resize",
@@ -169,6 +211,7 @@ _OWN: tuple[Verb, ...] = (
         "change how many ranks the world has; those that stay keep their processes and variables",
         healing.resize_arguments,
         healing.resize,
+        "Session.resize",
     ),
     Verb(
         "run",
@@ -176,6 +219,7 @@ _OWN: tuple[Verb, ...] = (
         "run a script on the ranks, as torchrun would",
         cells.exec_arguments,
         cells.exec_script,
+        "Session.run_script",
         formerly="exec",
     ),
     Verb(
@@ -184,6 +228,7 @@ _OWN: tuple[Verb, ...] = (
         "interrupt the running cells on every rank; variables stay",
         running.interrupt_arguments,
         running.interrupt,
+        "Session.interrupt",
     ),
     Verb(
         "auto",
@@ -198,6 +243,7 @@ _OWN: tuple[Verb, ...] = (
         "show what variables hold on each rank, and where ranks differ",
         across.vars_arguments,
         across.show_vars,
+        "Session.vars",
     ),
     Verb(
         "diff",
@@ -205,6 +251,7 @@ _OWN: tuple[Verb, ...] = (
         "compare a variable over all ranks, such as the replicas of a model",
         across.diff_arguments,
         across.diff,
+        "Session.diff",
         formerly="check",
     ),
     Verb(
@@ -213,20 +260,41 @@ _OWN: tuple[Verb, ...] = (
         "copy variables from one rank to all ranks",
         running.resync_arguments,
         running.resync,
+        "Session.broadcast",
         formerly="resync",
     ),
-    Verb("scatter", "data", "cut a variable into one part for each rank", across.scatter_arguments, across.scatter),
-    Verb("gather", "data", "put the ranks' parts of a variable together", across.gather_arguments, across.gather),
+    Verb(
+        "scatter",
+        "data",
+        "cut a variable into one part for each rank",
+        across.scatter_arguments,
+        across.scatter,
+        "Session.scatter",
+    ),
+    Verb(
+        "gather",
+        "data",
+        "put the ranks' parts of a variable together",
+        across.gather_arguments,
+        across.gather,
+        "Session.gather",
+    ),
     Verb(
         "upload",
         "data",
         "copy a file or folder to the hosts of the world; nothing there is deleted",
         sync.sync_arguments,
         sync.sync,
+        "Session.upload",
         formerly="sync",
     ),
     Verb(
-        "stacks", "looking inside", "show where the code of every rank is now", running.stacks_arguments, running.stacks
+        "stacks",
+        "looking inside",
+        "show where the code of every rank is now",
+        running.stacks_arguments,
+        running.stacks,
+        "Session.stacks",
     ),
     Verb(
         "info",
@@ -234,6 +302,7 @@ _OWN: tuple[Verb, ...] = (
         "show what each framework finds on the ranks, and which variables were set and why",
         running.env_arguments,
         running.env,
+        "Session.info",
         formerly="env",
     ),
     Verb(
@@ -242,6 +311,7 @@ _OWN: tuple[Verb, ...] = (
         "examine this machine, or the hosts of a world, before ranks start there",
         doctor.doctor_arguments,
         doctor.doctor,
+        "doctor",
     ),
     Verb(
         "save",
@@ -249,14 +319,18 @@ _OWN: tuple[Verb, ...] = (
         "save variables of all ranks as a snapshot on disk",
         snapshots.save_arguments,
         snapshots.save,
+        "Session.save",
     ),
-    Verb("load", "snapshots", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load),
+    Verb(
+        "load", "snapshots", "load a snapshot into the ranks", snapshots.load_arguments, snapshots.load, "Session.load"
+    ),
     Verb(
         "snapshots",
         "snapshots",
         "list the snapshots, with size and age; show or delete one",
         _none,
         snapshots.snapshots,
+        "snapshots",
         verbs=_SNAPSHOTS,
     ),
     Verb(
@@ -265,6 +339,7 @@ _OWN: tuple[Verb, ...] = (
         "list the stored runs, newest first; show, compare or delete some",
         stored.runs_arguments,
         stored.runs,
+        "runs",
         verbs=_RUNS,
     ),
     _SHOW,
@@ -275,6 +350,7 @@ _OWN: tuple[Verb, ...] = (
         "make a job of the cells that run on ranks: a script, and what launches it",
         export.export_arguments,
         export.export_cells,
+        "export",
     ),
 )
 

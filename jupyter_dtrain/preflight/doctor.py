@@ -8,10 +8,11 @@ makes no sense, and a job that Slurm does not give, raise, before any machine is
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -96,9 +97,9 @@ class Examination(msgspec.Struct, frozen=True):
 
 
 def doctor(
-    hosts: str | None = None,
+    hosts: str | Iterable[str] | Mapping[str, int] | None = None,
     *,
-    hostfile: str | Path | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
     ssh_args: str = "",
     python: str | None = None,
     interface: str | None = None,
@@ -108,10 +109,10 @@ def doctor(
 ) -> Examination:
     """Examine the machines of a world before it starts, as ``%distributed doctor`` does.
 
-    ``hosts``: as in ``gpu1:8,gpu2:8``; ``hostfile``: a file in Open MPI's format; without either, this machine alone.
-    ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the hosts (default: the path of this
-    one). ``interface``: the network interface to use on all machines (default: the one that leads there). ``quick``
-    times no all-reduces between machines.
+    ``hosts``: as in ``gpu1:8,gpu2:8``, a list, or a dict of host and ranks; ``hostfile``: a file in Open MPI's format;
+    without either, this machine alone. ``ssh_args``: options for ssh, as in a shell. ``python``: the interpreter on the
+    hosts (default: the path of this one). ``interface``: the network interface to use on all machines (default: the one
+    that leads there). ``quick`` times no all-reduces between machines.
 
     ``slurm=True``, with the options of a start in Slurm such as ``nodes=2`` and ``partition="gpu"``: the nodes of the
     job in which this process runs, or else of a new job, which waits for them and ends afterwards. ``progress`` gets a

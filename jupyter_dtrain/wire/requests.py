@@ -91,8 +91,8 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             int,
             Meta(
                 title="GPUs of each rank",
-                description="show each rank so many GPUs of its host, as its own (default: a rank sees all of them; "
-                "TensorFlow and JAX use one, or all in the only rank of a host)",
+                description="show each rank so many GPUs of its host, as its own (default: a rank sees all of them, and "
+                "a framework that would take all uses one, unless the rank is alone on its host)",
                 ge=1,
                 le=MAX_RANKS,
             ),

@@ -38,10 +38,11 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     assert "Session.start" in (tmp_path / "reference" / "api.html").read_text()
 
 
-def test_the_reference_pages_say_what_parsers_and_settings_say():
-    done = subprocess.run([sys.executable, "scripts/reference_pages.py", "--check"], cwd=ROOT, check=False, timeout=60)
+@pytest.mark.parametrize("script", ["scripts/reference_pages.py", "scripts/start_options.py"])
+def test_what_is_made_of_parsers_settings_and_options_says_what_they_say(script):
+    done = subprocess.run([sys.executable, script, "--check"], cwd=ROOT, check=False, timeout=60)
 
-    assert done.returncode == 0, "run python scripts/reference_pages.py"
+    assert done.returncode == 0, f"run python {script}"
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.suffix == ".md"], ids=lambda page: page.name)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.launch import leftovers
-from jupyter_dtrain.launch.leftovers import MARK, Removal, marked_processes, remove, remove_folders
+from jupyter_dtrain.launch.leftovers import MARK, Removal, marked_processes, remove_folders, remove_leftovers
 from jupyter_dtrain.watch import own_folders
 from tests.preflight.asking import ask
 from tests.steward.until import runs, until
@@ -70,13 +70,13 @@ def test_leftovers_are_ended_and_no_other_process(orphan, world):
     pids = [orphan(world), orphan(world)]
     other, living = orphan(f"{world}-other"), orphan(f"{world}-living")
     orphan(f"{world}-living", "jupyter_dtrain.steward.__main__")
-    found = remove([world, f"{world}-living"])
+    found = remove_leftovers([world, f"{world}-living"])
 
     assert (sorted(found.ended), found.left) == (sorted(pids), {})
     assert [runs(pid) for pid in pids] == [False, False]
     assert runs(other)
     assert runs(living)
-    assert remove([world]) == Removal()
+    assert remove_leftovers([world]) == Removal()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_folder_of_a_dead_world_is_removed_by_its_label(left_folder, world, tm
     mine, other, unlabelled = left_folder(world), left_folder(f"{world}-other"), left_folder(world, label=False)
 
     assert folders_of(world) == [mine]
-    assert remove([world]) == Removal(removed=[str(mine)])
+    assert remove_leftovers([world]) == Removal(removed=[str(mine)])
     assert not mine.exists()
     assert other.exists()
     assert unlabelled.exists()
@@ -153,7 +153,7 @@ def test_a_label_counts_for_one_folder_of_this_user_and_boot(left_folder, world)
     link.symlink_to(source)
     try:
         assert folders_of(world) == [source]
-        assert remove([world]) == Removal(removed=[str(source)])
+        assert remove_leftovers([world]) == Removal(removed=[str(source)])
         assert all(one.exists() for one in (copied, rebooted, broken, foreign))
     finally:
         link.unlink()

@@ -211,7 +211,7 @@ def test_a_start_whose_client_is_killed_ends_or_is_listed(mark, moment) -> None:
     """SIGKILL; the next start removes the folders of one that did not come so far."""
     before = folders_of_worlds()
     listed = kill_in_start(mark, moment)
-    leftovers.remove_leftovers()
+    leftovers.remove_dead()
 
     assert listed or moment is not world_is_listed
     assert folders_of_worlds() == before
@@ -222,7 +222,7 @@ def test_a_start_whose_client_is_killed_ends_or_is_listed_whenever_that_is(mark)
     """SIGKILL in every tenth of a second of a start."""
     before = folders_of_worlds()
     seen = {kill_in_start(mark, lambda _, tenths=tenths: time.sleep(tenths / 10)) for tenths in range(30)}
-    leftovers.remove_leftovers()
+    leftovers.remove_dead()
 
     assert True in seen
     assert folders_of_worlds() == before

@@ -107,6 +107,7 @@ VERBS = (
         "measure DeepSpeed's ZeRO stages and micro-batches",
         tune_arguments,
         tune,
+        "Session.tune",
         formerly="tune",
     ),
 )
