@@ -495,8 +495,16 @@ class Session:
 
     # Snapshots.
 
-    def save(self, name: str, names: Sequence[str], *, every: str | int | None = None) -> SnapshotAnswer:
-        """Save the variables ``names`` of all ranks as the snapshot ``name``; it replaces an older one of that name.
+    def save(
+        self,
+        name: str,
+        names: Sequence[str],
+        *,
+        every: str | int | None = None,
+        to: str | os.PathLike[str] | None = None,
+        keep: int = 1,
+    ) -> SnapshotAnswer:
+        """Save the variables ``names`` of all ranks as the snapshot ``name``; the newest ``keep`` of that name stay.
 
         Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
         else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of
@@ -504,9 +512,13 @@ class Session:
         instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
         that this session has waited for.
 
-        Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason.
+        ``to``: a folder that gets it, which all hosts must see; :meth:`load` takes it as ``FOLDER/NAME`` then (default:
+        ``DTRAIN_SNAPSHOTS``, or else the folder ``dtrain/snapshots`` in Jupyter's data folder).
+
+        Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason, such as a
+        disk that has no room for it. Where it has room for no more than this one, the answer has a note.
         """
-        return self._snapshots.save(name, names, every=every)
+        return self._snapshots.save(name, names, every=every, to=None if to is None else os.fspath(to), keep=keep)
 
     def stop_saving(self, name: str = "") -> list[str]:
         """Stop saving ``name`` automatically; "" means all. Returns the names of the snapshots that were saved so.
@@ -517,6 +529,8 @@ class Session:
 
     def load(self, name: str, names: Sequence[str] = (), *, trust: bool = False, ready: bool = False) -> SnapshotAnswer:
         """Load variables (default: all) from the newest snapshot ``name``, in a world of any size.
+
+        ``NAME:NUMBER`` names an older one, if the saves kept some, and ``FOLDER/NAME`` one in another folder.
 
         Models, optimizers and other objects with a state must be there, and get their state; anything else is bound.
         ``ready``: load what can be loaded, and tell which objects must be made first. ``trust``: also load a snapshot

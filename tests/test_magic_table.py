@@ -123,6 +123,7 @@ ELSEWHERE = {
 PYTHON_ALONE = {
     "code": "the cell below the magic's line",
     "data": "the notebook's variable",
+    "folder": "DIR/NAME names it",
     "here": "the notebook's world",
     "progress": "a magic shows it",
     "ready": "restart and replace give it",

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from jupyter_core.paths import jupyter_data_dir
@@ -30,8 +30,8 @@ from jupyter_dtrain.core.snapshots import (
     SnapshotAnswer,
     check_snapshot_name,
     list_snapshots,
-    newest,
     parse_every,
+    parse_reference,
     read_manifest,
     read_snapshot,
     snapshot_key,
@@ -72,26 +72,36 @@ def key() -> bytes:
     return snapshot_key(data_folder())
 
 
-def snapshots() -> list[Snapshot]:
-    """Your snapshots, newest first; of each name the newest."""
-    return list_snapshots(snapshots_folder(), snapshot_key(data_folder(), make=False))
+def snapshots(folder: str | os.PathLike[str] | None = None) -> list[Snapshot]:
+    """Your snapshots, newest first, in ``folder`` (default: where they are saved without ``to``)."""
+    root = snapshots_folder() if folder is None else Path(folder).expanduser().absolute()
+    return list_snapshots(root, snapshot_key(data_folder(), make=False))
 
 
-def find_snapshot(name: str) -> Snapshot:
-    """The newest snapshot ``name``. Raises :class:`BadRequest` where there is none."""
-    root = snapshots_folder()
-    return read_snapshot(newest(root, check_snapshot_name(name)), snapshot_key(data_folder(), make=False))
+def find_snapshot(reference: str) -> Snapshot:
+    """The snapshot ``NAME``, ``NAME:NUMBER`` or ``DIR/NAME``. Raises :class:`BadRequest` where there is none."""
+    place = parse_reference(reference, snapshots_folder())
+    return read_snapshot(place.find(), snapshot_key(data_folder(), make=False))
 
 
-def delete_snapshots(names: Sequence[str]) -> int:
-    """Delete the snapshots ``names``; the bytes that they took. Raises :class:`BadRequest` before, where one is absent.
+def named_snapshots(reference: str) -> list[Snapshot]:
+    """The snapshot with a number, or all of a name. Raises :class:`BadRequest` where there is none."""
+    place = parse_reference(reference, snapshots_folder())
+    first = find_snapshot(reference)
+    return [first] if place.number is not None else [one for one in snapshots(place.root) if one.name == place.name]
 
-    A world that saves one of them automatically goes on to do so.
-    """
-    found = [find_snapshot(name) for name in dict.fromkeys(names)]
-    for one in found:
-        one.delete()
-    return sum(one.bytes for one in found)
+
+class _Standing(NamedTuple):
+    """What ranks save by themselves."""
+
+    names: list[str]
+    """The variables."""
+    every: str
+    """The distance, as a person gave it."""
+    root: str
+    """The folder of snapshots that gets it."""
+    keep: int
+    """How many of its name stay."""
 
 
 class SessionSnapshots:
@@ -114,8 +124,8 @@ class SessionSnapshots:
         self._notices = notices
         self._world = world
         self._run = run
-        self._orders: dict[str, tuple[list[str], str]] = {}
-        """The snapshots that ranks save by themselves: variables and distance, by name."""
+        self._orders: dict[str, _Standing] = {}
+        """The snapshots that ranks save by themselves, by name."""
         self._ordered: set[str] = set()
         """The engines that have these orders."""
         self._saved: dict[str, float] = {}
@@ -123,20 +133,25 @@ class SessionSnapshots:
         self._ordering = False
         """Whether this session runs a cell for snapshots."""
 
-    def save(self, name: str, names: Sequence[str], *, every: str | int | None) -> SnapshotAnswer:
+    def save(
+        self, name: str, names: Sequence[str], *, every: str | int | None, to: str | None = None, keep: int = 1
+    ) -> SnapshotAnswer:
         """As :meth:`.Session.save`."""
         check_snapshot_name(name)
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise BadRequest(f"keep must be a whole number above 0, not {keep!r}.")
         names = list(dict.fromkeys(names))
         if not names:
             raise BadRequest("Name the variables to save: %distributed save NAME model opt")
         for one in names:
             check_variable(one)
-        place = (name, names, str(snapshots_folder()), self._request.name)
+        root = str(snapshots_folder() if to is None else Path(to).expanduser().absolute())
+        place = (name, names, root, self._request.name, keep)
         if every is None:
             return self._order("run_save", place, {}, f"save {name}")
         steps, seconds = parse_every(every)
         answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
-        self._orders[name], self._saved[name] = (names, str(every)), time.monotonic()
+        self._orders[name], self._saved[name] = _Standing(names, str(every), root, keep), time.monotonic()
         self._ordered = self._engines()
         return answer
 
@@ -147,19 +162,19 @@ class SessionSnapshots:
 
     def load(self, name: str, names: Sequence[str], *, trust: bool, ready: bool) -> SnapshotAnswer:
         """As :meth:`.Session.load`."""
-        check_snapshot_name(name)
+        place = parse_reference(name, snapshots_folder())
         for one in names:
             check_variable(one)
         while True:
-            folder = newest(snapshots_folder(), name)
+            folder = place.find()
             if not trust:
                 verify(key(), folder, read_manifest(folder))
-            place = (str(folder), list(names))
+            wanted = (str(folder), list(names))
             try:
-                return self._order("run_load", place, {"trust": trust, "ready": ready}, f"load {name}")
+                return self._order("run_load", wanted, {"trust": trust, "ready": ready}, f"load {name}")
             except DistributedError:
                 # A save that ended meanwhile may have put a newer one in its place.
-                if newest(snapshots_folder(), name) == folder:
+                if place.find() == folder:
                     raise
 
     def place_orders(self) -> None:
@@ -167,7 +182,8 @@ class SessionSnapshots:
         wanted = dict(self._orders)
         if self._request.options.snapshot_every:
             every, names = split_every(self._request.options.snapshot_every)
-            wanted.setdefault(f"auto-{self._request.name}", (names, every))
+            standing = _Standing(names, every, str(snapshots_folder()), 1)
+            wanted.setdefault(f"auto-{self._request.name}", standing)
         self._place(wanted)
 
     def renew_orders(self) -> None:
@@ -178,11 +194,11 @@ class SessionSnapshots:
         if self._orders and not self._engines() <= self._ordered and not self._world().dead:
             self._place(dict(self._orders))
 
-    def _place(self, orders: Mapping[str, tuple[list[str], str]]) -> None:
+    def _place(self, orders: Mapping[str, _Standing]) -> None:
         # At once: each of the cells that place them would look for ranks without them.
         self._ordered = self._engines()
-        for name, (names, every) in orders.items():
-            self.save(name, names, every=every)
+        for name, one in orders.items():
+            self.save(name, one.names, every=one.every, to=one.root, keep=one.keep)
 
     def _engines(self) -> set[str]:
         return {rank.engine for rank in self._world().ranks}
@@ -191,17 +207,18 @@ class SessionSnapshots:
         """Save what is due by its time, after ``run`` has ended well on all ranks. Where a step was seen, ranks do."""
         if self._ordering or any(sum(steps.values()) for steps in run.steps.values()):
             return
-        for name, (names, every) in list(self._orders.items()):
-            _, seconds = parse_every(every)
+        for name, standing in list(self._orders.items()):
+            _, seconds = parse_every(standing.every)
             now = time.monotonic()
             if not seconds or now < self._saved[name] + seconds:
                 continue
             known = RankNames(self._requests, self._world)
-            if not all(known.defined_on(one, 0) for one in names):
+            if not all(known.defined_on(one, 0) for one in standing.names):
                 continue
             self._saved[name] = now
             try:
-                self._order("run_save", (name, names, str(snapshots_folder()), self._request.name), {}, f"save {name}")
+                place = (name, standing.names, standing.root, self._request.name, standing.keep)
+                self._order("run_save", place, {}, f"save {name}")
             except DtrainError as error:
                 self._notices.hear(f"Snapshot {name!r} was not saved after run {run.number}: {error}")
                 self._notices.show()

@@ -6,8 +6,9 @@
     ROOT/NAME/12/rank-0.pickle …   what ranks have written
     ROOT/NAME/.12-TOKEN.part/      a snapshot that is being written, or that nobody will finish
 
-A snapshot is written beside the one before it and takes its number by one rename. So whatever dies, and whenever, the
-newest folder with a number is whole. Each file carries an HMAC under a key of this user, and so does the manifest.
+A snapshot is written beside the ones before it and takes its number by one rename; then older ones go, of which as many
+stay as the save asked for. So whatever dies, and whenever, the newest folder with a number is whole. Each file carries
+an HMAC under a key of this user, and so does the manifest.
 
 Under failure: a folder without a manifest that can be read is no snapshot. :func:`verify` and :func:`verify_file` raise
 :class:`SnapshotRefused` for a file that is not what was saved here.
@@ -24,7 +25,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
@@ -105,6 +106,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     step: int | None = None
     world: str = ""
     """The name of the world that saved it."""
+    number: int = 0
+    """Its number among those of its name: higher is newer."""
+    newest: bool = True
+    """Whether it is the newest one of its name, which the name alone means."""
+
+    @property
+    def reference(self) -> str:
+        """What ``load`` takes for it: ``NAME``, or ``NAME:NUMBER`` for an older one."""
+        return self.name if self.newest else f"{self.name}:{self.number}"
 
     @property
     def age(self) -> float:
@@ -112,11 +122,11 @@ class Snapshot(msgspec.Struct, frozen=True):
         return max(0.0, time.time() - self.saved)
 
     def delete(self) -> None:
-        """Delete it from the disk. A world that saves one of this name automatically goes on to do so.
+        """Delete it from the disk; others of its name stay. Raises :class:`BadRequest` with the reason if that fails.
 
-        Raises :class:`BadRequest` with the reason where that fails.
+        A world that saves one of this name automatically goes on to do so.
         """
-        remove(Path(self.folder).parent)
+        remove(Path(self.folder))
 
 
 def check_snapshot_name(name: str) -> str:
@@ -261,6 +271,43 @@ def verify_file(key: bytes, folder: Path, name: str, facts: FileFacts) -> str:
     return "" if hmac.compare_digest(found.hexdigest(), facts.code) else f"{name} was changed"
 
 
+class Reference(NamedTuple):
+    """A snapshot as a person names it."""
+
+    root: Path
+    name: str
+    number: int | None
+    """Its number; None for the newest."""
+
+    def find(self) -> Path:
+        """Its folder, as it is now. Raises :class:`BadRequest` where there is no such snapshot."""
+        home = self.root / self.name
+        if self.number is None:
+            return newest(self.root, self.name)
+        if not (home / str(self.number) / MANIFEST).exists():
+            there = [f"{self.name}:{number}" for number in numbers(home)]
+            have = f"only {', '.join(there)}" if there else "and none of that name"
+            raise BadRequest(f"There is no snapshot {self.name}:{self.number} in {self.root}, {have}.")
+        return home / str(self.number)
+
+
+def parse_reference(text: str, root: Path) -> Reference:
+    """``NAME``, ``NAME:NUMBER``, or either in a folder of its own as ``DIR/NAME``. ``root``: where a name alone is.
+
+    Raises :class:`BadRequest`.
+    """
+    text = os.fspath(text) if isinstance(text, os.PathLike) else text
+    if not isinstance(text, str) or "/" not in text:
+        folder, last = root, text
+    else:
+        before, _, last = text.rpartition("/")
+        folder = Path(before or "/").expanduser().absolute()
+    name, colon, number = last.rpartition(":") if isinstance(last, str) and ":" in last else (last, "", "")
+    if colon and not (number.isascii() and number.isdecimal()):
+        raise BadRequest(f"{last!r} names no snapshot: write NAME, or NAME:NUMBER for an older one.")
+    return Reference(folder, check_snapshot_name(name), int(number) if colon else None)
+
+
 def newest(root: Path, name: str) -> Path:
     """The folder of the newest whole snapshot of that name. Raises :class:`BadRequest` where there is none."""
     for number in reversed(numbers(root / name)):
@@ -282,17 +329,18 @@ def numbers(folder: Path) -> list[int]:
 
 
 def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
-    """The newest snapshot of each name, newest first. It leaves out those that cannot be read."""
+    """All snapshots, newest first. It leaves out those that cannot be read."""
     found = []
-    for folder in root.iterdir() if root.exists() else ():
-        with contextlib.suppress(RequestError):
-            found.append(read_snapshot(newest(root, folder.name), key))
-    return sorted(found, key=lambda one: -one.saved)
+    for home in root.iterdir() if root.exists() else ():
+        for number in numbers(home):
+            with contextlib.suppress(RequestError):
+                found.append(read_snapshot(home / str(number), key))
+    return sorted(found, key=lambda one: (-one.saved, one.name, -one.number))
 
 
 def read_snapshot(folder: Path, key: bytes) -> Snapshot:
     """The snapshot in ``folder``, by its manifest alone. Raises :class:`SnapshotRefused` where that cannot be read."""
-    manifest = read_manifest(folder)
+    manifest, number = read_manifest(folder), int(folder.name)
     return Snapshot(
         folder.parent.name,
         str(folder),
@@ -303,19 +351,22 @@ def read_snapshot(folder: Path, key: bytes) -> Snapshot:
         is_ours(key, manifest),
         manifest.step,
         manifest.world,
+        number,
+        number == max(numbers(folder.parent), default=number),
     )
 
 
-def remove(home: Path) -> None:
-    """Remove all snapshots of one name, ``home``. One that is being written stays. Raises :class:`BadRequest`."""
-    for number in numbers(home):
-        try:
-            (home / str(number) / MANIFEST).unlink(missing_ok=True)  # from here on it is no snapshot any more
-            shutil.rmtree(home / str(number))
-        except OSError as error:
-            raise BadRequest(f"{home / str(number)} cannot be deleted: {error.strerror or error}.") from None
+def remove(folder: Path) -> None:
+    """Remove a snapshot, and the folder of its name where it was the last one. Raises :class:`BadRequest`."""
+    try:
+        (folder / MANIFEST).unlink(missing_ok=True)  # from here on it is no snapshot any more
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass  # somebody else has just deleted it
+    except OSError as error:
+        raise BadRequest(f"{folder} cannot be deleted: {error.strerror or error}.") from None
     with contextlib.suppress(OSError):
-        home.rmdir()
+        folder.parent.rmdir()
 
 
 def begin(root: Path, name: str) -> Path:
@@ -342,8 +393,11 @@ def write_file(folder: Path, name: str, content: Any) -> None:
         os.fsync(out.fileno())
 
 
-def publish(part: Path, key: bytes, manifest: Manifest) -> Path:
-    """Write the manifest, give the snapshot its number, and remove the ones before it. Raises :class:`OSError`."""
+def publish(part: Path, key: bytes, manifest: Manifest, keep: int = 1) -> Path:
+    """Write the manifest, give the snapshot its number, and remove all of its name but the newest ``keep``.
+
+    Raises :class:`OSError`.
+    """
     write_file(part, MANIFEST, msgspec.json.encode(signed(key, manifest)))
     _settle(part)
     home = part.parent
@@ -358,12 +412,31 @@ def publish(part: Path, key: bytes, manifest: Manifest) -> Path:
                 raise
             number += 1
     _settle(home)
-    for old in numbers(home):
-        if old < number:
-            with contextlib.suppress(OSError):
-                (home / str(old) / MANIFEST).unlink(missing_ok=True)  # from here on it is no snapshot any more
-                shutil.rmtree(home / str(old), ignore_errors=True)
+    for old in [one for one in numbers(home) if one <= number][:-keep]:
+        with contextlib.suppress(BadRequest):
+            remove(home / str(old))
     return place
+
+
+def explain_no_room(part: Path, size: int, keep: int) -> tuple[str, str]:
+    """What is wrong where ``size`` bytes do not fit beside the snapshots that are there, and what to say before that.
+
+    ``part``: the folder that gets them; ``keep``: how many snapshots of this name stay. Both are empty where there is
+    room, or where nobody knows how much.
+    """
+    try:
+        free, there = shutil.disk_usage(part).free, len(numbers(part.parent))
+    except OSError:
+        return "", ""
+    root, cure = part.parent.parent, "--to DIR saves in another folder, and %distributed snapshots delete makes room"
+    if free < size:
+        return f"{root} has {free / 1e6:,.0f} MB left, and this takes {size / 1e6:,.0f} MB; {cure}", ""
+    # Each is written before the oldest goes, so there is one more for a moment.
+    more = max(keep - there - 1, 0) + 1
+    if free - size + size * (there >= keep) >= more * size:
+        return "", ""
+    what = "the next one" if more == 1 else f"{keep} of them"
+    return "", f"{root} will soon be full: it has no room for {what} ({size / 1e6:,.0f} MB each). {cure}."
 
 
 def _settle(folder: Path) -> None:

@@ -17,7 +17,7 @@ class StartOptions(TypedDict, total=False):
     """What ``Session.start`` takes beside the number of ranks; None stands for the default."""
 
     gpus_per_rank: int | None
-    """Show each rank so many GPUs of its host, as its own (default: a rank sees all of them, and a framework that
+    """Show each rank so many GPUs of its host, as its own (default: each sees all of them, and a framework that
     would take all uses one, unless the rank is alone on its host)."""
 
     name: str | None

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, Final
 
 from IPython.core import display_functions
 
 from jupyter_dtrain.client import snapshots as stored
-from jupyter_dtrain.client.snapshots import delete_snapshots, find_snapshot, snapshots_folder
+from jupyter_dtrain.client.snapshots import find_snapshot, named_snapshots, snapshots_folder
 from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
 from jupyter_dtrain.view.labels import human
 from jupyter_dtrain.view.tables import table
 
-from .offers import rank_names
-from .parsing import MagicParser, Parsed, say_renamed, variable
+from .offers import paths, rank_names
+from .parsing import MagicParser, Parsed, count, say_renamed, variable
 
 KINDS: Final = {"state": "its state_dict, one for each rank", "value": "its value on each rank, pickled"}
 """What a snapshot keeps of a variable, by the part that saved it; another part is a framework, with full tensors."""
+NAMED: Final = "name of the snapshot; NAME:NUMBER is an older one, DIR/NAME one in another folder"
+"""What ``load`` and ``snapshots show`` take."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -40,6 +43,20 @@ def save_arguments(parser: MagicParser) -> None:
         help="save between two steps of the cells from now on: after every N steps, or every 30s, 10m, 2h; where no "
         "framework shows its steps, at the end of cells and by time",
     )
+    parser.add_argument(
+        "--keep",
+        type=count,
+        default=1,
+        metavar="K",
+        help="keep the newest K of this name, as NAME:1, NAME:2 … (default: 1)",
+    )
+    parser.add_argument(
+        "--to",
+        metavar="DIR",
+        help="folder that gets it, which all hosts see; load it as DIR/NAME (default: $DTRAIN_SNAPSHOTS, or a folder "
+        "of Jupyter's data)",
+        completer=paths,
+    )
     parser.add_argument("--stop", action=_Stop, nargs=0, help=argparse.SUPPRESS)
 
 
@@ -53,22 +70,23 @@ class _Stop(argparse.Action):
 
 
 def save(args: Parsed) -> None:
-    """``%distributed save NAME VAR … [--every N]``."""
+    """``%distributed save NAME VAR … [--every N] [--keep K] [--to DIR]``."""
     session = current()
-    answer = session.save(args.name, args.names, every=args.every)
+    answer = session.save(args.name, args.names, every=args.every, to=args.to, keep=args.keep)
     what = ", ".join(answer.names)
+    name = args.name if args.to is None else str(Path(args.to) / args.name)
     if args.every:
         end = f"%distributed snapshots stop {args.name}"
-        print(f"Cells on all ranks save {what} as {args.name!r} from now on. {end} ends that.")
+        print(f"Cells on all ranks save {what} as {name!r} from now on. {end} ends that.")
     else:
-        print(f"Saved {what} as {args.name!r}: {human(answer.bytes)} in {answer.seconds:.1f} s.")
+        print(f"Saved {what} as {name!r}: {human(answer.bytes)} in {answer.seconds:.1f} s.")
     for note in answer.notes:
         print(note)
 
 
 def load_arguments(parser: MagicParser) -> None:
     """Arguments of ``load``."""
-    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+    parser.add_argument("name", metavar="NAME", help=NAMED, completer=snapshot_names)
     parser.add_argument(
         "names",
         nargs="*",
@@ -103,11 +121,22 @@ def show_loaded(name: str, answer: SnapshotAnswer) -> None:
         )
 
 
-def snapshots(_args: Parsed) -> None:
-    """``%distributed snapshots``."""
-    found = stored.snapshots()
+def snapshots_arguments(parser: MagicParser) -> None:
+    """Arguments of ``snapshots``."""
+    parser.add_argument(
+        "--in",
+        dest="folder",
+        metavar="DIR",
+        help="those in this folder (default: where they are saved without --to)",
+        completer=paths,
+    )
+
+
+def snapshots(args: Parsed) -> None:
+    """``%distributed snapshots [--in DIR]``."""
+    found, folder = stored.snapshots(args.folder), args.folder or snapshots_folder()
     if not found:
-        print(f"There is no snapshot in {snapshots_folder()}. %distributed save NAME VAR … makes one.")
+        print(f"There is no snapshot in {folder}. %distributed save NAME VAR … makes one.")
         return
     headers = ["name", "size", "age", "ranks", "step", "variables", ""]
     rows = [_row(one) for one in found]
@@ -115,7 +144,7 @@ def snapshots(_args: Parsed) -> None:
     publish: Any = display_functions.publish_display_data
     publish(
         table(
-            f"Snapshots in {snapshots_folder()}",
+            f"Snapshots in {folder}",
             [headers[place] for place in kept],
             [[row[place] for place in kept] for row in rows],
         )
@@ -136,19 +165,29 @@ def stop(args: Parsed) -> None:
 
 def delete_arguments(parser: MagicParser) -> None:
     """Arguments of ``snapshots delete``."""
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names of the snapshots", completer=snapshot_names)
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="names of the snapshots, with all that are kept of each; NAME:NUMBER is one of them",
+        completer=snapshot_names,
+    )
 
 
 def delete(args: Parsed) -> None:
     """``%distributed snapshots delete NAME …``: all of them, or none where one does not exist."""
-    names = list(dict.fromkeys(args.names))
-    freed = delete_snapshots(names)
-    print(f"Deleted {quantity(len(names), 'snapshot')}: {', '.join(names)} ({human(freed)}).")
+    found = {one.folder: one for name in args.names for one in named_snapshots(name)}
+    for one in found.values():
+        one.delete()
+    freed = human(sum(one.bytes for one in found.values()))
+    print(
+        f"Deleted {quantity(len(found), 'snapshot')}: {', '.join(one.reference for one in found.values())} ({freed})."
+    )
 
 
 def show_arguments(parser: MagicParser) -> None:
     """Arguments of ``snapshots show``."""
-    parser.add_argument("name", metavar="NAME", help="name of the snapshot", completer=snapshot_names)
+    parser.add_argument("name", metavar="NAME", help=NAMED, completer=snapshot_names)
 
 
 def show(args: Parsed) -> None:
@@ -162,13 +201,13 @@ def show(args: Parsed) -> None:
         facts.append("not signed with your key")
     publish: Any = display_functions.publish_display_data
     rows = [[name, KINDS.get(part, part)] for name, part in one.held.items()]
-    publish(table(f"Snapshot {one.name!r}: {', '.join(facts)}", ["variable", "saved as"], rows))
+    publish(table(f"Snapshot {one.reference!r}: {', '.join(facts)}", ["variable", "saved as"], rows))
 
 
 def _row(one: Snapshot) -> list[str]:
     step = "" if one.step is None else str(one.step)
     trusted = "" if one.ours else "not signed with your key"
-    return [one.name, human(one.bytes), age(one.age), str(one.ranks), step, ", ".join(one.held), trusted]
+    return [one.reference, human(one.bytes), age(one.age), str(one.ranks), step, ", ".join(one.held), trusted]
 
 
 def age(seconds: float) -> str:
@@ -181,4 +220,4 @@ def age(seconds: float) -> str:
 
 def snapshot_names(_text: str) -> list[str]:
     """The names of the snapshots, for completion."""
-    return [one.name for one in stored.snapshots()]
+    return [one.reference for one in stored.snapshots()]

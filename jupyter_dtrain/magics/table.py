@@ -328,7 +328,7 @@ _OWN: tuple[Verb, ...] = (
         "snapshots",
         "snapshots",
         "list the snapshots, with size and age; show or delete one",
-        _none,
+        snapshots.snapshots_arguments,
         snapshots.snapshots,
         "snapshots",
         verbs=_SNAPSHOTS,

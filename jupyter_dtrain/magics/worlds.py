@@ -288,7 +288,7 @@ def restart_arguments(parser: MagicParser) -> None:
         completer=some_ranks,
     )
     parser.add_argument(
-        "--load", metavar="NAME", help="load this snapshot into the fresh ranks, of all", completer=snapshot_names
+        "--load", metavar="NAME", help="load this snapshot into the fresh ranks (not with -r)", completer=snapshot_names
     )
     parser.add_argument(
         "--replay",

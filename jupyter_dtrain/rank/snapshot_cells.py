@@ -15,10 +15,13 @@ from .rank_context import answer, verb_cell
 from .snapshots import Order, load, save
 
 
-def run_save(name: str, names: list[str], root: str, world: str) -> None:
-    """In a cell: save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk."""
+def run_save(name: str, names: list[str], root: str, world: str, keep: int) -> None:
+    """In a cell: save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk.
+
+    ``keep``: how many of that name stay.
+    """
     home, namespace = verb_cell()
-    size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world), namespace, home.plugins)
+    size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world, keep), namespace, home.plugins)
     _answer(SnapshotAnswer(names, notes=notes, bytes=size, seconds=seconds))
 
 
@@ -30,10 +33,10 @@ def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None
     _answer(SnapshotAnswer(loaded, waiting, notes))
 
 
-def run_order(name: str, names: list[str], root: str, world: str, *, steps: int, seconds: float) -> None:
+def run_order(name: str, names: list[str], root: str, world: str, keep: int, *, steps: int, seconds: float) -> None:
     """In a cell: save after every ``steps`` steps, or whenever ``seconds`` have passed, from the next cell on."""
     home, namespace = verb_cell()
-    home.step_work.place(Order(name, names, root, namespace.pop(KEY), world), steps, seconds)
+    home.step_work.place(Order(name, names, root, namespace.pop(KEY), world, keep), steps, seconds)
     _answer(SnapshotAnswer(names))
 
 

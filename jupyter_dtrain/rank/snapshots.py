@@ -33,6 +33,7 @@ from jupyter_dtrain.core.snapshots import (
     SnapshotRefused,
     begin,
     code_of,
+    explain_no_room,
     open_regular,
     publish,
     read_manifest,
@@ -65,6 +66,8 @@ class Order(msgspec.Struct, frozen=True):
     root: str
     key: bytes
     world: str
+    keep: int = 1
+    """How many of this name stay."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -118,7 +121,7 @@ class Saving:
         files = {name: facts for one in written for name, facts in one.files.items()}
         manifest = Manifest(self._order.name, time.time(), self._order.world, self._size, self._held, self._step, files)
         try:
-            publish(self._part, self._order.key, manifest)
+            publish(self._part, self._order.key, manifest, self._order.keep)
         except OSError as error:
             self.drop()
             return f"{self._part.parent} cannot be written: {error.strerror or error}"
@@ -210,6 +213,10 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
             problem = words_of(error)
         _agree(comm, problem, "Nothing was saved.")
         _match(comm, held, files)
+        taken = comm.allreduce(sum(len(content) for content in files.values()))
+        problem, note = explain_no_room(part, taken, order.keep) if rank == 0 else ("", "")
+        _agree(comm, problem, "Nothing was saved.")
+        notes += [note] if note else []
     except BaseException:
         if rank == 0:
             shutil.rmtree(part, ignore_errors=True)

@@ -91,7 +91,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             int,
             Meta(
                 title="GPUs of each rank",
-                description="show each rank so many GPUs of its host, as its own (default: a rank sees all of them, and "
+                description="show each rank so many GPUs of its host, as its own (default: each sees all of them, and "
                 "a framework that would take all uses one, unless the rank is alone on its host)",
                 ge=1,
                 le=MAX_RANKS,

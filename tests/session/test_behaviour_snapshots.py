@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError
-from jupyter_dtrain.core.snapshots import MANIFEST, SnapshotRefused, newest, numbers
+from jupyter_dtrain import BadRequest, DistributedError, snapshots
+from jupyter_dtrain.core.snapshots import MANIFEST, SnapshotRefused, explain_no_room, newest, numbers
 from tests.session.cells import load_soon, run, same, values
 
 FRESH_WORLD = True
@@ -85,6 +86,51 @@ class TestSnapshots:
         assert {file.stat().st_mode & 0o077 for file in place.rglob("*")} == {0}
         world.load("first")
         assert values(run(world, "epoch")) == same(8)
+
+    def test_several_of_a_name_can_be_kept_and_each_loaded_by_its_number(self, world, saved):
+        """The oldest goes; without the option, all but the newest go."""
+        for epoch in range(4):
+            run(world, f"epoch = {epoch}")
+            world.save("several", ["epoch"], keep=3)
+        found = [one.reference for one in snapshots() if one.name == "several"]
+        assert found == ["several", "several:3", "several:2"]
+        world.load("several:2")
+        assert values(run(world, "epoch")) == same(1)
+        world.load("several")
+        assert values(run(world, "epoch")) == same(3)
+        with pytest.raises(BadRequest, match=r"no snapshot several:1 in .*, only several:2, several:3, several:4\."):
+            world.load("several:1")
+
+        next(one for one in snapshots() if one.reference == "several:3").delete()
+        assert numbers(saved / "several") == [2, 4]
+        world.save("several", ["epoch"])
+        assert numbers(saved / "several") == [5]
+
+    @pytest.mark.usefixtures("saved")
+    def test_another_folder_can_be_chosen_and_is_named_again(self, world, tmp_path):
+        """For loads, lists and restarts; the usual folder is left alone."""
+        run(world, "epoch = 9")
+        world.save("first", ["epoch"], to=tmp_path / "far")
+        assert [one.reference for one in snapshots(tmp_path / "far")] == ["first"]
+        world.load("first")
+        assert values(run(world, "epoch")) == same(7)
+        world.load(f"{tmp_path}/far/first")
+        assert values(run(world, "epoch")) == same(9)
+
+    def test_what_does_not_fit_on_the_disk_is_not_begun(self, tmp_path):
+        """Its size is known before the first file is written."""
+        free = shutil.disk_usage(tmp_path).free
+        (tmp_path / "home").mkdir()
+        part = tmp_path / "home" / "part"
+        part.mkdir()
+        assert explain_no_room(part, 1000, 3) == ("", "")
+        problem, note = explain_no_room(part, 2 * free, 1)
+        assert "MB left, and this takes" in problem
+        assert not note
+        problem, note = explain_no_room(part, int(0.7 * free), 1)
+        assert not problem
+        assert "has no room for the next one" in note
+        assert "has no room for 10 of them" in explain_no_room(part, int(0.2 * free), 10)[1]
 
     def test_a_changed_file_is_refused_unless_it_is_trusted(self, world, saved):
         """Before anything is unpickled or changed: each file, the manifest, and a file that is gone."""
