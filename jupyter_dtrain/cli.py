@@ -17,18 +17,20 @@ from IPython.core.error import UsageError
 from jupyter_dtrain.core.errors import DtrainError
 
 from .jobs.exporting import TARGETS, find_target
-from .magics.export import choice_arguments, export_parsed
+from .magics.export import choice_arguments, export_parsed, setting_arguments
 from .magics.parsing import HelpShown, MagicParser, Parsed
-from .magics.table import verbs
+from .magics.table import renamed, verbs
 
-VERBS: Final = ("doctor", "list", "stop", "runs", "show", "compare")
+PROGRAM: Final = "jupyter dtrain"
+VERBS: Final = ("doctor", "worlds", "stop", "runs", "show", "compare", "snapshots")
 """The verbs that do here what they do in a notebook."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     try:
-        args = command_parser().parse_args(sys.argv[1:] if arguments is None else list(arguments))
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        args = command_parser().parse_args([*renamed(words[0], PROGRAM).split(), *words[1:]] if words else words)
         args.run(args)
     except HelpShown:
         return 0
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_parser() -> MagicParser:
     """The parser of the command."""
-    parser = MagicParser(prog="jupyter dtrain", description="Distributed training in Jupyter, from a terminal.")
+    parser = MagicParser(prog=PROGRAM, description="Distributed training in Jupyter, from a terminal.")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=MagicParser)
     words = "make a job of a notebook's cells: a script, and what launches it"
     one = subparsers.add_parser("export", help=words, description=f"{words[0].upper()}{words[1:]}.")
@@ -60,6 +62,7 @@ def command_parser() -> MagicParser:
         "-o", "--output", metavar="FILE", help="file to write (default: the notebook's name, in this folder)"
     )
     choice_arguments(one)
+    setting_arguments(one, TARGETS)
     one.set_defaults(run=_export)
     for verb in verbs():
         if verb.name in VERBS:

@@ -22,7 +22,7 @@ import msgspec
 
 from jupyter_dtrain.core.settings import PREFIX, Settings
 from jupyter_dtrain.magics.parsing import MagicParser
-from jupyter_dtrain.magics.table import CELL_MAGICS, verbs
+from jupyter_dtrain.magics.table import sections
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference_pages.py from {}: change that. -->\n\n"
@@ -68,14 +68,8 @@ def main() -> int:
 def magics_page() -> str:
     """Every magic with its arguments."""
     text = MADE.format("the parsers of jupyter_dtrain/magics/") + MAGICS
-    for magic in CELL_MAGICS:
-        parser = magic.parser()
-        first, *short = [f"%%{name}" for name in magic.names]
-        words = f" Short: {', '.join(short)}." if short else ""
-        text += _section(first, f"{parser.description}{words}", parser)
-    for verb in verbs():
-        parser = verb.parser()
-        text += _section(parser.prog, verb.sentence, parser)
+    for title, words, parser, _ in sections():
+        text += _section(title, words, parser)
     return text
 
 

@@ -23,6 +23,7 @@ readers pass on their names alone.
 from __future__ import annotations
 
 from .exporting import TARGETS, Exported, export_notebook
+from .job import Setting, Target
 from .notebook import JobWorld, Notebook, NotebookCell
 
-__all__ = ["TARGETS", "Exported", "JobWorld", "Notebook", "NotebookCell", "export_notebook"]
+__all__ = ["TARGETS", "Exported", "JobWorld", "Notebook", "NotebookCell", "Setting", "Target", "export_notebook"]

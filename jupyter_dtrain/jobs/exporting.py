@@ -70,7 +70,8 @@ def export_notebook(
 ) -> Exported:
     """Write the cells of ``notebook`` as a job for ``target``: as :func:`jupyter_dtrain.export` says."""
     kind = find_target(target)
-    chosen = kind.settings_of(settings or {})
+    world = notebook.world.resized(ranks, nodes)
+    chosen = kind.settings_of(settings or {}, world.asked)
     place = Path(file).expanduser()
     if place.is_dir():
         raise BadRequest(f"{file} is a folder: name a file in it, such as {place / 'train'}{kind.suffix}.")
@@ -79,7 +80,6 @@ def export_notebook(
     script_place = place.with_suffix(".py")
     if place.suffix == ".py":
         place = place.with_name(f"{place.stem}{kind.suffix}")
-    world = notebook.world.resized(ranks, nodes)
     try:
         needed = needed_cells(notebook, choose(notebook, cells, tag), with_local=with_local)
         codes = [translate(cell, needed.known) for cell in needed.cells]

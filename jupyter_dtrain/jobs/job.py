@@ -80,6 +80,15 @@ class Setting(msgspec.Struct, frozen=True):
     name: str
     default: str
     help: str
+    asked: str = ""
+    """The start option that gives its default, where the world was started with it."""
+    formerly: str = ""
+    """The name that it had in the release before."""
+
+    @property
+    def flag(self) -> str:
+        """Its option in a line, such as ``--cpus-per-task``."""
+        return f"--{self.name.replace('_', '-')}"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -94,9 +103,14 @@ class Target(msgspec.Struct, frozen=True):
     package: str = ""
     """The package that its files import."""
 
-    def settings_of(self, given: Mapping[str, str]) -> dict[str, str]:
-        """All settings, with those that are ``given``. Raises :class:`BadRequest` for one that it does not have."""
-        known = {one.name: one.default for one in self.settings}
+    def settings_of(self, given: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """All settings, with those that are ``given``. Raises :class:`BadRequest` for one that it does not have.
+
+        ``asked``: the start options of the world, of which some are defaults.
+        """
+        known = {one.name: asked.get(one.asked, one.default) for one in self.settings}
+        former = {one.formerly: one.name for one in self.settings if one.formerly}
+        given = {former.get(name, name): value for name, value in given.items()}
         for name in given:
             if name not in known:
                 has = f"It has {', '.join(known)}." if known else "It has none."

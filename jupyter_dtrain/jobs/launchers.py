@@ -91,13 +91,15 @@ def make_slurm(job: Job) -> Made:
         f"--job-name={job.label}",
         f"--nodes={world.nodes}",
         f"--ntasks-per-node={world.per_node}",
-        f"--cpus-per-task={number(job, 'cpus')}",
+        f"--cpus-per-task={number(job, 'cpus_per_task')}",
         f"--time={job.settings['time']}",
         "--output=%x-%j.out",
     ]
-    if world.gpus_per_node:
-        options.append(f"--gpus-per-node={world.gpus_per_node}")
-    options += [f"--{name}={job.settings[name]}" for name in ("partition", "account") if job.settings[name]]
+    settings = dict(job.settings)
+    if world.gpus_per_node and not (settings["gpus_per_node"] or settings["gres"]):
+        settings["gpus_per_node"] = str(world.gpus_per_node)
+    options += [f"{one.flag}={settings[one.name]}" for one in _AS_SBATCH if settings[one.name]]
+    options += shlex.split(settings["sbatch"])
     folder = job.path.parent.absolute()
     lines = [
         "# The ranks meet on the first node, at a port that belongs to this job.",
@@ -111,6 +113,18 @@ def make_slurm(job: Job) -> Made:
     return Made({job.path.name: text}, f"sbatch {job.command}", notes)
 
 
+_AS_SBATCH: Final = (
+    Setting("partition", "", "partition (default: Slurm's own)", "partition"),
+    Setting("account", "", "account (default: yours)", "account"),
+    Setting("qos", "", "quality of service (default: Slurm's own)", "qos"),
+    Setting("mem", "", "memory of each node, such as 64G (default: Slurm's own)", "mem"),
+    Setting(
+        "gpus_per_node", "", "GPUs of each node, such as 8 or a100:8 (default: those of its ranks)", "gpus_per_node"
+    ),
+    Setting("gres", "", "other resources of each node, such as gpu:a100:8", "gres"),
+)
+"""The settings that are an option of sbatch, with its name."""
+
 TARGETS = (
     Target("script", "one Python file, for torchrun, mpirun or alone", ".py", make_script),
     Target("torchrun", "the script, and a line for torchrun", ".sh", make_torchrun),
@@ -121,10 +135,10 @@ TARGETS = (
         ".sbatch",
         make_slurm,
         (
-            Setting("time", "01:00:00", "the longest time that the job may take"),
-            Setting("cpus", "1", "processors of each rank"),
-            Setting("partition", "", "partition (default: Slurm's own)"),
-            Setting("account", "", "account (default: yours)"),
+            Setting("time", "01:00:00", "the longest time that the job may take", "time"),
+            Setting("cpus_per_task", "1", "CPUs of each rank", "cpus_per_task", formerly="cpus"),
+            *_AS_SBATCH,
+            Setting("sbatch", "", "further options of sbatch, in quotes, such as '--exclusive'", "sbatch"),
         ),
     ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -40,6 +41,10 @@ class NotebookCell(msgspec.Struct, frozen=True):
         return f"cell {self.number}"
 
 
+_BY_NODE: Final = {"gpus_per_node", "gres"}
+"""What a start asks of a scheduler for a whole node, with all its ranks."""
+
+
 class JobWorld(msgspec.Struct, frozen=True):
     """The world of a job."""
 
@@ -53,6 +58,8 @@ class JobWorld(msgspec.Struct, frozen=True):
     """Whether each rank has a GPU."""
     gpus_per_rank: int = 0
     """How many GPUs each rank sees, as ``--gpus-per-rank`` gave; 0: all of its node."""
+    asked: dict[str, str] = {}
+    """What its start asked of a scheduler, by option."""
 
     @property
     def per_node(self) -> int:
@@ -79,7 +86,12 @@ class JobWorld(msgspec.Struct, frozen=True):
                 f"{quantity(ranks, 'rank')} cannot be spread evenly over {quantity(nodes, 'node')}: give -n as a "
                 f"multiple of --nodes, such as -n {nodes * -(-ranks // nodes)} --nodes {nodes}."
             )
-        return msgspec.structs.replace(self, ranks=ranks, nodes=nodes, roles=self.roles if ranks == self.ranks else ())
+        other = msgspec.structs.replace(self, ranks=ranks, nodes=nodes, roles=self.roles if ranks == self.ranks else ())
+        if other.per_node == self.per_node:
+            return other
+        # The GPUs of a node go with its ranks, so they are counted anew; those of the start were for another number.
+        asked = {name: value for name, value in self.asked.items() if name not in _BY_NODE}
+        return msgspec.structs.replace(other, asked=asked, gpus=self.gpus or bool(_BY_NODE & self.asked.keys()))
 
 
 class Notebook(msgspec.Struct, frozen=True):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.jobs import TARGETS, Exported, export_notebook
+from jupyter_dtrain.jobs import TARGETS, Exported, Setting, Target, export_notebook
 
 from .notebooks import read_file, read_session
 from .offers import paths
-from .parsing import MagicParser, Parsed, assignment, count
+from .parsing import MagicParser, Parsed, assignment, count, say_renamed
+
+SETTING: Final = "setting_"
+"""What the parsed line has before the name of a target's setting."""
 
 
-def export_arguments(parser: MagicParser) -> None:
-    """Arguments of ``export``."""
-    parser.add_argument("target", metavar="TARGET", choices=[one.name for one in TARGETS], help=_targets())
+def no_target(_args: Parsed) -> None:
+    """``%distributed export`` alone."""
+    names = ", ".join(one.name for one in TARGETS)
+    raise BadRequest(f"Name where the job goes, and a file: %distributed export slurm train.sbatch. There is: {names}.")
+
+
+def target_arguments(target: Target, parser: MagicParser) -> None:
+    """Arguments of ``export TARGET``: those of every export, and the settings of this target."""
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -26,6 +36,7 @@ def export_arguments(parser: MagicParser) -> None:
         "--notebook", metavar="NOTEBOOK", help="export this file (default: this session's cells)", completer=paths
     )
     choice_arguments(parser)
+    setting_arguments(parser, [target])
 
 
 def choice_arguments(parser: MagicParser) -> None:
@@ -39,35 +50,53 @@ def choice_arguments(parser: MagicParser) -> None:
     )
     parser.add_argument("-n", type=count, metavar="N", help="ranks of the job (default: as many as the world has)")
     parser.add_argument("--nodes", type=count, metavar="N", help="nodes of the job (default: as many as the world has)")
-    parser.add_argument(
-        "--set",
-        type=assignment,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=value",
-        dest="settings",
-        help=f"what the target must know besides: {_settings()}",
-    )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
 
 
-def _targets() -> str:
-    return "; ".join(f"{one.name}: {one.help}" for one in TARGETS)
+def setting_arguments(parser: MagicParser, targets: Sequence[Target]) -> None:
+    """Arguments for the settings of ``targets``, those of each name together."""
+    found: dict[str, dict[str, Setting]] = {}
+    for target in targets:
+        for one in target.settings:
+            found.setdefault(one.name, {})[target.name] = one
+    for name, by_target in found.items():
+        helps = [_help(one) if len(targets) == 1 else f"{target}: {_help(one)}" for target, one in by_target.items()]
+        first = next(iter(by_target.values()))
+        action = parser.add_argument(
+            first.flag,
+            dest=f"{SETTING}{name}",
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help="; ".join(helps).replace("%", "%%"),
+        )
+        parser.takes_dashes(action)
+    parser.add_argument("--set", action=_Set, nargs="+", type=assignment, help=argparse.SUPPRESS)
 
 
-def _settings() -> str:
-    known = [f"{one.name}: {', '.join(setting.name for setting in one.settings)}" for one in TARGETS if one.settings]
-    return "; ".join(known)
+def _help(setting: Setting) -> str:
+    if not setting.default:
+        return setting.help
+    asked = ", or the start's" if setting.asked else ""
+    return f"{setting.help} (default: {setting.default}{asked})"
 
 
-def export_cells(args: Parsed) -> None:
+class _Set(argparse.Action):
+    """``--set NAME=value``: the former way to give a setting."""
+
+    def __call__(self, _parser: Any, namespace: Parsed, values: Any, _option: str | None = None) -> None:
+        """Keep the settings; one that the target does not have is refused later."""
+        for name, value in values:
+            say_renamed(f"--set {name}=…", f"--{name.replace('_', '-')} …")
+            setattr(namespace, f"{SETTING}{name}", value)
+
+
+def export_cells(target: str, args: Parsed) -> None:
     """``%distributed export TARGET FILE``."""
-    print(export_parsed(args, args.target, args.file, args.notebook))
+    print(export_parsed(args, target, args.file, args.notebook))
 
 
 def export_parsed(args: Parsed, target: str, file: str, notebook: str | None) -> Exported:
-    """Make the export that a line of :func:`choice_arguments` asks for."""
+    """Make the export that a line of :func:`choice_arguments` and :func:`setting_arguments` asks for."""
     return export(
         target,
         file,
@@ -77,7 +106,7 @@ def export_parsed(args: Parsed, target: str, file: str, notebook: str | None) ->
         with_local=args.with_local,
         n=args.n,
         nodes=args.nodes,
-        settings=dict(args.settings),
+        settings={name.removeprefix(SETTING): value for name, value in vars(args).items() if name.startswith(SETTING)},
         force=args.force,
     )
 

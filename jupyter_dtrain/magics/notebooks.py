@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,9 +31,11 @@ from jupyter_dtrain.jobs.notebook import listed
 from jupyter_dtrain.launch.hostlist import named_hosts
 from jupyter_dtrain.launch.local import default_size
 from jupyter_dtrain.launch.options import assign_roles, check
+from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.session import current
 
 from .cells import cell_parser, rank_parser
+from .doctor import SLURM
 from .parsing import HelpShown, MagicParser
 from .transform import RANK_NAMES, VERB_NAMES, CellTransform
 from .worlds import FIRST, start_arguments, start_options
@@ -202,8 +204,24 @@ def _live_world() -> tuple[JobWorld, list[str]] | None:
     request = session.request
     # A job asks for one GPU a rank: ranks that share GPUs here, or have none, need none there.
     gpus = len({(rank.host, rank.device) for rank in world.ranks if rank.device != "cpu"}) == world.size
-    each = request.options.gpus_per_rank or 0
-    return JobWorld(world.size, len(world.nodes), tuple(request.options.env), tuple(request.roles), gpus, each), []
+    return (
+        JobWorld(
+            world.size,
+            len(world.nodes),
+            tuple(request.options.env),
+            tuple(request.roles),
+            gpus,
+            request.options.gpus_per_rank or 0,
+            _of_scheduler(request.launcher_options) if request.launcher == SLURM else {},
+        ),
+        [],
+    )
+
+
+def _of_scheduler(values: Mapping[str, Any]) -> dict[str, str]:
+    """What a start asked of Slurm, but for the size of the world."""
+    size = ("slurm", "nodes", "ntasks_per_node")
+    return {name: str(value) for name, value in values.items() if value is not None and name not in size}
 
 
 def _world_of(sources: Iterable[str]) -> tuple[JobWorld, list[str]]:
@@ -236,11 +254,12 @@ def _asked(given: dict[str, Any]) -> JobWorld:
     asked = check(given)
     with contextlib.suppress(BadRequest):  # the job may run where there are more GPUs than here
         asked = asked.share_gpus()
-    each, tasks = asked.world.gpus_per_rank or 0, asked.launcher_values.get("ntasks_per_node")
-    given |= {"n": asked.world.n, "ntasks_per_node": tasks}
+    each, own = asked.world.gpus_per_rank or 0, asked.launcher_options
     hosts = named_hosts(given.get("hosts"), given.get("hostfile"))
-    nodes = len(hosts) or int(given.get("nodes") or 1)
-    size = given.get("n") or sum(hosts.values()) or nodes * int(given.get("ntasks_per_node") or 1)
-    if not hosts and not given.get("nodes") and not tasks:
-        size = given.get("n") or default_size()
-    return JobWorld(size, nodes, tuple(asked.world.env), tuple(assign_roles(asked, size)), each > 0, each)
+    nodes, size = len(hosts) or 1, asked.world.n or sum(hosts.values()) or default_size()
+    of_scheduler: dict[str, str] = {}
+    if isinstance(own, SlurmOptions):
+        nodes, tasks = own.wanted(asked.world.n)
+        size, of_scheduler = asked.world.n or nodes * tasks, _of_scheduler(asked.launcher_values)
+    roles = tuple(assign_roles(asked, size))
+    return JobWorld(size, nodes, tuple(asked.world.env), roles, each > 0, each, of_scheduler)

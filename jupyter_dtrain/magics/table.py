@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
+from jupyter_dtrain.jobs import TARGETS
 
 from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed, say_renamed
@@ -37,7 +38,9 @@ class Verb(msgspec.Struct, frozen=True):
     python: str = ""
     """What a program calls for it, such as ``Session.save``; empty where only a notebook has use for it."""
     verbs: tuple[Verb, ...] = ()
-    """The verbs that may follow, such as ``show`` in ``runs show``."""
+    """The words that may follow, such as ``show`` in ``runs show``."""
+    below: str = "verb"
+    """What these words are."""
     formerly: str = ""
     """The name that it had in the release before."""
 
@@ -58,9 +61,24 @@ class Verb(msgspec.Struct, frozen=True):
         parser.set_defaults(run=self.run)
         if self.verbs:
             # Its options may stand before these, so they are not in its usage.
-            below = parser.add_subparsers(title="verbs", metavar="[VERB]", parser_class=MagicParser, prog=parser.prog)
+            below = parser.add_subparsers(
+                title=f"{self.below}s", metavar=self.below.upper(), parser_class=MagicParser, prog=parser.prog
+            )
             for verb in self.verbs:
                 verb.fill(below.add_parser(verb.name, help=verb.help, description=verb.sentence))
+
+    def sections(self, before: str) -> Iterator[tuple[str, str, MagicParser, str]]:
+        """As :func:`sections`, of this verb and of those that may follow it; ``before``: the words before it."""
+        title = f"{before} {self.name}"
+        parser = MagicParser(prog=title, description=self.sentence)
+        self.arguments(parser)
+        words = self.sentence
+        if self.verbs:
+            *others, last = [f"`{verb.name}`" for verb in self.verbs]
+            words += f" {', '.join(others)} or {last} may follow."
+        yield title, words, parser, self.python
+        for verb in self.verbs:
+            yield from verb.sections(title)
 
 
 class CellMagic(msgspec.Struct, frozen=True):
@@ -158,6 +176,17 @@ _SNAPSHOTS = (
         snapshots.delete,
         "Snapshot.delete",
     ),
+)
+_TARGETS = tuple(
+    Verb(
+        target.name,
+        "runs and jobs",
+        f"make {target.help}" if target.help.startswith("a ") else f"write {target.help}",
+        partial(export.target_arguments, target),
+        partial(export.export_cells, target.name),
+        "export",
+    )
+    for target in TARGETS
 )
 _OWN: tuple[Verb, ...] = (
     Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start, "Session.start"),
@@ -348,9 +377,11 @@ _OWN: tuple[Verb, ...] = (
         "export",
         "runs and jobs",
         "make a job of the cells that run on ranks: a script, and what launches it",
-        export.export_arguments,
-        export.export_cells,
+        _none,
+        export.no_target,
         "export",
+        verbs=_TARGETS,
+        below="target",
     ),
 )
 
@@ -365,6 +396,20 @@ def verbs() -> tuple[Verb, ...]:
     for verb in (*_OWN, *load_rows(one.verbs for one in declarations())):
         found.setdefault(verb.name, verb)
     return tuple(found.values())
+
+
+def sections() -> Iterator[tuple[str, str, MagicParser, str]]:
+    """Each magic that the reference has: its title, what it does, its parser and what a program calls for it.
+
+    The verbs that follow others come after these.
+    """
+    for magic in CELL_MAGICS:
+        parser = magic.parser()
+        first, *short = [f"%%{name}" for name in magic.names]
+        words = f"{parser.description} Short: {', '.join(short)}." if short else str(parser.description)
+        yield first, words, parser, magic.python
+    for verb in verbs():
+        yield from verb.sections("%distributed")
 
 
 def verb_parser() -> MagicParser:
@@ -384,12 +429,12 @@ def verb_parser() -> MagicParser:
     return parser
 
 
-def renamed(line: str) -> str:
-    """``line`` with the present name of a verb that has a former one, which is said once."""
+def renamed(line: str, program: str = "%distributed") -> str:
+    """``line`` with the present name of a verb that has a former one, which is said once. ``program`` has the verb."""
     first, _, rest = line.strip().partition(" ")
     for verb in verbs():
         if first == verb.formerly:
-            say_renamed(f"%distributed {first}", f"%distributed {verb.name}")
+            say_renamed(f"{program} {first}", f"{program} {verb.name}")
             return f"{verb.name} {rest}"
     return line
 

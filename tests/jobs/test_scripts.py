@@ -12,7 +12,7 @@ import pytest
 from jupyter_dtrain import BadRequest
 from jupyter_dtrain.jobs import export_notebook
 from jupyter_dtrain.jobs.names import names_of
-from tests.jobs.cells import local, notebook, ranks, run
+from tests.jobs.cells import local, notebook, ranks, read, run
 
 PLACE = (
     "import os\nnames = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'NODE_RANK')\n"
@@ -71,7 +71,7 @@ def test_the_launch_line_for_torchrun_starts_all_ranks_in_one_group(tmp_path):
     assert ended.stdout.count("sum 2.0") == 2
 
 
-GPUS = "import os\nos.write(1, f\"{os.environ['RANK']} sees {os.environ['CUDA_VISIBLE_DEVICES']}\\n\".encode())"
+GPUS = "import os\nwritten = os.write(1, f\"{os.environ['RANK']} sees {os.environ['CUDA_VISIBLE_DEVICES']}\\n\".encode())"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,51 @@ def test_a_job_asks_for_the_gpus_of_all_its_ranks(tmp_path):
     )
 
     assert "#SBATCH --gpus-per-node=6\n" in (tmp_path / "train.sbatch").read_text()
+
+
+ASKED = {"partition": "gpu", "time": "8:00:00", "gpus_per_node": "a100:4", "mem": "64G", "sbatch": "--exclusive -C x"}
+
+
+def sbatch_lines(folder: Path) -> list[str]:
+    """The options in the batch script."""
+    lines = (folder / "train.sbatch").read_text().splitlines()
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+
+
+def test_a_batch_script_asks_for_what_the_world_asked_for(tmp_path):
+    """What a line gives comes before that."""
+    world = {"ranks": 8, "nodes": 2, "asked": ASKED}
+    export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world=world, settings={"mem": "0"})
+    found = sbatch_lines(tmp_path)
+
+    assert {"--partition=gpu", "--time=8:00:00", "--gpus-per-node=a100:4", "--mem=0"} <= set(found)
+    assert found[-3:] == ["--exclusive", "-C", "x"]
+
+
+def test_another_number_of_ranks_has_its_own_number_of_gpus(tmp_path):
+    world = {"ranks": 8, "nodes": 2, "asked": ASKED}
+    export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world=world, ranks=4)
+    found = sbatch_lines(tmp_path)
+
+    assert {"--ntasks-per-node=2", "--gpus-per-node=2", "--partition=gpu"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("--slurm -N 2 --gres gpu:4", (8, 2)),
+        ("--slurm -N 2 --gpus-per-node a100:4 --gpus-per-task 2", (4, 2)),
+        ("--slurm -n 6 -N 3", (6, 3)),
+        ("--slurm -N 2 --sbatch=--gpus-per-node=8", (16, 2)),
+        ("--hosts a:2,b:2", (4, 2)),
+        ("-n 3", (3, 1)),
+    ],
+)
+def test_the_world_of_a_saved_notebook_has_the_size_that_its_start_asks_for(tmp_path, line, size):
+    found = read(tmp_path, f"%distributed start {line}", "%%distributed\n1").world
+
+    assert (found.ranks, found.nodes) == size
+    assert found.asked.get("gpus_per_node") == ("a100:4" if "a100" in line else None)
 
 
 def test_deepspeed_s_launcher_is_refused_where_ranks_have_several_gpus(tmp_path):
@@ -238,8 +283,8 @@ def test_a_file_that_cannot_be_is_refused(tmp_path, file, words):
     ("options", "words"),
     [
         ({"target": "frob"}, "There is no target 'frob'. There is: script, torchrun, mpi, slurm"),
-        ({"target": "slurm", "settings": {"x": "1"}}, "no setting 'x'. It has time, cpus, partition, account"),
-        ({"target": "slurm", "settings": {"cpus": "0"}}, "cpus must be a whole number above 0, not '0'"),
+        ({"target": "slurm", "settings": {"x": "1"}}, "no setting 'x'. It has time, cpus_per_task, partition, account"),
+        ({"target": "slurm", "settings": {"cpus": "0"}}, "cpus_per_task must be a whole number above 0, not '0'"),
         ({"ranks": 3, "nodes": 2}, "3 ranks cannot be spread evenly over 2 nodes: give -n as a multiple of --nodes"),
     ],
 )
