@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.rank.scripts import run_script
     from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard
     from jupyter_dtrain.scaling import Speedup, speedup
-    from jupyter_dtrain.session import Session, current
+    from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
@@ -132,6 +132,7 @@ _HOMES = {
     "remove_leftovers": "launch.leftovers",
     "run_script": "rank.scripts",
     "runs": "store",
+    "save_profile": "session",
     "shard": "rank_api",
     "snapshots": "client.snapshots",
     "speedup": "scaling",
@@ -203,6 +204,7 @@ __all__ = [
     "remove_leftovers",
     "run_script",
     "runs",
+    "save_profile",
     "shard",
     "snapshots",
     "speedup",

@@ -45,7 +45,8 @@ from jupyter_dtrain.wire.requests import LOCAL, WorldRequest
 from jupyter_dtrain.wire.steward_messages import Lent, ReadState
 
 from .launch import starting, worlds
-from .launch.options import lists_options
+from .launch.options import check, chosen_values, flat_values, lists_options
+from .launch.profiles import write_profile
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -755,6 +756,25 @@ def _warn_former(former: str, now: str) -> None:
     """Tell the caller of the public method that calls this what ``former`` is called now."""
     words = f"{former} is called {now} now. The former name works until the next release."
     warnings.warn(words, DeprecationWarning, stacklevel=3)
+
+
+def save_profile(profile: str, /, **options: Unpack[StartOptions]) -> Path:
+    """Save ``options`` of :meth:`Session.start` as a profile of that name, in Jupyter's configuration folder; its file.
+
+    Without options: those that the current world was started with. ``n=4`` is one, too. A profile of that name is
+    replaced, but for its defaults of cells; other profiles and comments stay. Nobody else can read the file, as values
+    of ``env`` may be secrets.
+
+    Raises :class:`BadRequest`, and :class:`NoWorld` without options and without a world.
+    """
+    if any(value is not None for value in options.values()):
+        asked = check(options)
+        values = flat_values(asked.world, asked.framework_values, asked.launcher_values)
+    else:
+        request = current().request
+        values = flat_values(request.options, request.frameworks, request.launcher_options)
+        values |= dict.fromkeys(("name", "mpiexec"))  # found when the world started
+    return write_profile(profile, chosen_values(values | {"profile": None}))
 
 
 def current() -> Session:

@@ -111,6 +111,7 @@ ELSEWHERE = {
     "%distributed runs delete": {"run_names": "StoredRun.delete has no arguments"},
     "%distributed snapshots delete": {"names": "Snapshot.delete has no arguments"},
     "%distributed snapshots show": {"name": "each Snapshot in the list tells what it holds"},
+    "%distributed start": {"save_profile": "save_profile"},
     "%distributed stop": {"all": "RunningWorld.stop", "name": "RunningWorld.stop"},
     "%distributed upload": dict.fromkeys(("hosts", "hostfile", "ssh_args", "python"), "upload"),
 }

@@ -24,12 +24,13 @@ import msgspec
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.structs import readable
-from jupyter_dtrain.wire.requests import LOCAL, Check, WorldOptions
+from jupyter_dtrain.wire.requests import LOCAL, CellDefaults, Check, WorldOptions
 
 from . import launcher as find_launcher
 from . import launchers
 from .hostlist import hosts_text
 from .launcher import LauncherDeclaration, WorldPlan
+from .profiles import Profile, find_profile, near
 
 RESERVED: Final = frozenset({"cls", "h", "help", "progress", "run", "settings"})
 """Names that no option may have: ``Session.start`` and the magics use them."""
@@ -121,6 +122,10 @@ class Asked(NamedTuple):
     launcher: LauncherDeclaration
     launcher_options: msgspec.Struct | None
     """The launcher's own options, where it has any."""
+    cells: CellDefaults = CellDefaults()
+    """What cells do unless their lines say otherwise."""
+    profile_file: str = ""
+    """The file of the profile, where one was named."""
 
     @property
     def framework_values(self) -> dict[str, dict[str, Any]]:
@@ -243,18 +248,30 @@ def describe_launchers() -> list[dict[str, Any]]:
 
 
 def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: bool = False) -> Asked:
-    """Check each of ``values``, by option; None stands for the default.
+    """Check each of ``values``, by option; None stands for the default. What they leave out, the profile may have.
 
     ``launcher``: its name; None where the options choose it. ``titled``: errors call options by their titles, as the
     dialog does, instead of by their names. Raises :class:`BadRequest`.
     """
+    values = dict(_by_present_names(values))
+    name = values.pop("profile", None)
+    if name is None:
+        return _check(values, launcher, titled=titled)
+    profile = _checked_profile(name)
+    given = {one: value for one, value in values.items() if value is not None}
+    asked = _check(profile.options | given, launcher, titled=titled)
+    named = msgspec.structs.replace(asked.world, profile=profile.name)
+    return asked._replace(world=named, cells=profile.cells, profile_file=str(profile.file))
+
+
+def _check(values: Mapping[str, Any], launcher: str | None, *, titled: bool) -> Asked:
     known = {option.name: option for option in options()}
     world: dict[str, Any] = {}
     own: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
-    for name, value in _by_present_names(values):
+    for name, value in values.items():
         if name not in known:
-            raise BadRequest(f"There is no option {name!r}. The options are {', '.join(known)}.")
+            raise BadRequest(f"There is no option {name!r}{near(name, known)}. The options are {', '.join(known)}.")
         option = known[name]
         if value is None:
             continue
@@ -282,8 +299,38 @@ def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: boo
         for declaration in declarations()
         if declaration.options is not None and declaration.name in usable
     }
-    named = None if chosen.options is None else chosen.options(**own)
-    return Asked(WorldOptions(**world), frameworks, chosen, named)
+    chosen_options = None if chosen.options is None else chosen.options(**own)
+    return Asked(WorldOptions(**world), frameworks, chosen, chosen_options)
+
+
+def flat_values(
+    world: WorldOptions, frameworks: Mapping[str, Mapping[str, Any]], launcher: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All values of start options in one flat dict, as the options are; None where one was left open."""
+    found = {**msgspec.to_builtins(world), **launcher}
+    for values in frameworks.values():
+        found |= values
+    return found
+
+
+def chosen_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of :func:`flat_values` that are not the default."""
+    every = {option.name: option.default for option in options()}
+    return {name: found[name] for name in every if found.get(name) not in (None, every[name])}
+
+
+def _checked_profile(name: Any) -> Profile:
+    """The profile of this name, with options that can be. Raises :class:`BadRequest`."""
+    if not isinstance(name, str):
+        raise BadRequest(f"profile must be text, not {name!r}.", option="profile")
+    found = find_profile(name)
+    if "profile" in found.options:
+        raise BadRequest(f"In {found.words}: a profile cannot name another one.", option="profile")
+    try:
+        _check(found.options, None, titled=False)
+    except BadRequest as error:
+        raise BadRequest(f"In {found.words}: {error}", option="profile") from None
+    return found
 
 
 def _by_present_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

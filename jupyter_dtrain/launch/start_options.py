@@ -23,6 +23,10 @@ class StartOptions(TypedDict, total=False):
     name: str | None
     """Name of the world (default: world, then world-2, and so on)."""
 
+    profile: str | None
+    """Profile of dtrain.toml, beside the notebook or in Jupyter's configuration folder, whose options apply where
+    no others are given (default: none)."""
+
     env: Mapping[str, str] | None
     """Environment variables for the ranks (default: none)."""
 

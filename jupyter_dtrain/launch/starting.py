@@ -271,6 +271,8 @@ def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path |
         slots=plan.slots,
         threads=plan.threads,
         address=plan.address,
+        cells=asked.cells,
+        profile_file=asked.profile_file,
     )
     return make_folders(request)
 

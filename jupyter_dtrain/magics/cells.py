@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import msgspec
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell, script_name
@@ -40,17 +41,16 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     inputs = _inputs(args.inputs, namespace)
     session = _session(args.ranks, inputs, start_options(args, FIRST))
     before = session.last_run
+    usual = msgspec.structs.asdict(session.request.cells)
+    said = {name: getattr(args, name) for name in usual if getattr(args, name) is not None}
+    options = {name: value for name, value in (usual | said).items() if value is not None}
     try:
         session.run(
             cell,
             args.ranks,
             wait=not args.no_wait,
-            timeout=args.timeout,
             inputs=inputs,
-            metrics=args.metrics,
-            grad_norm=args.grad_norm,
-            check=args.check or "",
-            check_every=args.check_every,
+            **options,
             name=args.run_name,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
@@ -177,9 +177,15 @@ def cell_arguments(parser: MagicParser) -> None:
     parser.formerly(name, "--run")
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
-        "--no-metrics", dest="metrics", action="store_false", help="do not record metrics from the frameworks' calls"
+        "--metrics",
+        action=argparse.BooleanOptionalAction,
+        help="record metrics from the frameworks' calls, or do not (default: record)",
     )
-    parser.add_argument("--grad-norm", action="store_true", help="also record the norm of the gradients at every step")
+    parser.add_argument(
+        "--grad-norm",
+        action=argparse.BooleanOptionalAction,
+        help="also record the norm of the gradients at every step (default: do not)",
+    )
     parser.add_argument(
         "--check",
         type=variable,
@@ -188,7 +194,7 @@ def cell_arguments(parser: MagicParser) -> None:
         completer=rank_names,
     )
     every = parser.add_argument(
-        "--check-every", type=count, default=10, metavar="N", help="with --check: after every N steps (default: 10)"
+        "--check-every", type=count, metavar="N", help="with --check: after every N steps (default: 10)"
     )
     parser.formerly(every, "--every")
     parser.add_argument(

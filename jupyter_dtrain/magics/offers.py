@@ -11,6 +11,7 @@ from typing import Final
 
 from IPython.core.getipython import get_ipython
 
+from jupyter_dtrain.launch.profiles import profile_names
 from jupyter_dtrain.launch.worlds import list_worlds
 from jupyter_dtrain.session import current
 
@@ -37,6 +38,11 @@ def notebook_names(_start: str) -> list[str]:
     if shell is None:
         return []
     return sorted(name for name in shell.user_ns if name[:1] != "_" and name not in shell.user_ns_hidden)
+
+
+def profiles(_start: str) -> list[str]:
+    """The profiles of dtrain.toml."""
+    return profile_names()
 
 
 def scripts(start: str) -> list[str]:

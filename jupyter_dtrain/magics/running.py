@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.stacks import describe_stacks
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.launch.worlds import interrupt_world
-from jupyter_dtrain.session import current, open_sessions
+from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.surroundings import surroundings_tables
 
 from .cells import ranks_argument
@@ -107,7 +108,20 @@ def env(args: Parsed) -> None:
     session = current()
     found = session.info(args.ranks)
     publish: Any = display_functions.publish_display_data
-    publish(surroundings_tables(session.world, found))
+    publish(surroundings_tables(session.world, found, _profile(session)))
+
+
+def _profile(session: Session) -> list[str]:
+    """The profile that the world was started with, as a sentence."""
+    request = session.request
+    if request.options.profile is None:
+        return []
+    cells = {name: value for name, value in msgspec.structs.asdict(request.cells).items() if value is not None}
+    usual = ", ".join(f"{name} = {value!r}" for name, value in cells.items())
+    return [
+        f"Started with the profile {request.options.profile!r} of {request.profile_file}"
+        + (f"; its cells have {usual}." if usual else ".")
+    ]
 
 
 def auto_arguments(parser: MagicParser) -> None:

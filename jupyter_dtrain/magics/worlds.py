@@ -18,19 +18,19 @@ from jupyter_dtrain.core.errors import BadRequest, NoWorld, StartInterrupted
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import Rank, World, count_ranks, format_ranks, quantity, time_left
 from jupyter_dtrain.launch import launchers
-from jupyter_dtrain.launch.options import Option, check, flag_of, options
+from jupyter_dtrain.launch.options import Option, check, flag_of, flat_values, options
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.launch.worlds import list_worlds, stop_world
-from jupyter_dtrain.session import Session, current
+from jupyter_dtrain.session import Session, current, save_profile
 from jupyter_dtrain.view import painter_for_cell
 from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.rank_summary import MANY, counted, standing
 from jupyter_dtrain.view.run_state import rank_state
 from jupyter_dtrain.view.tables import table
-from jupyter_dtrain.wire.requests import LOCAL, WorldOptions
+from jupyter_dtrain.wire.requests import LOCAL
 
 from .joining import show_worlds
-from .offers import interfaces, paths, some_ranks, ssh_hosts, world_names
+from .offers import interfaces, paths, profiles, some_ranks, ssh_hosts, world_names
 from .parsing import Completer, MagicParser, Parsed, assignment, run_numbers, say_renamed
 from .snapshots import show_loaded, snapshot_names
 from .transform import publish_auto
@@ -47,6 +47,7 @@ COMPLETERS: Final[dict[str, Completer]] = {
     "hostfile": paths,
     "interface": interfaces,
     "mpiexec": paths,
+    "profile": profiles,
     "python": paths,
 }
 """What Tab offers for start options."""
@@ -55,6 +56,14 @@ COMPLETERS: Final[dict[str, Completer]] = {
 def start_arguments(parser: MagicParser) -> None:
     """Arguments of ``start``: the start options. The parsed line lacks the options that it leaves out."""
     option_arguments(parser, options())
+    parser.add_argument(
+        "--save-profile",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="save these options, or without any those of the running world, as a profile in Jupyter's configuration "
+        "folder",
+        completer=profiles,
+    )
 
 
 def option_arguments(parser: MagicParser, wanted: Iterable[Option], words: Mapping[str, str] | None = None) -> None:
@@ -141,6 +150,9 @@ def start(args: Parsed) -> None:
         running = current()
     except NoWorld:
         running = None
+    if "save_profile" in args:
+        file = save_profile(args.save_profile, **given)
+        print(f"Saved the profile {args.save_profile!r} in {file}: %distributed start --profile {args.save_profile}")
     if running is not None:
         check_running(running, given)
         ranks = quantity(running.world.size, "rank")
@@ -169,12 +181,15 @@ def check_running(session: Session, given: Mapping[str, Any], *, only: bool = Fa
         name=request.name if asked.world.name is None else asked.world.name,
         mpiexec=asked.world.mpiexec or request.options.mpiexec,
     )
-    here = _values(find_paths(wanted), asked.framework_values, asked.launcher_values)
-    there = _values(request.options, request.frameworks, request.launcher_options)
+    here = flat_values(find_paths(wanted), asked.framework_values, asked.launcher_values)
+    there = flat_values(request.options, request.frameworks, request.launcher_options)
+    # Of a profile, its options count: all of them are compared where a cell names one, too.
     others = [
         option.flag
         for option in options()
-        if (option.name in given or not only) and here.get(option.name) != there.get(option.name)
+        if (option.name in given or "profile" in given or not only)
+        and here.get(option.name) != there.get(option.name)
+        and option.name != "profile"
     ]
     if asked.launcher.name != request.launcher and not (only and asked.launcher.name == LOCAL):
         others = others or [flag_of(asked.launcher.name)]
@@ -184,14 +199,6 @@ def check_running(session: Session, given: Mapping[str, Any], *, only: bool = Fa
             f"({', '.join(others)}), so nothing ran: %distributed stop ends it, %distributed restart gives it fresh "
             "ranks."
         )
-
-
-def _values(world: WorldOptions, frameworks: Mapping[str, Mapping[str, Any]], launcher: Mapping[str, Any]) -> Any:
-    """All values of start options in one flat dict, as the options are."""
-    found = {**msgspec.to_builtins(world), **launcher}
-    for values in frameworks.values():
-        found |= values
-    return found
 
 
 def start_world(**options: Any) -> Session:

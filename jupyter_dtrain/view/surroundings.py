@@ -6,7 +6,7 @@ the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from jupyter_dtrain.core.framework_report import compare_tested
@@ -32,8 +32,10 @@ Rows = dict[str, dict[int, Row]]
 """Name → rank → row."""
 
 
-def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) -> dict[str, str]:
-    """A MIME bundle. ``found``: by rank; None for a rank without a report."""
+def surroundings_tables(
+    world: World, found: Mapping[int, Surroundings | None], more: Sequence[str] = ()
+) -> dict[str, str]:
+    """A MIME bundle. ``found``: by rank; None for a rank without a report. ``more``: sentences below the tables."""
     told = {rank: one for rank, one in found.items() if one is not None}
     who = "" if len(told) == world.size else f", {count_ranks(list(told))}" if told else ""
     bundles = [table(f"World {world.name!r}{who}: variables", *_table(_surroundings(told), list(told)))] if told else []
@@ -47,6 +49,7 @@ def surroundings_tables(world: World, found: Mapping[int, Surroundings | None]) 
     notes = [f"Not installed: {', '.join(absent)}."] if absent else []
     notes += [OPEN] if any(one.open for one in told.values()) else []
     notes += [f"{count_ranks(ranks).capitalize()}: {words}." for words, ranks in _silent(world, found).items()]
+    notes += more
     text = "\n".join(notes)
     plain = [bundle["text/plain"] for bundle in bundles]
     html = [bundle["text/html"] for bundle in bundles] + [f"<div>{note}</div>" for note in map(escape, notes)]

@@ -62,6 +62,21 @@ def _check_every(wanted: str) -> str | None:
     return " ".join([every, *names])
 
 
+class CellDefaults(msgspec.Struct, frozen=True):
+    """What cells of a world do unless their lines say otherwise, as a profile has it; None: nothing is said."""
+
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds after which a cell is interrupted."""
+    metrics: bool | None = None
+    """Whether metrics are recorded from the frameworks' calls."""
+    grad_norm: bool | None = None
+    """Whether the norm of the gradients is recorded, too."""
+    check: str | None = None
+    """A model that is compared over all ranks while a cell trains."""
+    check_every: Annotated[int, Meta(ge=1)] | None = None
+    """The number of steps from one comparison to the next."""
+
+
 class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a world that depend on no launcher and on no framework.
 
@@ -107,6 +122,14 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema=MAIN,
         ),
         Check(check_name),
+    ] = None
+    profile: Annotated[
+        str | None,
+        Meta(
+            title="Profile",
+            description="profile of dtrain.toml, beside the notebook or in Jupyter's configuration folder, whose "
+            "options apply where no others are given (default: none)",
+        ),
     ] = None
     env: Annotated[
         dict[str, str],
@@ -193,6 +216,10 @@ class WorldRequest(msgspec.Struct, frozen=True):
     """The address of this machine at which ranks reach it."""
     threads: int = 0
     """The processors that a scheduler gives each rank; 0: it gives no number."""
+    cells: CellDefaults = CellDefaults()
+    """What cells do unless their lines say otherwise."""
+    profile_file: str = ""
+    """The file of the profile, where the person named one."""
 
     @property
     def name(self) -> str:

@@ -71,7 +71,10 @@ def test_the_launch_line_for_torchrun_starts_all_ranks_in_one_group(tmp_path):
     assert ended.stdout.count("sum 2.0") == 2
 
 
-GPUS = "import os\nwritten = os.write(1, f\"{os.environ['RANK']} sees {os.environ['CUDA_VISIBLE_DEVICES']}\\n\".encode())"
+GPUS = """
+import os
+written = os.write(1, f"{os.environ['RANK']} sees {os.environ['CUDA_VISIBLE_DEVICES']}\\n".encode())
+"""
 
 
 @pytest.mark.parametrize(

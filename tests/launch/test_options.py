@@ -27,8 +27,8 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "gpus_per_rank", "name", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace", *REMOTE]
-NAMES += ["chief", "ps", "torch_backend"]
+NAMES = ["n", "gpus_per_rank", "name", "profile", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace"]
+NAMES += [*REMOTE, "chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 IN_SLURM[-1:-1] = ["gpus_per_node", "gpus_per_task", "cpus_per_task", "mem", "qos"]
 """They need a Slurm; see test_slurm.py."""
@@ -101,8 +101,10 @@ def help_of_start(capsys) -> str:
 
 
 @pytest.fixture
-def example(tmp_path):
+def example(tmp_path, monkeypatch):
     """A value of each option that is not its default."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dtrain.toml").write_text("[lab]\n")
     hostfile = tmp_path / "hosts"
     hostfile.write_text("127.0.0.1 slots=4\n")
     return REMOTE | {
@@ -110,6 +112,7 @@ def example(tmp_path):
         "n": 3,
         "gpus_per_rank": 2,
         "name": "some-name",
+        "profile": "lab",
         "env": {"A": SECRET},
         "mpiexec": find_mpiexec(None),
         "tensorboard": str(tmp_path),
@@ -124,7 +127,7 @@ def example(tmp_path):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == ALL
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:8]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:9]
 
 
 @pytest.mark.parametrize("name", NAMES)
