@@ -370,7 +370,7 @@ class Session:
 
         self._relay = self._relay or CommRelay(self._send_comm, self._scheduler.busy)
         options = {
-            "hold": self.request.settings.hold,
+            "hold": self.request.settings.output_delay,
             "shown_bytes": self.request.settings.shown_bytes,
             "paint_errors": paint_errors,
         }

@@ -20,7 +20,7 @@ from textwrap import fill
 
 import msgspec
 
-from jupyter_dtrain.core.settings import PREFIX, Settings
+from jupyter_dtrain.core.settings import FORMER, PREFIX, Settings
 from jupyter_dtrain.magics.parsing import MagicParser
 from jupyter_dtrain.magics.table import sections
 
@@ -39,7 +39,7 @@ notebook's world, or else the newest run 3), `world/3`, or a variable that holds
 SETTINGS = f"""# Settings
 
 Each is an environment variable, read when a session or a world starts. A world keeps the values that it was started
-with. From Python, pass `Settings(lease=3600)` to `Session.start`. A name that begins with `{PREFIX}` and is
+with. From Python, pass `Settings(keep_alive=3600)` to `Session.start`. A name that begins with `{PREFIX}` and is
 not in this list is an error.
 
 | variable | default | meaning |
@@ -115,6 +115,7 @@ def settings_page() -> str:
     rows = [
         f"| `{PREFIX}{field.name.upper()}` | {_number(field.default)} | {told[field.name]} |"
         for field in msgspec.structs.fields(Settings)
+        if field.name not in FORMER
     ]
     return MADE.format("jupyter_dtrain/core/settings.py") + SETTINGS + "\n".join(rows) + "\n" + BESIDE
 

@@ -66,7 +66,7 @@ def long_hold() -> Iterator[None]:
     Ranks that share two processors with all the rest can be further apart than a line waits by default.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_DTRAIN_HOLD", "2")
+        patch.setenv("JUPYTER_DTRAIN_OUTPUT_DELAY", "2")
         yield
 
 

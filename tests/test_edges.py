@@ -298,7 +298,7 @@ def test_a_name_can_be_used_or_is_refused(tmp_path_factory, name, size):
     with in_words():
         (folder / new_id(choose_name(check({"name": name}).world.name))).mkdir()
     with in_words():
-        Settings.from_environment({"JUPYTER_DTRAIN_LEASE": name, f"JUPYTER_DTRAIN_{name}": "1"})
+        Settings.from_environment({"JUPYTER_DTRAIN_KEEP_ALIVE": name, f"JUPYTER_DTRAIN_{name}": "1"})
     store = Store(folder / "runs.sqlite")
     with in_words():
         store.runs(1, name, search=name, tag=name)

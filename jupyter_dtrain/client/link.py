@@ -370,7 +370,7 @@ class Link:
                 self.check_alive()
             if now >= renew_at or self._notices.waiting or self._renew_wanted:
                 self._renew_wanted = False
-                renew_at = now + min(self._settings.lease / 4, 30.0)
+                renew_at = now + min(self._settings.keep_alive / 4, 30.0)
                 try:
                     self._renew()
                 except (WorldLost, Refused) as error:

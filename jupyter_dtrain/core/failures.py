@@ -176,7 +176,7 @@ def _goes_on(name: str, what: str, steps: tuple[Step, ...], words: tuple[str, ..
 def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
     over = after(
-        span("lease"),
+        span("keep_alive"),
         "the steward finds that no client has renewed the lease, and ends the world. A client that attaches before "
         "renews it.",
     )

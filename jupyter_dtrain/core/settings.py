@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping
 
 import msgspec
@@ -20,11 +21,15 @@ STORE_VARIABLE = "JUPYTER_DTRAIN_STORE"
 """The file of the store. A job that has this variable writes its metrics there."""
 
 
+FORMER = {"hold": "output_delay", "lease": "keep_alive", "spool_cap": "log_cap", "spool_days": "log_days"}
+"""The names of the release before, and those of now."""
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All settings. Durations are seconds, sizes bytes."""
 
-    lease: float = 1800.0
-    """How long a world outlives its driver (a notebook kernel that crashed or restarts)."""
+    keep_alive: float = 1800.0
+    """How long a world outlives the notebook that controls it (a kernel that crashed or restarts)."""
     start_timeout: float = 30.0
     """A start that makes no progress for so long has failed. On a busy machine, a start that still works goes on."""
     interrupt_timeout: float = 8.0
@@ -40,20 +45,24 @@ class Settings(msgspec.Struct, frozen=True):
     stop_timeout: float = 5.0
     """A stop interrupts what runs, and gives ranks this long to end by themselves (``finally``, ``atexit``)."""
     request_timeout: float = 10.0
-    """How long the steward or an idle rank may take to answer."""
+    """How long the world's main process or an idle rank may take to answer."""
     transfer_timeout: float = 600.0
     """How long ``push`` and ``pull`` may take."""
-    spool_cap: int = 1 << 30
+    log_cap: int = 1 << 30
     """Text that one rank may print in one run before the rest is counted but not kept."""
-    spool_days: float = 7.0
-    """Spools of worlds that ended longer ago than this are removed when a world starts. Unit: days."""
+    log_days: float = 7.0
+    """Logs of worlds that ended longer ago than this are removed when a world starts. Unit: days."""
     store_days: float = 365.0
     """Runs in the store that are older than this are removed. Unit: days."""
-    hold: float = 0.03
+    output_delay: float = 0.03
     """How long a printed line waits, at most, for other ranks to print the same; later ones are shown below it. A
     larger value is tidier where ranks are far from each other or share few processors."""
     shown_bytes: int = 2_000_000
     """How much of its ranks' text a cell shows before it shows only the last lines."""
+    lease: float | None = None
+    hold: float | None = None
+    spool_cap: int | None = None
+    spool_days: float | None = None
 
     @property
     def longest_step(self) -> float:
@@ -63,18 +72,31 @@ class Settings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raise :class:`BadRequest` for a value that is not a number above 0, or without end."""
         for name in self.__struct_fields__:
-            check_number(name, getattr(self, name))
+            value, now = getattr(self, name), FORMER.get(name)
+            if now is None:
+                check_number(name, value)
+            elif value is not None:
+                check_number(name, value)
+                words = f"The setting {name} is called {now} now. The former name works until the next release."
+                warnings.warn(words, DeprecationWarning, stacklevel=3)
+                msgspec.structs.force_setattr(self, now, value)
+                msgspec.structs.force_setattr(self, name, None)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """The defaults, overridden by the environment. Raises :class:`BadRequest` for a value that is no number."""
         environ = os.environ if environ is None else environ
-        known = {field.name: field for field in msgspec.structs.fields(cls)}
+        known = {field.name: field for field in msgspec.structs.fields(cls) if field.name not in FORMER}
         values: dict[str, float] = {}
         for key, text in environ.items():
             if not key.startswith(PREFIX) or key == STORE_VARIABLE:
                 continue
             name = key[len(PREFIX) :].lower()
+            if name in FORMER:
+                now = PREFIX + FORMER[name].upper()
+                words = f"{key} is called {now} now. The former name works until the next release."
+                warnings.warn(words, FutureWarning, stacklevel=2)
+                name = FORMER[name]
             if name not in known:
                 raise BadRequest(
                     f"{key} is not a setting. The settings are {', '.join(PREFIX + n.upper() for n in known)}."

@@ -30,6 +30,7 @@ import msgspec
 from jupyter_core.paths import jupyter_config_dir
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.requests import CellDefaults
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def _profile(name: str, file: Path, table: Any) -> Profile:
                 option="profile",
             )
         try:
-            msgspec.convert({key: value}, CellDefaults)
+            msgspec.convert({key: value}, readable(CellDefaults))
         except msgspec.ValidationError:
             raise BadRequest(f"{file}: [{name}.{CELLS}]: {key} cannot be {value!r}.", option="profile") from None
-    return Profile(name, file, options, msgspec.convert(cells, CellDefaults))
+    return Profile(name, file, options, msgspec.convert(cells, readable(CellDefaults)))
 
 
 def near(key: str, known: Any) -> str:

@@ -249,7 +249,7 @@ def _make_request(asked: Asked, plan: WorldPlan, settings: Settings, cwd: Path |
     chosen = choose_name(asked.world.name)
     options = find_paths(msgspec.structs.replace(asked.world, n=plan.size, name=chosen))
     remove_dead()
-    prune_spools(settings.spool_days)
+    prune_spools(settings.log_days)
     world_id = new_id(chosen)
     runtime = runtime_folder() / world_id
     request = WorldRequest(

@@ -188,7 +188,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._place.rank,
             spec.spool,
             announce,
-            cap=spec.settings.spool_cap,
+            cap=spec.settings.log_cap,
             log=Path(spec.folder) / "logs" / f"rank-{self._place.rank}.log",
             mirror=spec.mirror,
         )

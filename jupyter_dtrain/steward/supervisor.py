@@ -90,7 +90,7 @@ class Supervisor:
         self._request = request
         self._umask = umask
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lease = Lease(request.settings.lease)
+        self._lease = Lease(request.settings.keep_alive)
         self._state = State(request, self._lease)
         self._gone: dict[int, float] = {}
         """By process id: since when a rank is known to be gone without a report."""
@@ -409,12 +409,12 @@ class Supervisor:
             self._cluster.collect_orphans()
             if now >= self._renew_at:
                 self._renew_watches()
-                self._renew_at = now + min(self._request.settings.lease / 4, 30.0)
+                self._renew_at = now + min(self._request.settings.keep_alive / 4, 30.0)
         elif self._state.phase == "failed" and now > self._state.deadline:
             self._end(self._state.reason)
         # A start has a deadline of its own, and no client renews before it is over.
         if self._state.phase != "starting" and self._lease.left < 0:
-            self._end(f"no client has driven it for {self._request.settings.lease:g} s")
+            self._end(f"no client has driven it for {self._request.settings.keep_alive:g} s")
 
     def _check_starting(self, now: float) -> None:
         if self._state.progress.waiting:

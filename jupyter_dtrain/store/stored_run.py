@@ -221,7 +221,7 @@ class StoredRun:
     def delete(self) -> None:
         """Remove the run from the store: its cell, text and metrics. No later run gets its number.
 
-        The spool of its world has its events until ``Settings.spool_days`` after the world's end.
+        The spool of its world has its events until ``Settings.log_days`` after the world's end.
 
         Raises :class:`BadRequest` while it runs, and for a run that is kept.
         """

@@ -113,7 +113,7 @@ class Watch:
         self._asked_to_end = False
         self._ending = False
         # No client renews the lease before the world is up.
-        self._lease_end = time.monotonic() + max(spec.settings.lease, spec.settings.longest_step)
+        self._lease_end = time.monotonic() + max(spec.settings.keep_alive, spec.settings.longest_step)
         self._socket: zmq.Socket[bytes] | None = None
         self._session: Session | None = None
 
@@ -391,7 +391,7 @@ class Watch:
             request: AnyWatchRequest = from_content(message["content"], AnyWatchRequest)
             match request:
                 case RenewWatch():
-                    self._lease_end = time.monotonic() + self._spec.settings.lease
+                    self._lease_end = time.monotonic() + self._spec.settings.keep_alive
                 case SendSignal():
                     self._rank(request.rank, request.pid).signal(request.signal, request.reason)
                 case InspectRank():

@@ -22,7 +22,7 @@ from tests.pace import slack
 from tests.steward.until import until
 
 LEASE = 15.0
-SETTINGS = Settings(start_timeout=60, lease=LEASE)
+SETTINGS = Settings(start_timeout=60, keep_alive=LEASE)
 CELLS = {
     # Rank 2 keeps away, so the others are in the collective before the cable is pulled.
     "all_reduce": "import os, time, torch, torch.distributed as dist\n"

@@ -126,7 +126,7 @@ def test_lines_come_while_the_cell_runs(ranks):
 @pytest.mark.parametrize("cells", [5, pytest.param(30, marks=pytest.mark.slow)])
 def test_the_first_line_does_not_wait_for_the_end_of_its_cell(open_notebook, cells):
     """Cells that print and then take a while; how long each line took, with the product's own hold, is printed."""
-    ranks = open_notebook(JUPYTER_DTRAIN_HOLD=str(Settings().hold))
+    ranks = open_notebook(JUPYTER_DTRAIN_OUTPUT_DELAY=str(Settings().output_delay))
     ranks.ok("%load_ext jupyter_dtrain")
     ranks.ok("%distributed start -n 3")
     delays, before_end = [], 0

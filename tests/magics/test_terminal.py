@@ -245,7 +245,7 @@ def test_leaving_the_terminal_leaves_no_process(home, tmp_path, end):
 @pytest.mark.slow
 def test_a_terminal_whose_window_is_closed_leaves_its_world_to_the_lease(home, tmp_path):
     """It is killed before it can say anything, as in a crash."""
-    terminal = Terminal(tmp_path, JUPYTER_DTRAIN_LEASE="2")
+    terminal = Terminal(tmp_path, JUPYTER_DTRAIN_KEEP_ALIVE="2")
     terminal.run("%load_ext jupyter_dtrain")
     terminal.run("%distributed start -n 1")
     ranks = [psutil.Process(pid) for pid in terminal.pids()]

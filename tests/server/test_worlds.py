@@ -404,7 +404,7 @@ def test_a_run_without_its_driver_is_interrupted_all_the_same(left):
 
 def test_pages_renew_no_lease(page, launch):
     """A world without a driver ends with its lease, also with a page open all the while."""
-    session = launch(n=1, name="short", settings=Settings(lease=3))
+    session = launch(n=1, name="short", settings=Settings(keep_alive=3))
 
     assert page.until(lambda: page.world("short"))
     page.say(watch=[session.id])

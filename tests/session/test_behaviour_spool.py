@@ -179,7 +179,7 @@ def test_the_text_of_a_long_run_is_whole_and_memory_is_bounded(world):
 @pytest.mark.slow
 def test_past_the_cap_text_is_counted(launch):
     """One event says how much; what is no text is kept; the cell ends well, and the next run has a cap of its own."""
-    with launch(n=1, settings=Settings(spool_cap=100_000)) as session:
+    with launch(n=1, settings=Settings(log_cap=100_000)) as session:
         cell = run(session, "for k in range(20_000): print('x' * 9)\ndisplay('kept')\n'result'")
         events = spooled(cell, 0)
         dropped = [event.body for event in events if isinstance(event.body, Dropped)]

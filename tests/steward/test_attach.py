@@ -30,7 +30,7 @@ FIRST = """
 from jupyter_dtrain import Session, Settings
 import time
 if {own}:
-    session = Session.start(n=3, name="own", settings=Settings(lease=3))
+    session = Session.start(n=3, name="own", settings=Settings(keep_alive=3))
     session.run({start!r}, view=None)
 else:
     session = Session.attach("left", control=True)

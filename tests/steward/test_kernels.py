@@ -22,7 +22,7 @@ def find(name: str) -> worlds.Listing:
 
 def test_a_world_whose_kernel_was_killed_ends_with_its_lease(open_notebook, mark) -> None:
     """SIGKILL to the kernel, and a lease of three seconds."""
-    notebook = open_notebook(JUPYTER_DTRAIN_LEASE="3")
+    notebook = open_notebook(JUPYTER_DTRAIN_KEEP_ALIVE="3")
     world = find(notebook.run(START).strip())
     notebook.kill()
 

@@ -14,7 +14,7 @@ from tests.steward.until import runs, steward_of, until
 
 def test_a_start_may_take_longer_than_the_lease(launch, mark) -> None:
     """No client can renew before the world is up."""
-    session = launch(n=2, settings=Settings(lease=0.5))
+    session = launch(n=2, settings=Settings(keep_alive=0.5))
 
     assert session.run("1", view=None).outcome == "ok"
     session.stop()
@@ -26,7 +26,7 @@ def test_a_client_that_is_stopped_is_as_good_as_gone(home, mark) -> None:
     code = """
 import sys
 from jupyter_dtrain import DtrainError, Session, Settings
-session = Session.start(n=1, settings=Settings(lease=2))
+session = Session.start(n=1, settings=Settings(keep_alive=2))
 print(session._link.listing.steward, flush=True)
 sys.stdin.readline()
 try:
@@ -53,7 +53,7 @@ except DtrainError as lost:
 
 def test_ranks_end_with_their_lease_when_no_process_is_left_to_end_them(launch, mark) -> None:
     """The steward and mpiexec are killed together: the watches get no renewal, and end their ranks."""
-    session = launch(n=2, settings=Settings(lease=2))
+    session = launch(n=2, settings=Settings(keep_alive=2))
     steward = steward_of(session)
     mpiexec = next(child for child in steward.children() if child.name() == "prterun")
     steward.suspend()
