@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
 
 FRESH = "The cell runs in fresh worlds, without variables of the notebook's: imports and definitions belong into it"
-"""The cure for a name that is missing."""
+"""The fix for a name that is missing."""
 
 PER_PROCESSOR = 4
 """Ranks for each processor of this machine, at most: more of them measure how they share it, and nothing else."""

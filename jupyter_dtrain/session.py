@@ -4,9 +4,10 @@
 its ranks, ``push`` and ``pull`` carry values, ``interrupt``, ``restart`` and ``stop`` act on the world. The magics call
 nothing else. Each part has a module of its own in ``client/``; a session puts them together.
 
-Under failure: every wait has a deadline. When a world's steward is gone, running cells end as ``lost``, and every
+Under failure: every wait has a deadline. When a world's main process is gone, running cells end as ``lost``, and every
 further call raises :class:`~jupyter_dtrain.core.errors.WorldLost`. A kernel that shuts down for good stops the worlds
-that its sessions started; one that restarts or crashes leaves them to their lease, and another may attach to them.
+that its sessions started; one that restarts or crashes leaves them running for their keep-alive time, in which another
+may attach to them.
 """
 
 from __future__ import annotations
@@ -318,7 +319,7 @@ class Session:
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there and for an elastic cell
         that waits for all ranks, :class:`BadSyntax`,
         :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
-        that an interrupted cell left behind, :class:`ReadOnly` where another client drives the world.
+        that an interrupted cell left behind, :class:`ReadOnly` where another client controls the world.
         """
         named = check_run_name(name)
         if ranks is None:
@@ -688,7 +689,7 @@ class Session:
     def stop(self) -> None:
         """End the world; returns when nothing of it is left.
 
-        Raises :class:`NoWorld` when it was stopped before, :class:`WorldLost` when its steward does not end in time.
+        Raises :class:`NoWorld` when it was stopped before, :class:`WorldLost` when it does not end in time.
         """
         self._membership.stop()
 
@@ -704,7 +705,7 @@ class Session:
         self._membership.stop_soon()
 
     def leave(self) -> None:
-        """Let go of the world, which goes on until its lease runs out, unless another client drives it."""
+        """Let go of the world, which goes on until its keep-alive time is over, unless another client takes control."""
         if not self._link.closed:
             self._membership.close()
 

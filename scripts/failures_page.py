@@ -21,36 +21,37 @@ HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and framew
 
 # What happens when something fails
 
-A world has a main process, the *steward*, and on each host a parent process of its ranks, the *watch*. Both act whether
-or not a notebook is open, and rank 0 is no exception. Times count from the moment when the situation arises. Names of
-times, such as `release_grace`, are settings (`JUPYTER_DTRAIN_…`), with their defaults in brackets. `make faults` plays
-every row (see `CONTRIBUTING.md`).
+A world has a main process, on each host a parent process of the ranks there, and in each rank a monitor, which is a
+thread beside the cell. All act whether or not a notebook is open, and rank 0 is no exception. Times count from the
+moment when the situation arises. Names of times, such as `release_grace`, are settings (`JUPYTER_DTRAIN_…`), with their
+defaults in brackets. `make faults` plays every row (see `CONTRIBUTING.md`).
 
 """
 
 BESIDE = """
-## A heal: `%distributed replace`, `--auto-replace`, the button in Attention
+## Replacing ranks: `%distributed replace`, `--auto-replace`, the button in Attention
 
-The fault suite heals the world after every play in which a rank has died on this machine, and compares it again.
+The fault suite replaces the ranks after every play in which a rank has died on this machine, and compares it again.
 
-* **The steward asks the living ranks** whether they are idle. One that works on a cell, or does not answer within 3 s,
-  ends the heal. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM, the watch of
-  the dead rank's host has ended, or `OMPI_MCA_btl` leaves out tcp. The error says which, and names `%distributed
-  restart`.
-* **On other hosts** a dead rank is replaced on its own host. While its last output is on its way, a heal asks you to
-  try again.
-* **No cell begins** until the heal has ended: the world would change under it. The error says so. A cell that was on
-  its way when the ranks said that they are idle ends the heal, and keeps the world that it has.
+* **The main process asks the living ranks** whether they are idle. One that works on a cell, or does not answer within
+  3 s, ends the replacement. So does what makes it impossible: no rank is left, `mpiexec` has ended, MPI has no ULFM,
+  the parent process of the ranks of the dead rank's host has ended, or `OMPI_MCA_btl` leaves out tcp. The error says
+  which, and names `%distributed restart`.
+* **On other hosts** a dead rank is replaced on its own host. While its last output is on its way, a replacement asks
+  you to try again.
+* **No cell begins** until the replacement has ended: the world would change under it. The error says so. A cell that
+  was on its way when the ranks said that they are idle ends the replacement, and keeps the world that it has.
 * **The living ranks form the world again** with a new process for each dead rank. They take it only when every rank has
   come so far, so they all have it or none has.
-* **A rank that dies meanwhile**, a new one or another, ends the try, and the steward kills the new processes. A try in
-  which no rank makes a step for `start_timeout` ends in the same way. The next try replaces all ranks that are dead by
-  then. After three tries the heal fails. The living ranks keep their variables, and a later heal may work.
-* **`mpiexec` dies meanwhile**: the heal ends within 0.5 s.
-* **A resize** (`%distributed resize`) is a heal to another number of ranks. First it ends the ranks that the world is
-  to lose, and waits up to 15 s for that. It ends none of them if the ranks have roles, or if each rank holds only a
-  part of a model or array; the error says so. If it fails later, the ranks that it has ended are dead, and a heal
-  replaces them. On other hosts, a resize to more ranks is refused before it changes anything.
+* **A rank that dies meanwhile**, a new one or another, ends the try, and the main process kills the new processes. A
+  try in which no rank makes a step for `start_timeout` ends in the same way. The next try replaces all ranks that are
+  dead by then. After three tries the replacement fails. The living ranks keep their variables, and a later one may
+  work.
+* **`mpiexec` dies meanwhile**: the replacement ends within 0.5 s.
+* **A resize** (`%distributed resize`) is a replacement with another number of ranks. First it ends the ranks that the
+  world is to lose, and waits up to 15 s for that. It ends none of them if the ranks have roles, or if each rank holds
+  only a part of a model or array; the error says so. If it fails later, the ranks that it has ended are dead, and
+  `%distributed replace` replaces them. On other hosts, a resize to more ranks is refused before it changes anything.
 * **A resize that drops ranks** (`--drop`) gives those above them other numbers. The ranks take the new numbers together
   with the new world, so a resize that fails leaves all numbers as they were. A rank that dies meanwhile is reported
   under the number that it has in the world as it is then.
@@ -64,28 +65,29 @@ waits for nobody. `tests/frameworks/test_torchft.py` plays this section, but for
 waits for all ranks by torchft alone; the session refuses any other collective in the cell's text before it sends it.
 
 * **A rank dies**: the others drop the step in which it died, and train on after 0.7 s; after up to 4 s if two ranks die
-  within a second. The session has the steward heal the world, as above, while they train. The new rank runs the set-up
+  within a second. The session has the dead rank replaced, as above, while they train. The new rank runs the set-up
   cells and joins the training at the others' step. The cell raises nothing, and lists show its run as **ok, rank 1 was
   replaced**.
-* **The heal fails**, or a rank dies three times within 60 s of its start: the cell says so and goes on without that
-  rank. A later death begins another heal. If the others end well, the cell raises nothing: **ok, rank 1 was lost**.
+* **The replacement fails**, or a rank dies three times within 60 s of its start: the cell says so and goes on without
+  that rank. A later death begins another replacement. If the others end well, the cell raises nothing: **ok, rank 1 was
+  lost**.
 * **A set-up cell fails on the new rank**: the cell says which and why, and goes on without that rank.
 * **The cell ends on the others before the new rank has joined**: the new rank does not begin, as it would train alone
   from step 0. The cell names the line that copies what it lacks, and is **ok, rank 1 was lost**.
-* **Stop** ends the cell on all ranks. A heal that has begun ends by itself.
-* **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself.
-  The steward's store shows the run as **ok, rank 1 was lost**.
+* **Stop** ends the cell on all ranks. A replacement that has begun ends by itself.
+* **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself. The
+  store shows the run as **ok, rank 1 was lost**.
 
 ## Beside these
 
 * **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.
 * **A start that fails** leaves nothing behind. It gives the reason, with what the logs say. When nothing moves for 6 s,
-  the steward launches the ranks again, with at most three launches.
+  the main process launches the ranks again, with at most three launches.
 * **A lost announcement loses no event.** Events are numbered, the rank keeps each one before it sends it, and readers
   ask for those that they miss.
-* **When the store or TensorBoard's files cannot be written**, the cell says so once. The steward tries again every 2 s
-  and then stores what the ranks' logs hold. It does not touch a store that is damaged or that a newer version wrote;
-  cells still run.
+* **When the store or TensorBoard's files cannot be written**, the cell says so once. The main process tries again every
+  2 s and then stores what the ranks' logs hold. It does not touch a store that is damaged or that a newer version
+  wrote; cells still run.
 * **When Jupyter's data folder is read-only**, the ranks' logs are deleted when the world ends, and no run is stored.
   The notebook says both.
 * **Libraries on PyTorch** wait in PyTorch's groups and are released with them. The fault suite also makes a rank raise

@@ -182,7 +182,7 @@ class Heals:
         if ranks:
             # A set-up waits for all ranks, but does nothing where there is a group: a new rank can run that cell alone.
             progress("making the groups of all ranks again")
-            notes += _notes_in(self._cells.run_aside("pass", None, "heal", wait=True))
+            notes += _notes_in(self._cells.run_aside("pass", None, "replace", wait=True))
         for number, code in cells.items() if ranks else ():
             progress(f"running {number} again on {count_ranks(ranks)}")
             self._cells.run_aside(code, ranks, f"run {number} again", wait=True)
@@ -190,7 +190,7 @@ class Heals:
             progress(f"copying {', '.join(names)} from rank {chosen}")
             named = "".join(f"{name!r}, " for name in names)
             code = f"import jupyter_dtrain\njupyter_dtrain.broadcast({named}source={chosen}, new={ranks})"
-            copied = self._cells.run_aside(code, None, cut_name(f"heal: {', '.join(names)}"), wait=True)
+            copied = self._cells.run_aside(code, None, cut_name(f"replace: {', '.join(names)}"), wait=True)
             notes += [line.removesuffix(".") for line in copied.text(chosen).splitlines()]
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
         return Replaced(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)

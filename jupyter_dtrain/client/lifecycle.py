@@ -21,7 +21,7 @@ SHUTDOWN = Patch(
     "ipykernel.kernelbase",
     replaces=("Kernel.do_shutdown",),
     why="A kernel that ends does not say whether it restarts, on which the end of its worlds depends.",
-    lost="a world outlives its notebook's kernel until its lease ends",
+    lost="a world outlives its notebook's kernel until its keep-alive time has passed",
 )
 
 

@@ -362,7 +362,7 @@ class Link:
                     continue
             except Exception:  # noqa: BLE001 — the one thread that listens goes on
                 # The next renewal brings the same news.
-                _log.exception("A broadcast of the steward could not be taken")
+                _log.exception("An event of the world could not be taken")
                 time.sleep(LISTEN)
             now = time.monotonic()
             if now >= look_at:
@@ -375,9 +375,9 @@ class Link:
                     self._renew()
                 except (WorldLost, Refused) as error:
                     # The look above notices a steward that has ended, and tells the user.
-                    _log.info("The lease of world %s was not renewed: %s", self.listing.name, error)
+                    _log.info("World %s was not told that this client is alive: %s", self.listing.name, error)
                 except Exception:  # noqa: BLE001 — as above
-                    _log.exception("The steward's news could not be taken")
+                    _log.exception("The news of the world could not be taken")
         if not self.closed and self._lets_go:
             try:
                 self._let_go()
@@ -535,11 +535,11 @@ def check_living(world: AddressedWorld, ranks: Sequence[int]) -> None:
         return
     living = [rank.rank for rank in world.ranks if rank.state != "dead"]
     words = "; ".join(rank.words for rank in dead)
-    cure = "%distributed restart starts fresh ranks"
+    fix = "%distributed restart starts fresh ranks"
     if living:
         run_on = f"-r {','.join(map(str, living))} runs the cell on the others"
-        cure = f"%distributed replace replaces what is dead, {cure}, and {run_on}"
-    raise RanksDead(f"{words[0].upper()}{words[1:]}. {cure}.")
+        fix = f"%distributed replace replaces what is dead, {fix}, and {run_on}"
+    raise RanksDead(f"{words[0].upper()}{words[1:]}. {fix}.")
 
 
 def _kernel_id() -> str:

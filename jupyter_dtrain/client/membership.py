@@ -93,7 +93,7 @@ class _Startup:
             state = self._ask_state()
             if state.phase in ("failed", "ending") or state.incarnation != incarnation:
                 failed = state.failure or StartFailure(state.reason, "")
-                raise StartFailed(f"World {name!r} did not start. {failed.reason}", failed.cure, failed.log)
+                raise StartFailed(f"World {name!r} did not start. {failed.reason}", failed.fix, failed.log)
             if state.phase == "running":
                 return state
             if (state.progress, state.busy) != said:

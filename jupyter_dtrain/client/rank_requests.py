@@ -176,7 +176,7 @@ class RankRequests:
 
         Raises :class:`WorldLost` when the rest is with a rank that does not answer.
         """
-        path = run.spool.get(rank)
+        path = run.logs.get(rank)
         from_seq = 0
         if path is not None and Path(path).exists():
             last = None

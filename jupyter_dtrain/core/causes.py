@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from .declarations import cures, echoes
+from .declarations import echoes, fixes
 from .errors import RanksError, package_gone
 from .events import LOCAL
 from .gpus import fault_in, fault_lines
@@ -242,7 +242,7 @@ def blocks(run: Run) -> list[str]:
         words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
         text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
-    text += [[words] for words in (*_cures([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
+    text += [[words] for words in (*_fixes([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
     if faults := fault_lines(_faults(run), run.ranks):
         text.append(faults)
     if run.busy:
@@ -309,11 +309,11 @@ def _lost_blocks(run: Run) -> list[list[str]]:
     return text
 
 
-def _cures(roots: Sequence[_Cause]) -> list[str]:
+def _fixes(roots: Sequence[_Cause]) -> list[str]:
     """The sentences on what helps against these errors, each once: those of frameworks, and our own."""
     said = "\n".join(cause.error.evalue for cause in roots)
     gone = package_gone() if "No module named 'jupyter_dtrain" in said else ""
-    return [*filter(None, [gone]), *(cure for words, cure in cures().items() if words in said)]
+    return [*filter(None, [gone]), *(fix for words, fix in fixes().items() if words in said)]
 
 
 def _faults(run: Run) -> dict[int, str]:

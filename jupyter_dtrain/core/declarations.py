@@ -70,7 +70,7 @@ class Declaration(msgspec.Struct, frozen=True):
     Raises :class:`~jupyter_dtrain.core.errors.BadRequest`."""
     echoes: tuple[str, ...] = ()
     """Parts of messages that the library shows on a rank whose peer has gone: never the cause of a failure."""
-    cures: dict[str, str] = {}
+    fixes: dict[str, str] = {}
     """Parts of the library's messages, each with a sentence on what helps, which follows an error that has them."""
     last_words: dict[str, str] = {}
     """Words that the library writes before it ends its process, and their meaning."""
@@ -135,9 +135,9 @@ def echoes() -> tuple[str, ...]:
 
 
 @lru_cache(1)
-def cures() -> dict[str, str]:
+def fixes() -> dict[str, str]:
     """The sentences of all frameworks on what helps, by the part of a message."""
-    return {words: cure for one in declarations() for words, cure in one.cures.items()}
+    return {words: fix for one in declarations() for words, fix in one.fixes.items()}
 
 
 def explain_last_words(said: str) -> str:

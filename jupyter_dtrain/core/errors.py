@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def package_gone() -> str:
-    """Why parts of this package cannot be loaded, with the cure; empty while its files are where they were."""
+    """Why parts of this package cannot be loaded, with the fix; empty while its files are where they were."""
     if Path(__file__).exists():
         return ""
     return (
@@ -74,14 +74,14 @@ class NoWorld(WorldError):
 
 
 class StartFailed(WorldError):
-    """A world could not be started; nothing of it is left. The message has the reason, the cure, and then a log."""
+    """A world could not be started; nothing of it is left. The message has the reason, the fix, and then a log."""
 
-    def __init__(self, reason: str, cure: str = "", log: str = "", *, option: str = "") -> None:
+    def __init__(self, reason: str, fix: str = "", log: str = "", *, option: str = "") -> None:
         self.reason = reason
-        self.cure = cure
+        self.fix = fix
         self.log = log
         """The lines of a log that show the reason; empty if no log says more."""
-        words = " ".join(filter(None, (reason, cure)))
+        words = " ".join(filter(None, (reason, fix)))
         super().__init__(f"{words}\n{indent(log, '    ')}" if log else words, option=option)
 
 

@@ -102,12 +102,12 @@ def describe_mpiexec_end(code: int, living: Sequence[int], size: int, *, ends_ra
 
     ``ends_ranks``: it has ended the ranks, and not they it.
     """
-    cure = "%distributed restart starts the world again, with another mpiexec."
+    fix = "%distributed restart starts the world again, with another mpiexec."
     if not living:
         asked = ": another process may have sent it SIGTERM or SIGINT" if ends_ranks and code >= 0 else ""
-        return f"mpiexec has ended ({_status(code)}), and so have all ranks{asked}. {cure}"
+        return f"mpiexec has ended ({_status(code)}), and so have all ranks{asked}. {fix}"
     who = "The ranks go on" if len(living) == size else f"{count_ranks(living).capitalize()} {_goes(living)} on"
-    return f"mpiexec has ended ({_status(code)}). {who}. {cure}"
+    return f"mpiexec has ended ({_status(code)}). {who}. {fix}"
 
 
 def _goes(ranks: Sequence[int]) -> str:

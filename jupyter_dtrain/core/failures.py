@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Something that a part does, in sentences that go on after its time: "the steward …"."""
+    """Something that a part does, in sentences that go on after its time: "the main process …"."""
 
     at: Span
     """Since the situation came about or, in :data:`INTERRUPT`, since the interrupt."""
@@ -109,8 +109,8 @@ AT_ONCE = span(0.5)
 
 RELEASE = after(
     span("release_grace"),
-    "the steward asks all ranks whether they wait for others. If one does, the steward frees every waiting rank, "
-    "through the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
+    "the main process asks all ranks whether they wait for others. If one does, the main process frees every waiting "
+    "rank, through the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
 )
 TELL_HANG = by(
     span("hang_notice", 2.0),
@@ -118,11 +118,11 @@ TELL_HANG = by(
 )
 LOST = by(
     AT_ONCE,
-    "the watch writes the rank's last words and its end into the rank's log, ends the processes that the rank had "
-    "started, and reports to the steward. The steward informs every client.",
+    "the parent process writes the rank's last words and its end into the rank's log, ends the processes that the rank "
+    "had started, and reports to the main process. The main process informs every client.",
 )
-ERROR_REPORTED = by(AT_ONCE, "the rank's agent reports the error, and the rank's watch informs the steward.")
-EXIT_SEEN = by(AT_ONCE, "the watch sees the rank's exit status.")
+ERROR_REPORTED = by(AT_ONCE, "the rank's monitor reports the error, and its parent process informs the main process.")
+EXIT_SEEN = by(AT_ONCE, "the parent process sees the rank's exit status.")
 
 EVERYTHING = "All ranks keep their variables."
 OF_THE_OTHERS = "The other ranks keep their variables. All that the lost rank had reported is kept, too."
@@ -148,7 +148,7 @@ def hangs(
     framework: str = "",
 ) -> Situation:
     """No rank moves, and all of them can say so."""
-    still = by(span("hang_notice"), "every agent reports, once a second, for how long its rank has not moved.")
+    still = by(span("hang_notice"), "every monitor reports, once a second, for how long its rank has not moved.")
     return Situation(name, what, still, (TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
 
 
@@ -177,11 +177,13 @@ def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
     over = after(
         span("keep_alive"),
-        "the steward finds that no client has renewed the lease, and ends the world. A client that attaches before "
-        "renews it.",
+        "the main process finds that no client has been in touch, and ends the world. A client that attaches before "
+        "keeps it.",
     )
     steps = (
-        after(span(0.0), "until then, the steward frees ranks that wait for a failed rank, as it does for a client."),
+        after(
+            span(0.0), "until then, the main process frees ranks that wait for a failed rank, as it does for a client."
+        ),
     )
     kept = (
         "All ranks keep their variables until then. `%distributed attach` brings back all that the ranks have reported."
@@ -189,7 +191,7 @@ def _loses_kernel(name: str, what: str) -> Situation:
     return Situation(name, what, over, steps, span(1.0), "ok", (), kept, "whole", "whole")
 
 
-_HEAL = by(AT_ONCE, "the client asks the steward for a heal that leaves the run alone.")
+_HEAL = by(AT_ONCE, "the client asks the main process for a replacement that leaves the run alone.")
 
 SITUATIONS: tuple[Situation, ...] = (
     Situation(
@@ -207,7 +209,7 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "raises-everywhere",
         "The cell raises on all ranks.",
-        by(AT_ONCE, "every rank's agent reports the error."),
+        by(AT_ONCE, "every rank's monitor reports the error."),
         (),
         span(1.0),
         "error",
@@ -219,7 +221,7 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "exits",
         "The cell calls `sys.exit` on some ranks, and others wait for them.",
-        by(AT_ONCE, "the rank's agent reports `SystemExit` as an error: a rank does not end with a cell."),
+        by(AT_ONCE, "the rank's monitor reports `SystemExit` as an error: a rank does not end with a cell."),
         (RELEASE,),
         span("release_grace", 1.0),
         "error",
@@ -231,12 +233,12 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "memory",
         "The cell runs out of memory on a rank (`MemoryError`, or a GPU's out-of-memory error), and others wait.",
-        by(AT_ONCE, "the rank's agent reports the error."),
+        by(AT_ONCE, "the rank's monitor reports the error."),
         (
             by(
                 AT_ONCE,
-                "the agent drops the frames that the error holds, collects garbage, empties the framework's cache, and "
-                "reports how much memory came free.",
+                "the monitor drops the frames that the error holds, collects garbage, empties the framework's cache, "
+                "and reports how much memory came free.",
             ),
             RELEASE,
         ),
@@ -277,7 +279,7 @@ SITUATIONS: tuple[Situation, ...] = (
         "A rank is blocked in native code that holds the interpreter lock, and others wait.",
         by(
             span("hang_notice"),
-            "the client gets no answer from the rank, and the rank's watch inspects it from outside, with py-spy.",
+            "the client gets no answer from the rank, and its parent process inspects it from outside, with py-spy.",
         ),
         (TELL_HANG,),
         None,
@@ -292,8 +294,8 @@ SITUATIONS: tuple[Situation, ...] = (
         "A rank is stopped (SIGSTOP), and others wait.",
         by(
             AT_ONCE,
-            "the watch reports it to the steward, and the rank's state is `stopped`. The steward never counts such a "
-            "rank as dead.",
+            "the parent process reports it to the main process, and the rank's state is `stopped`. The "
+            "main process never counts such a rank as dead.",
         ),
         (TELL_HANG,),
         None,
@@ -326,10 +328,13 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "slot-killed",
         "The process that `mpiexec` has started for a rank is killed (SIGKILL), and others wait.",
-        by(AT_ONCE, "the watch notices that the process is gone, and ends the rank, which has a second for that."),
+        by(
+            AT_ONCE,
+            "the parent process notices that the process is gone, and ends the rank, which has a second for that.",
+        ),
         (
-            by(span(2.0), "the steward counts the rank as dead, and informs every client."),
-            by(span("release_grace", 3.0), "the steward frees every waiting rank, as above."),
+            by(span(2.0), "the main process counts the rank as dead, and informs every client."),
+            by(span("release_grace", 3.0), "the main process frees every waiting rank, as above."),
         ),
         span("release_grace", 6.0),
         "lost",
@@ -340,9 +345,9 @@ SITUATIONS: tuple[Situation, ...] = (
     ),
     Situation(
         "watch-killed",
-        "The watch, the parent process of all ranks of a host, is killed (SIGKILL).",
-        after(span(0.0), "Linux ends the ranks together with their watch (parent-death signal)."),
-        (by(AT_ONCE, "the steward counts the host's ranks as dead, and informs every client."),),
+        "The parent process of all ranks of a host is killed (SIGKILL).",
+        after(span(0.0), "Linux ends the ranks together with their parent process (parent-death signal)."),
+        (by(AT_ONCE, "the main process counts the host's ranks as dead, and informs every client."),),
         span(3.0),
         "lost",
         ("rank {rank} ended for an unknown reason: its parent process is gone",),
@@ -353,8 +358,8 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "disk-full",
         "The disk is full, or a rank's log has reached a limit.",
-        by(AT_ONCE, "the rank's agent fails to write the rank's log."),
-        (by(AT_ONCE, "the agent says so in the cell and keeps the last 4 MB in memory."),),
+        by(AT_ONCE, "the rank's monitor fails to write the rank's log."),
+        (by(AT_ONCE, "the monitor says so in the cell and keeps the last 4 MB in memory."),),
         span(1.5),
         "ok",
         ("rank {rank}: the log cannot be written",),
@@ -388,7 +393,7 @@ SITUATIONS: tuple[Situation, ...] = (
     ),
     Situation(
         "steward-killed",
-        "The steward is killed.",
+        "The main process is killed.",
         by(
             span(1.5),
             "the client notices that the process is gone. By then Linux has ended `mpiexec` and all ranks "
@@ -405,8 +410,8 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "controller-killed",
         "ipyparallel's controller is killed, and with it the way to the ranks.",
-        by(span(1.5), "the steward notices that the process is gone."),
-        (by(span("stop_timeout", 3.0), "the steward ends all ranks and removes the world's folders."),),
+        by(span(1.5), "the main process notices that the process is gone."),
+        (by(span("stop_timeout", 3.0), "the main process ends all ranks and removes the world's folders."),),
         span(3.0),
         "lost",
         ("ipyparallel's controller was killed (SIGKILL)",),
@@ -417,8 +422,8 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation(
         "mpiexec-killed",
         "`mpiexec` is killed.",
-        by(span(1.5), "the steward notices that the process is gone."),
-        (by(span(1.5), "the steward informs every client. The watch still reports how ranks end."),),
+        by(span(1.5), "the main process notices that the process is gone."),
+        (by(span(1.5), "the main process informs every client. The parent processes still report how ranks end."),),
         span(1.0),
         "ok",
         ("mpiexec has ended",),
@@ -433,10 +438,10 @@ SITUATIONS: tuple[Situation, ...] = (
         "The notebook's kernel is shut down for good while a cell runs.",
         by(AT_ONCE, "the client receives the `shutdown_request`."),
         (
-            by(AT_ONCE, "the client asks the steward to end the world."),
+            by(AT_ONCE, "the client asks the main process to end the world."),
             by(
                 span("stop_timeout", 3.0),
-                "the steward ends all ranks, which end their cells first, and removes the world's folders.",
+                "the main process ends all ranks, which end their cells first, and removes the world's folders.",
             ),
         ),
         span("stop_timeout", 3.0),
@@ -472,16 +477,18 @@ def situations() -> tuple[Situation, ...]:
 INTERRUPT: tuple[Step, ...] = (
     after(
         span(0.0),
-        "the client sends SIGINT to every rank, through the rank's agent, and repeats it every 0.5 s until the rank "
-        "takes it. The agent also sends SIGINT, once, to the processes that the cell has started. When the cell has "
-        "ended on the rank, the agent ends those that are left: with SIGTERM after 2 s, with SIGKILL 1 s later.",
+        "the client sends SIGINT to every rank, through the rank's monitor, and repeats it every 0.5 s until the rank "
+        "takes it. The monitor also sends SIGINT, once, to the processes that the cell has started. When the cell has "
+        "ended on the rank, the monitor ends those that are left: with SIGTERM after 2 s, with SIGKILL 1 s later.",
     ),
-    after(span("interrupt_release"), "the steward frees the ranks that wait for others, and does so again every 2 s."),
+    after(
+        span("interrupt_release"), "the main process frees the ranks that wait for others, and does so again every 2 s."
+    ),
     after(
         span("interrupt_raise"),
-        "the client shows where the remaining ranks are. It has their agents raise `CellStopped` in their cells, every "
-        "0.5 s; `except KeyboardInterrupt` and `except Exception` do not catch it. Processes that the cell has started "
-        "get SIGTERM then, and SIGKILL 0.5 s later.",
+        "the client shows where the remaining ranks are. It has their monitors raise `CellStopped` in their cells, "
+        "every 0.5 s; `except KeyboardInterrupt` and `except Exception` do not catch it. Processes that the cell has "
+        "started get SIGTERM then, and SIGKILL 0.5 s later.",
     ),
     after(
         span("interrupt_timeout"),

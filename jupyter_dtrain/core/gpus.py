@@ -98,14 +98,14 @@ def fault_lines(found: Mapping[int, str], ranks: Sequence[int]) -> list[str]:
         f"{who[:1].upper()}{who[1:]} {'has' if one else 'have'} lost the GPU ({said}): tensors there are gone, and "
         f"every later call on the GPU fails in {'that process' if one else 'these processes'}."
     )
-    cure = "%distributed restart replaces all ranks."
+    fix = "%distributed restart replaces all ranks."
     if len(hit) < len(ranks):
-        cure = (
+        fix = (
             f"The other ranks keep theirs. %distributed kill {format_ranks(hit)} and then %distributed replace "
-            f"{'replaces it' if one else 'replace them'}; {cure}"
+            f"{'replaces it' if one else 'replace them'}; {fix}"
         )
     place = (
         "A GPU reports such a fault late, so the line above may be a later one: a world that is started with "
         "--env CUDA_LAUNCH_BLOCKING=1 stops at the right one."
     )
-    return [lost, cure, place]
+    return [lost, fix, place]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -254,7 +255,7 @@ class Run:
     def metrics(self) -> RunMetrics:
         """All points so far, in order: those that ranks have logged, and those taken from their frameworks.
 
-        Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its spool.
+        Where a rank logged more than :data:`POINTS`, or faster than the wire takes, they are read from its log.
         Raises :class:`~jupyter_dtrain.core.errors.WorldLost` when that is out of reach.
         """
         found = RunMetrics(self.ranks)
@@ -277,7 +278,7 @@ class Run:
 
     @property
     def last_values(self) -> list[float]:
-        """The newest value of each metric on each rank, without learning rates and the like; no spool is read."""
+        """The newest value of each metric on each rank, without learning rates and the like; no log is read."""
         with self._folding:
             return self.fold.last_values
 
@@ -320,9 +321,18 @@ class Run:
         return self.fold.divergences.checked
 
     @property
-    def spool(self) -> dict[int, str]:
-        """The path, on the steward's machine, of the whole log of each rank that has started."""
+    def logs(self) -> dict[int, str]:
+        """The path, on the machine of the notebook, of the whole log of each rank that has started."""
         return {rank: part.spool for rank, part in self.fold.ranks.items() if part.started is not None}
+
+    if not TYPE_CHECKING:  # as for a Session's former names
+
+        @property
+        def spool(self) -> dict[int, str]:
+            """The former name of :attr:`logs`."""
+            words = "Run.spool is called Run.logs now. The former name works until the next release."
+            warnings.warn(words, DeprecationWarning, stacklevel=2)
+            return self.logs
 
     @property
     def totals(self) -> dict[int, Totals]:
@@ -367,8 +377,8 @@ class Run:
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """All text that ``rank`` printed, in order: of both streams, or of one; logs of libraries are in it.
 
-        A long text is read from the rank's spool. Raises :class:`KeyError` for a rank that the cell did not run on,
-        and :class:`~jupyter_dtrain.core.errors.WorldLost` when the spool is out of reach.
+        A long text is read from the rank's log. Raises :class:`KeyError` for a rank that the cell did not run on,
+        and :class:`~jupyter_dtrain.core.errors.WorldLost` when the log is out of reach.
         """
         part = self._outputs[rank]
         outputs = list(part.head)

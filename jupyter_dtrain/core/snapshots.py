@@ -428,15 +428,15 @@ def explain_no_room(part: Path, size: int, keep: int) -> tuple[str, str]:
         free, there = shutil.disk_usage(part).free, len(numbers(part.parent))
     except OSError:
         return "", ""
-    root, cure = part.parent.parent, "--to DIR saves in another folder, and %distributed snapshots delete makes room"
+    root, fix = part.parent.parent, "--to DIR saves in another folder, and %distributed snapshots delete makes room"
     if free < size:
-        return f"{root} has {free / 1e6:,.0f} MB left, and this takes {size / 1e6:,.0f} MB; {cure}", ""
+        return f"{root} has {free / 1e6:,.0f} MB left, and this takes {size / 1e6:,.0f} MB; {fix}", ""
     # Each is written before the oldest goes, so there is one more for a moment.
     more = max(keep - there - 1, 0) + 1
     if free - size + size * (there >= keep) >= more * size:
         return "", ""
     what = "the next one" if more == 1 else f"{keep} of them"
-    return "", f"{root} will soon be full: it has no room for {what} ({size / 1e6:,.0f} MB each). {cure}."
+    return "", f"{root} will soon be full: it has no room for {what} ({size / 1e6:,.0f} MB each). {fix}."
 
 
 def _settle(folder: Path) -> None:

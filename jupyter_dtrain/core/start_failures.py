@@ -1,4 +1,4 @@
-"""Why a world did not start: one sentence with the reason, one with the cure, and the lines of a log that show it.
+"""Why a world did not start: one sentence with the reason, one with the fix, and the lines of a log that show it.
 
 Pure functions of what its processes wrote before they ended. A log that says nothing known gives its last lines.
 """
@@ -39,7 +39,7 @@ class StartFailure(msgspec.Struct, frozen=True):
 
     reason: str
     """Why the world did not start, as a sentence."""
-    cure: str
+    fix: str
     """What helps, as a sentence; empty if nothing is known to."""
     log: str = ""
     """The lines of a log that show the reason; empty if no log says more."""
@@ -81,12 +81,12 @@ def process_ended(what: str, code: int, log: str) -> StartFailure:
     error = _last_error(log)
     why = f": {error.rstrip('.')}" if error else ""
     end = f"ended with exit code {code}" if code >= 0 else f"was killed ({describe_signal(-code)})"
-    cure = _mend(error) if lines else AGAIN
-    return StartFailure(f"{what} {end} while the world was starting{why}.", cure, lines)
+    fix = _mend(error) if lines else AGAIN
+    return StartFailure(f"{what} {end} while the world was starting{why}.", fix, lines)
 
 
 def _mend(error: str) -> str:
-    """The cure of an error that a process has raised."""
+    """The fix of an error that a process has raised."""
     if not _MODULES.match(error):
         return MEND
     return package_gone() or f"Repair that module in the environment of the ranks ({sys.prefix}), or mend PYTHONPATH."

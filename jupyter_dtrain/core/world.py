@@ -394,8 +394,8 @@ def rank_environment(place: Placement, *, master_addr: str, master_port: int, ru
     return {
         **place_environment(place),
         "ROLE_NAME": Variable("default", "the only torchrun role"),
-        "MASTER_ADDR": Variable(master_addr, "where ranks meet: the world's own store"),
-        "MASTER_PORT": Variable(str(master_port), "where ranks meet: the world's own store"),
+        "MASTER_ADDR": Variable(master_addr, "where ranks find each other: the world's own store"),
+        "MASTER_PORT": Variable(str(master_port), "where ranks find each other: the world's own store"),
         "TORCHELASTIC_RUN_ID": Variable(run_id, "torchrun's name for a run: here the world's id"),
         "TORCHELASTIC_RESTART_COUNT": Variable("0", "torchrun's restarts: none here"),
         "TORCHELASTIC_MAX_RESTARTS": Variable("0", "torchrun's restarts: none here"),

@@ -4,6 +4,6 @@
 :mod:`.rsync` runs one copy and explains its failure; :mod:`.transports` has the ways to hosts, ssh and srun. Copies
 replace files that differ, and delete nothing.
 
-Under failure: a host to which nothing could be copied is a row of the result with its reason and cure; the others get
+Under failure: a host to which nothing could be copied is a row of the result with its reason and fix; the others get
 their files. Every copy has a deadline, and none leaves a process here or there when it is interrupted.
 """

@@ -133,8 +133,8 @@ def copy(
         if stop.is_set():
             return Unreached("failed", "The copy was interrupted.", "Sync again: complete files are not copied twice.")
         if process.poll() is None:
-            cure = "Sync again, with a larger --timeout: files that are complete are not copied again."
-            return Unreached("timed out", "The copy was not complete at its deadline.", cure)
+            fix = "Sync again, with a larger --timeout: files that are complete are not copied again."
+            return Unreached("timed out", "The copy was not complete at its deadline.", fix)
     finally:
         _leave(process, way.farewell)
     if process.returncode in {0, _VANISHED}:
@@ -143,12 +143,12 @@ def copy(
 
 
 def reason(said: str, host: str) -> tuple[str, str]:
-    """Reason and cure in what rsync or Linux ``said``."""
+    """Reason and fix in what rsync or Linux ``said``."""
     # The last line of rsync names its source file; the first one names ours.
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    for pattern, why, cure in _CAUSES:
+    for pattern, why, fix in _CAUSES:
         if line := next((line for line in lines if re.search(pattern, line)), ""):
-            return why.format(host=host, said=line), cure
+            return why.format(host=host, said=line), fix
     return f"rsync failed: {_first(said)}", "Mend that, then sync again."
 
 
@@ -194,17 +194,17 @@ def _leave(process: subprocess.Popen[str], farewell: float) -> None:
 def _why(answer: ProgramAnswer, host: str, way: Way) -> Unreached:
     if answer.code in NOT_RUN:
         return Unreached("no program", f"{host} cannot run rsync: {_first(answer.errors)}", INSTALL, answer.errors)
-    why, cure = reason(answer.errors, host)
+    why, fix = reason(answer.errors, host)
     if answer.code == _NOT_WRITTEN and not answer.errors.strip():
         # rsync kills its ssh as soon as it knows this code, often before the words arrive.
-        why, cure = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
+        why, fix = f"The disk of {host} is full or broken: rsync could not write a file there.", _CAUSES[0][2]
     if (answer.code in _BROKEN or answer.code > _OTHERS) and why.startswith("rsync failed"):
         if found := way.broken(host, answer):
             return found
         what = f"rsync on {host} ended" if _UNANSWERED in answer.errors else f"The connection to {host} broke"
         why = f"{what}: {why.removeprefix('rsync failed: ')}"
-        cure = f"{way.check(host)}, then sync again."
-    return Unreached("failed", why, cure, answer.errors)
+        fix = f"{way.check(host)}, then sync again."
+    return Unreached("failed", why, fix, answer.errors)
 
 
 def _first(said: str) -> str:

@@ -58,13 +58,13 @@ class HostCopy(msgspec.Struct, frozen=True):
     """Whether the host had no folder of the world before, so that its ranks work in another one."""
     reason: str = ""
     """Why the copy is not complete; empty if it is."""
-    cure: str = ""
+    fix: str = ""
 
     @property
     def words(self) -> str:
         """The outcome in words, such as how many files were copied."""
         if self.reason:
-            return f"{self.reason} {self.cure}"
+            return f"{self.reason} {self.fix}"
         if self.shared:
             return "shares this machine's files: left alone"
         return "copied" if self.files else "up to date"
@@ -85,7 +85,7 @@ class Uploaded(msgspec.Struct, frozen=True):
         return [one for one in self.hosts if one.reason]
 
     def check(self) -> None:
-        """Raise :class:`UploadFailed` with the reason and the cure of each host whose copy is not complete."""
+        """Raise :class:`UploadFailed` with the reason and the fix of each host whose copy is not complete."""
         if self.failed:
             words = "\n".join(f"{one.host}: {one.words}" for one in self.failed)
             raise UploadFailed(
@@ -218,14 +218,14 @@ def sync_by(
         place: _Place | Unreached = places[host]
         if isinstance(place, Unreached):
             place = way.unreached(place)
-            return HostCopy(host, reason=place.reason, cure=place.cure)
+            return HostCopy(host, reason=place.reason, fix=place.fix)
         if place.shared:
             return HostCopy(host, shared=True)
         if place.no_rsync:
-            return HostCopy(host, reason=f"{host} {place.no_rsync}.", cure=INSTALL)
+            return HostCopy(host, reason=f"{host} {place.no_rsync}.", fix=INSTALL)
         if place.failure:
-            why, cure = reason(place.failure, host)
-            return HostCopy(host, reason=why, cure=cure)
+            why, fix = reason(place.failure, host)
+            return HostCopy(host, reason=why, fix=fix)
         found = copy(
             f"{source}/" if is_folder else str(source),
             host,
@@ -238,7 +238,7 @@ def sync_by(
         )
         if isinstance(found, Copied):
             return HostCopy(host, found.files, found.size, lacked=place.lacked)
-        return HostCopy(host, reason=found.reason, cure=found.cure)
+        return HostCopy(host, reason=found.reason, fix=found.fix)
 
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="sync")
     try:
@@ -276,7 +276,7 @@ def _over_srun(job: str) -> Way:
     try:
         return OverSrun(job)
     except StartFailed as error:
-        raise UploadFailed(f"{error.reason} {error.cure}") from None
+        raise UploadFailed(f"{error.reason} {error.fix}") from None
 
 
 def _report(

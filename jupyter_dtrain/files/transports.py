@@ -69,7 +69,7 @@ class OverSsh(BySsh):
 class OverSrun:
     """A :class:`Way` by steps of a job of Slurm, each sealed: see :mod:`jupyter_dtrain.launch.slurm.sealed_pipe`."""
 
-    cures = SRUN
+    fixes = SRUN
     python = sys.executable
     farewell = 10.0  # a gate gives a node up after 7 s of silence
 

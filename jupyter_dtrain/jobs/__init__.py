@@ -16,7 +16,7 @@ one run.
 
 Everything up to the last step is a pure function. So an export that is refused has written nothing, and one that fails
 to write leaves the earlier files as they were. Each refusal is a
-:class:`~jupyter_dtrain.core.errors.BadRequest` that names the cells and the cure. Values of ``--env`` never come here:
+:class:`~jupyter_dtrain.core.errors.BadRequest` that names the cells and the fix. Values of ``--env`` never come here:
 readers pass on their names alone.
 """
 

@@ -102,7 +102,7 @@ def make_slurm(job: Job) -> Made:
     options += shlex.split(settings["sbatch"])
     folder = job.path.parent.absolute()
     lines = [
-        "# The ranks meet on the first node, at a port that belongs to this job.",
+        "# The ranks find each other on the first node, at a port that belongs to this job.",
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 12000))"',
         f"exec srun --kill-on-bad-exit=1 {this_python()} \\",

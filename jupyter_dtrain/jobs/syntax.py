@@ -130,9 +130,9 @@ class _Translation:
             code, frozenset(self._modules), tuple(self._futures), awaits, self._shows, displays=self._displays
         )
 
-    def _refuse(self, thing: str, cure: str = "") -> BadRequest:
-        cure = cure or "write it in Python, or leave the cell out with --cells or --tag"
-        return BadRequest(f"{self._cell.name} has {thing}, which a script cannot do: {cure}.")
+    def _refuse(self, thing: str, fix: str = "") -> BadRequest:
+        fix = fix or "write it in Python, or leave the cell out with --cells or --tag"
+        return BadRequest(f"{self._cell.name} has {thing}, which a script cannot do: {fix}.")
 
     def _body(self, code: str, *, last: bool) -> str:
         tree = ast.parse(code)

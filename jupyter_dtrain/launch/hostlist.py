@@ -6,7 +6,7 @@ for ssh: an alias of ``~/.ssh/config``, a name or an address, perhaps with ``use
 connects to a host.
 
 Under failure: every function raises :class:`~jupyter_dtrain.core.errors.BadRequest`, which names the option, the place
-in the text and the cure.
+in the text and the fix.
 """
 
 from __future__ import annotations

@@ -213,9 +213,9 @@ class Hosts:
         return f"%distributed start {shlex.join(words)}"
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
-        """Reason and cure where ssh itself failed, from the words of ssh."""
+        """Reason and fix where ssh itself failed, from the words of ssh."""
         found = self._ssh.explain(ProgramAnswer("", log, code), host, self._python)
-        return (f"{host}: {found.reason}", found.cure) if isinstance(found, Unreached) else ("", "")
+        return (f"{host}: {found.reason}", found.fix) if isinstance(found, Unreached) else ("", "")
 
 
 def _place(n: int | None, options: HostsOptions) -> WorldPlan:

@@ -107,7 +107,7 @@ class Launcher(Protocol):
         """The line that starts such a world on the other hosts, without its ``--env``; empty if there is none."""
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:
-        """Reason and cure where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""
+        """Reason and fix where the watch of ``host`` ended with ``code``; two empty texts if nothing is known."""
 
 
 class WorldPlan(NamedTuple):

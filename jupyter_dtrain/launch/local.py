@@ -174,8 +174,8 @@ def share(gpus: int, each: int, n: int | None, place: str, flag: str = "-n") -> 
     """
     has = f"{place} has {quantity(gpus, 'GPU') if gpus else 'no GPU'}"
     if gpus < each:
-        cure = f"Give --gpus-per-rank at most {gpus}." if gpus else "Leave out --gpus-per-rank."
-        raise BadRequest(f"{has}, too few for a rank with {quantity(each, 'GPU')}. {cure}", option="gpus_per_rank")
+        fix = f"Give --gpus-per-rank at most {gpus}." if gpus else "Leave out --gpus-per-rank."
+        raise BadRequest(f"{has}, too few for a rank with {quantity(each, 'GPU')}. {fix}", option="gpus_per_rank")
     if n is None and gpus % each:
         raise BadRequest(
             f"{has}, which ranks with {each} each do not divide. Give the number of ranks, such as {flag} "

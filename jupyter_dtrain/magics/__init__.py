@@ -77,7 +77,7 @@ class CellMagics(Magics):
 
 @contextlib.contextmanager
 def _for_people() -> Iterator[None]:
-    """Turn the help that ``-h`` printed into no error, and a package that was removed into an error with its cure."""
+    """Turn the help that ``-h`` printed into no error, and a package that was removed into an error with its fix."""
     try:
         yield
     except HelpShown:

@@ -56,10 +56,10 @@ def kill(args: Parsed) -> None:
     session.kill(args.ranks)
     killed = [rank.rank for rank in session.world.dead]
     if len(killed) < len(session.world.ranks):
-        cure = "The others keep their variables; %distributed replace replaces the dead ones."
+        fix = "The others keep their variables; %distributed replace replaces the dead ones."
     else:
-        cure = "%distributed restart replaces all ranks."
-    print(f"Dead: {count_ranks(killed)}. {cure}")
+        fix = "%distributed restart replaces all ranks."
+    print(f"Dead: {count_ranks(killed)}. {fix}")
 
 
 def resync_arguments(parser: MagicParser) -> None:

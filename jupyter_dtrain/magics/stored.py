@@ -47,7 +47,7 @@ def runs(args: Parsed) -> None:
     if found:
         _publish(listing(found))
     elif any((args.outcome, args.search, args.tag)):
-        print("No stored run meets these conditions.")
+        print("No stored run matches these conditions.")
     elif args.world is None:
         print("No run has been stored yet.")
     else:

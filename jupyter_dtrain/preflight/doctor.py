@@ -79,11 +79,11 @@ class Examination(msgspec.Struct, frozen=True):
         return [one for one in self.findings if one.severity == "error"]
 
     def check(self) -> None:
-        """Raise :class:`StartFailed` with all errors, their reasons and cures, if there are any."""
+        """Raise :class:`StartFailed` with all errors, their reasons and fixes, if there are any."""
         if self.errors:
             first, *others = self.errors
-            more = "\n".join(f"{sentences(one)} {one.cure}".strip() for one in others)
-            raise StartFailed(sentences(first), first.cure, more, option="hosts" if self.hosts else "")
+            more = "\n".join(f"{sentences(one)} {one.fix}".strip() for one in others)
+            raise StartFailed(sentences(first), first.fix, more, option="hosts" if self.hosts else "")
 
     def to_json(self) -> str:
         """All of it as JSON, indented."""
@@ -200,7 +200,7 @@ def examine(
     scene = Scene(
         examined,
         python=reach.python,
-        cures=reach.cures,
+        fixes=reach.fixes,
         slots=dict(hosts),
         chosen=chosen,
         ways=ways,

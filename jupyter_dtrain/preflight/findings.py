@@ -1,4 +1,4 @@
-"""Findings with their cures, as a person reads them, and the scene from which they come: machines with their facts.
+"""Findings with their fixes, as a person reads them, and the scene from which they come: machines with their facts.
 
 The judges are :mod:`.machines`, :mod:`.software`, :mod:`.networks` and :mod:`.speed`. They are pure: the same scene
 gives the same findings, and nothing is asked of any machine.
@@ -17,7 +17,7 @@ from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.view.tables import table
 
 from .probe import Facts
-from .reach import SSH, Cures
+from .reach import SSH, Fixes
 
 HERE: Final = "this machine"
 """The name of the machine of the notebook, among hosts. No host can have it: it has a space."""
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The machines that it is about; empty for all of them."""
     why: str = ""
     """Why it matters; empty where nothing is wrong."""
-    cure: str = ""
+    fix: str = ""
     """The way to mend it; empty where nothing needs to be done."""
 
 
@@ -87,7 +87,7 @@ class Scene(msgspec.Struct, frozen=True):
     """This machine under :data:`HERE`, then the hosts in order."""
     python: str = "python"
     """The interpreter on the hosts."""
-    cures: Cures = SSH
+    fixes: Fixes = SSH
     """The sentences for the way to the hosts."""
     slots: dict[str, int] = {}
     """The ranks of each host."""
@@ -151,7 +151,7 @@ def gib(size: float) -> str:
 def show(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> dict[str, str]:
     """A MIME bundle with the findings in their order."""
     caption = _caption(hosts, findings, seconds)
-    rows = [[one.severity, one.what, ", ".join(one.where) or "everywhere", one.why, one.cure] for one in findings]
+    rows = [[one.severity, one.what, ", ".join(one.where) or "everywhere", one.why, one.fix] for one in findings]
     html = table(caption, ["", "what", "where", "why it matters", "what to do"], rows)["text/html"]
     return {"text/plain": "\n".join([caption, *map(_lines, findings)]), "text/html": html}
 
@@ -176,8 +176,8 @@ def _lines(finding: Finding) -> str:
     parts = [(finding.severity.ljust(len(_INDENT)), finding.what)]
     if finding.why:
         parts.append((f"{_INDENT}why: ", finding.why))
-    if finding.cure:
-        parts.append((f"{_INDENT}do:  ", finding.cure))
+    if finding.fix:
+        parts.append((f"{_INDENT}do:  ", finding.fix))
     return "\n".join(_wrap(begin, words) for begin, words in parts)
 
 

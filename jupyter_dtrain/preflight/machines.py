@@ -60,17 +60,17 @@ def _reach(scene: Scene) -> Iterator[Finding]:
     kinds = group({name: one.kind for name, one in scene.unreached.items() if one.kind != "no package"})
     for kind, names in kinds.items():
         reasons = dict.fromkeys(scene.unreached[name].reason for name in names)
-        cures = dict.fromkeys(scene.unreached[name].cure for name in names)
+        fixes = dict.fromkeys(scene.unreached[name].fix for name in names)
         yield Finding(
             "error",
             f"{_NO_ANSWER[kind]}: {' '.join(reasons)}",
             names,
             "No rank can start there, and nothing else about it is known.",
-            " ".join(cures),
+            " ".join(fixes),
         )
     reached = [name for name in scene.facts if name != HERE]
     if reached:
-        yield Finding("ok", f"{scene.cures.program} reaches {name_some(reached)}.")
+        yield Finding("ok", f"{scene.fixes.program} reaches {name_some(reached)}.")
 
 
 def _same_machine(scene: Scene) -> Iterator[Finding]:
@@ -126,7 +126,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Few files may be open at a time: {_numbers(low)}.",
             list(low),
             "Ranks with many workers and connections fail with 'Too many open files'.",
-            scene.cures.raise_limit("soft nofile", "65536"),
+            scene.fixes.raise_limit("soft nofile", "65536"),
         )
     low = _too_low(scene.hosts, "nproc", LEAST_PROCESSES)
     if low:
@@ -135,7 +135,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Few processes and threads are allowed: {_numbers(low)}.",
             list(low),
             "Ranks fail with 'Resource temporarily unavailable' when they start threads.",
-            scene.cures.raise_limit("soft nproc", "unlimited"),
+            scene.fixes.raise_limit("soft nproc", "unlimited"),
         )
     fast = {name: one for name, one in scene.hosts.items() if any(device.active for device in one.devices)}
     low = {name: one.limits["memlock"] for name, one in fast.items() if one.limits.get("memlock", -1) >= 0}
@@ -145,7 +145,7 @@ def _limits(scene: Scene) -> Iterator[Finding]:
             f"Little memory may be locked: {'; '.join(f'{gib(size)} on {name}' for name, size in low.items())}.",
             list(low),
             "InfiniBand and RoCE register memory, which must be locked: without it they fail, or fall back to TCP.",
-            scene.cures.raise_limit("- memlock", "unlimited"),
+            scene.fixes.raise_limit("- memlock", "unlimited"),
         )
 
 
@@ -310,11 +310,11 @@ def _files(scene: Scene) -> Iterator[Finding]:
             f"This machine's working directory is visible on {name_some(having)}, but not on {name_some(lacking)}.",
             lacking,
             "Ranks there would read other files than the rest, or none.",
-            scene.cures.files,
+            scene.fixes.files,
         )
     elif lacking:
         why = "Ranks there find neither the modules nor the data beside the notebook."
-        yield Finding("note", "The hosts do not share this machine's file system.", lacking, why, scene.cures.files)
+        yield Finding("note", "The hosts do not share this machine's file system.", lacking, why, scene.fixes.files)
     elif having:
         yield Finding("ok", "All hosts see the working directory of this machine.")
 

@@ -131,7 +131,7 @@ def _ways(scene: Scene) -> Iterator[Finding]:
             f"This machine reaches the hosts by different interfaces: {words}.",
             list(ways),
             "The controller listens on one address, which some hosts may not reach.",
-            scene.cures.interface,
+            scene.fixes.interface,
         )
     unknown = [host for host, way in scene.ways.items() if way is None and host in scene.facts]
     if unknown and not scene.wanted:
@@ -139,7 +139,7 @@ def _ways(scene: Scene) -> Iterator[Finding]:
             "warning",
             f"The interface of this machine that leads to {name_some(unknown)} is not known.",
             unknown,
-            *scene.cures.unknown_interface,
+            *scene.fixes.unknown_interface,
         )
 
 
@@ -178,7 +178,7 @@ def _interfaces(scene: Scene) -> Iterator[Finding]:
             + ".",
             list(chosen),
             "An IPv4 address cannot connect to an IPv6 address.",
-            scene.cures.interface,
+            scene.fixes.interface,
         )
     if chosen:
         yield _told(chosen)
@@ -275,7 +275,7 @@ def _connections(scene: Scene) -> Iterator[Finding]:
             f"{target} {one.failure} ({one.address}).",
             [target],
             "Ranks there could not be reached.",
-            scene.cures.interface,
+            scene.fixes.interface,
         )
     blocked: dict[tuple[str, str, str], list[str]] = {}
     for one in failed:
@@ -287,7 +287,7 @@ def _connections(scene: Scene) -> Iterator[Finding]:
             f"{target} ({address}) cannot be reached from {name_some(sources)}: {failure}.",
             [*sources, target],
             "Ranks and MPI's daemons connect to each other on ports that the system chooses.",
-            f"Open all TCP ports between these machines in their firewalls. Or else: {scene.cures.interface}",
+            f"Open all TCP ports between these machines in their firewalls. Or else: {scene.fixes.interface}",
         )
     if not failed and not untried:
         yield Finding("ok", f"TCP works from each host to all machines ({len(scene.connections)} connections tried).")

@@ -1,6 +1,6 @@
 """The ways to the hosts of an examination, by ssh or by srun in a job of Slurm, and the programs that run there.
 
-A way gives commands, addresses and the sentences of cures. It runs nothing by itself but ``ssh -G``, which connects to
+A way gives commands, addresses and the sentences of fixes. It runs nothing by itself but ``ssh -G``, which connects to
 nothing, and Slurm's own questions. A *program* is a module of this package that a host runs from its own copy; its
 arguments travel over standard input, so that no command line shows them.
 
@@ -61,7 +61,7 @@ _MISSING: Final = re.compile(rf"No module named '{OWN}(?:\.\w+)?'")
 parts are missing then; of an older version a smaller part may be missing."""
 
 
-class Cures(msgspec.Struct, frozen=True):
+class Fixes(msgspec.Struct, frozen=True):
     """The sentences of findings that differ between the ways to the hosts: by ssh, or by srun in a job of Slurm."""
 
     program: str
@@ -69,11 +69,11 @@ class Cures(msgspec.Struct, frozen=True):
     python: str
     """The way to another interpreter."""
     or_other_python: str
-    """The same as the end of a sentence that has named a cure; empty where there is no other."""
+    """The same as the end of a sentence that has named a fix; empty where there is no other."""
     interface: str
     """The way to another network interface."""
     unknown_interface: tuple[str, str]
-    """Why the interface that leads to a host may be unknown and why that matters; and the cure."""
+    """Why the interface that leads to a host may be unknown and why that matters; and the fix."""
     limit: str
     """The way to a higher limit, with ``{name}``, or ``{unit}`` in systemd's words, and ``{value}``."""
     files: str
@@ -82,12 +82,12 @@ class Cures(msgspec.Struct, frozen=True):
     """The line that shows whether MPI jobs work, with ``{hosts}``."""
 
     def raise_limit(self, name: str, value: str) -> str:
-        """The cure for a limit that is too low; ``name`` and ``value`` as in limits.conf."""
+        """The fix for a limit that is too low; ``name`` and ``value`` as in limits.conf."""
         words = self.limit.format(name=name, unit=name.rsplit(maxsplit=1)[-1].upper(), value=value)
         return words.replace("=unlimited", "=infinity")  # the word of systemd
 
 
-SSH: Final = Cures(
+SSH: Final = Fixes(
     program="ssh",
     python="--python names an interpreter for the hosts.",
     or_other_python=", or name the right interpreter with --python",
@@ -100,7 +100,7 @@ SSH: Final = Cures(
     files="`%distributed upload PATH` copies code and data to each host, to the same path.",
     mpi="See whether `mpiexec --host {hosts} hostname` works in a terminal.",
 )
-SRUN: Final = Cures(
+SRUN: Final = Fixes(
     program="srun",
     python="Nodes use the interpreter that has this notebook's path.",
     or_other_python="",
@@ -134,7 +134,7 @@ class Asking(Protocol):
         """Set where nobody waits for an answer any more: all programs end, and the examination raises ``Stopped``."""
 
     @property
-    def cures(self) -> Cures:
+    def fixes(self) -> Fixes:
         """The sentences of findings."""
 
     @property
@@ -161,7 +161,7 @@ class Reach(Asking, Protocol):
 class BySsh:
     """A :class:`Reach` over the ssh of this machine."""
 
-    cures = SSH
+    fixes = SSH
 
     def __init__(self, args: str | Ssh = "", python: str | None = None) -> None:
         """``args``: options for ssh, as in a shell, or checked already.
@@ -200,7 +200,7 @@ class BySsh:
 class BySrun:
     """A :class:`Reach` by steps of a job."""
 
-    cures = SRUN
+    fixes = SRUN
     python = sys.executable
 
     def __init__(self, steps: Steps, nodes: Sequence[str], stopped: threading.Event | None = None) -> None:
@@ -282,10 +282,10 @@ class Program:
         except ValueError:
             return None
 
-    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, cures: Cures | None = None) -> Any:
+    def read(self, done: ProgramAnswer | Unreached, python: str, kind: Any, fixes: Fixes | None = None) -> Any:
         """The answer in all of the output as a value of ``kind``, or the reason why there is none.
 
-        ``cures``: the sentences for the way to that machine; None for this one.
+        ``fixes``: the sentences for the way to that machine; None for this one.
         """
         if isinstance(done, Unreached):
             return done
@@ -295,9 +295,9 @@ class Program:
                 try:
                     return msgspec.convert({**value, "sent": done.sent, "received": done.received}, readable(kind))
                 except (msgspec.ValidationError, UnicodeError) as error:
-                    return _broken(python, str(error), line, cures)
+                    return _broken(python, str(error), line, fixes)
         words = done.errors.strip() or done.output.strip()
-        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, cures)
+        return _broken(python, (words.splitlines() or [f"exit code {done.code}, without a word"])[-1], words, fixes)
 
 
 def ask_all(programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeout: float) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def ask_all(programs: Mapping[str, Program], reach: Asking, *, kind: Any, timeou
     hosts, command = list(programs), next(iter(programs.values())).command(reach.python)
     stdin = {host: program.text for host, program in programs.items()}
     done = run_on(hosts, command, carrier=reach.carrier, timeout=timeout, stdin=stdin, stopped=reach.stopped)
-    return {host: programs[host].read(one, reach.python, kind, reach.cures) for host, one in done.items()}
+    return {host: programs[host].read(one, reach.python, kind, reach.fixes) for host, one in done.items()}
 
 
 def requirement(name: str, version: str | None) -> str:
@@ -319,13 +319,13 @@ def requirement(name: str, version: str | None) -> str:
     return f"{name}=={version}" if version else name
 
 
-def _broken(python: str, words: str, said: str, cures: Cures | None) -> Unreached:
+def _broken(python: str, words: str, said: str, fixes: Fixes | None) -> Unreached:
     wanted = requirement(OWN_DISTRIBUTION, installed_version(OWN_DISTRIBUTION))
-    install = f"Install it there: `{python} -m pip install {wanted}`{cures.or_other_python if cures else ''}."
+    install = f"Install it there: `{python} -m pip install {wanted}`{fixes.or_other_python if fixes else ''}."
     if _MISSING.search(words):
         return Unreached("no package", f"The package {OWN} is missing; {python} does not find it.", install, said)
     if words.startswith("ModuleNotFoundError"):
-        cure = install.replace("it there", "the package there again", 1)
+        fix = install.replace("it there", "the package there again", 1)
     else:
-        cure = f"Python must be 3.10 or newer there. {cures.python if cures else ''}".strip()
-    return Unreached("failed", f"{python} could not run the check: {words}", cure, said)
+        fix = f"Python must be 3.10 or newer there. {fixes.python if fixes else ''}".strip()
+    return Unreached("failed", f"{python} could not run the check: {words}", fix, said)

@@ -70,7 +70,7 @@ def _python(scene: Scene) -> Iterator[Finding]:
             f"The machines have different Python versions: {spread(versions)}.",
             list(versions),
             "Functions travel between machines as bytecode, which another minor version cannot read.",
-            f"Use the same minor version on all machines. {scene.cures.python}",
+            f"Use the same minor version on all machines. {scene.fixes.python}",
         )
     elif minors:
         yield Finding("ok", f"Python {_spread_or_one(versions)}.")
@@ -84,7 +84,7 @@ def _own_package(scene: Scene) -> Iterator[Finding]:
             f"The package {OWN} is missing on {name_some(missing)}.",
             missing,
             f"A rank cannot start without it; {scene.python} does not find it there.",
-            scene.unreached[missing[0]].cure,
+            scene.unreached[missing[0]].fix,
         )
     having = {name: one for name, one in scene.facts.items() if one.package is not None}
     versions = {name: one.packages.get(OWN_DISTRIBUTION, "an unknown version") for name, one in having.items()}

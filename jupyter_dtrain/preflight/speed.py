@@ -122,7 +122,7 @@ def find(scene: Scene) -> Iterator[Finding]:
             f"An MPI job on the hosts failed: {scene.speeds}",
             list(scene.hosts),
             "Ranks start in the same way, and would fail as well.",
-            scene.cures.mpi.format(hosts=",".join(scene.hosts)),
+            scene.fixes.mpi.format(hosts=",".join(scene.hosts)),
         )
     elif scene.speeds is not None:
         small, large = scene.speeds.small, scene.speeds.large

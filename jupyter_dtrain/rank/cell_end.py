@@ -230,8 +230,8 @@ class CellEnd:
         if self._elder is None or not name:
             return []
         lacks = f"Rank {self._place.rank} is a new process, without the variables that cells made before it came."
-        cure = f"%distributed broadcast --from {self._elder} {name} copies {name} from rank {self._elder}."
-        return [f"{lacks} {cure}"]
+        fix = f"%distributed broadcast --from {self._elder} {name} copies {name} from rank {self._elder}."
+        return [f"{lacks} {fix}"]
 
     def _wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for ``event`` at most ``seconds``; return whether it came. Stop ends the wait."""

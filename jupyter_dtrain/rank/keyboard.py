@@ -20,7 +20,7 @@ INPUT = Patch(
     "builtins",
     replaces=("input",),
     why="input() in a rank reads an empty input, and its EOFError names no way that works in cells.",
-    lost="input() meets the end of the rank's empty input",
+    lost="input() finds the end of the rank's empty input",
 )
 BREAKPOINT = Patch(
     "sys",
@@ -32,7 +32,7 @@ PASSWORD = Patch(
     "getpass",
     replaces=("getpass",),
     why="getpass() in a rank opens a terminal that is not there, or reads an empty input.",
-    lost="getpass() meets the end of the rank's empty input",
+    lost="getpass() finds the end of the rank's empty input",
 )
 DEBUGGER = Patch(
     "pdb",

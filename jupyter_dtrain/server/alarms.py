@@ -64,7 +64,7 @@ class Alarms:
     def start_failed(self, failure: StartFailure, incarnation: int) -> None:
         """Report that a start which a page has asked for has failed."""
         words = f"World {self._listing.name!r} did not start. {failure.reason}"
-        self._report("start", "error", words, detail=failure.cure, mark=str(incarnation))
+        self._report("start", "error", words, detail=failure.fix, mark=str(incarnation))
 
     def world_ended(self, words: str) -> None:
         """Report that the world has ended for the reason ``words``, unless a person asked for that."""

@@ -106,7 +106,7 @@ class Cluster:
         ``mpi``: the kind in an earlier launch. ``progress`` gets what the processes do, ``report`` each report of a
         rank or its watch, ``ended`` the exit code of ``mpiexec``, ``watch_ended`` the end of a watch; these three on
         threads of their own. On other hosts ``mpiexec`` starts when all watches are ready; ``failed`` gets, on a thread
-        of its own, why it could not. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with the cure, or
+        of its own, why it could not. Raises :class:`~jupyter_dtrain.core.errors.DtrainError` with the fix, or
         :class:`OSError`.
         """
         request, launcher = self._request, self._launcher
@@ -207,7 +207,7 @@ class Cluster:
                     return text
             if (code := self.controller_code()) is not None:
                 ended = process_ended("ipyparallel's controller", code, self.said("controller", 40))
-                raise StartFailed(ended.reason, ended.cure, ended.log)
+                raise StartFailed(ended.reason, ended.fix, ended.log)
             if self._over or time.monotonic() > deadline:
                 raise StartFailed("ipyparallel's controller has not written the file that says how to reach it.", AGAIN)
             time.sleep(0.02)

@@ -48,7 +48,7 @@ from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.reports import Died, Formed, Reached
 from jupyter_dtrain.wire.steward_messages import Broadcast, OpenRun, RanksReplaced
 
-from .placement import PARTS_BY_NUMBER, RESTART, SAVE, cure, obstacle, place
+from .placement import PARTS_BY_NUMBER, RESTART, SAVE, fix, obstacle, place
 from .state import Process, number_of, process_of
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Healing:
             size = now - len(leaving)
         with self._starting:
             if self._goes_on and (size, leaving) != (self._size, self._leaving):
-                raise Refused("a heal or resize is still running: try again when it has ended")
+                raise Refused("a replacement or resize is still running: try again when it has ended")
             if self._goes_on:
                 return HealBegun(self._number)
             if strange := [rank for rank in leaving if rank not in range(now)]:
@@ -194,7 +194,7 @@ class Healing:
 
     def _read(self, request: ReadHeal) -> HealState:
         if self._heal is None or request.number != self._number:
-            raise Refused("There is no such heal.")
+            raise Refused("There is no such replacement.")
         return self._heal
 
     @property
@@ -210,8 +210,8 @@ class Healing:
     def _obstacle(self, size: int, leaving: Collection[int] = ()) -> str:
         return package_gone().rstrip(".") or obstacle(self._state, self._owner.seats, size, leaving)
 
-    def _cure(self) -> str:
-        return cure(self._state, self._size)
+    def _fix(self) -> str:
+        return fix(self._state, self._size)
 
     def _start(self, size: int, leaving: list[int], *, alone: bool, beside: Iterable[int] = ()) -> int:
         """Begin a heal and return its number. The caller holds ``_starting``."""
@@ -253,10 +253,10 @@ class Healing:
             they, them = ("do", "them") if len(mute) > 1 else ("does", "it")
             self._fail(
                 f"{count_ranks(mute)} {they} not answer; %distributed kill {','.join(map(str, mute))} ends {them}, "
-                f"and a heal replaces {them} too"
+                f"and %distributed replace replaces {them} too"
             )
         elif why := next((words for one in answers.values() if one is not None for words in one.obstacles), ""):
-            self._fail(f"{why}: {self._cure()}")
+            self._fail(f"{why}: {self._fix()}")
         elif (self._leaving and (set(answers) & {*self._leaving} or moves(self._numbers))) and (
             why := next((words for one in answers.values() if one is not None for words in one.spread), "")
         ):
@@ -290,7 +290,7 @@ class Healing:
         try:
             seats = place(self._state, self._owner.seats, self._size, self._numbers)
         except Refused as refused:
-            self._fail(f"{refused}: {self._cure()}")
+            self._fail(f"{refused}: {self._fix()}")
             return
         self._ordered = [*seats]
         self._stage, self._new, self._ends, self._local_ranks = "forming", {}, [], {}
@@ -388,10 +388,10 @@ class Healing:
             self._owner.died(died)
 
     def _again(self, why: str) -> None:
-        _log.warning("Try %s to heal has failed: %s", self._tries, why)
+        _log.warning("Try %s to replace ranks has failed: %s", self._tries, why)
         self._abandon()
         if self._tries >= TRIES:
-            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again; otherwise, {self._cure()}")
+            self._fail(f"{why}, and this was try {TRIES} of {TRIES}: try again; otherwise, {self._fix()}")
         else:
             self._stage, self._deadline = "pausing", time.monotonic() + PAUSE
             self._say(f"trying again: {why}")
@@ -405,7 +405,7 @@ class Healing:
     def _kill(self, processes: Iterable[Process]) -> None:
         """Kill new processes. A number says too little: a living rank may have it, until the world is taken."""
         known = {process_of(rank) for rank in self._state.ranks if not rank.has_ended}
-        self._signal({*processes} - known, "by a heal")
+        self._signal({*processes} - known, "because the ranks were replaced")
 
     def _signal(self, processes: Iterable[Process], reason: str) -> None:
         """Have the watches kill ``processes`` (SIGKILL); ``reason`` stands in the report of their deaths."""

@@ -148,7 +148,7 @@ class StewardInterrupts:
             interruption = Interruption(run, self._settings, self._questions, self._acts, note, now)
             interruption.force = force
             self._ending[run.number] = _Ending(run, interruption, now + LOOK)
-            _log.info("Run %s is interrupted, and no driver does it", run.number)
+            _log.info("Run %s is interrupted, and no client does it", run.number)
 
     def _looked(self, run: _Run, answers: Answers[RankPosition]) -> None:
         for rank, answer in answers.items():

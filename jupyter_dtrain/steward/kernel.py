@@ -28,8 +28,8 @@ BROADCASTS = Patch(
     replaces=("IOPubThread",),
     calls=("IOPubThread._setup_pipe_in()",),
     reads=("_pipe_flag",),
-    why="ipykernel's thread for broadcasts listens on TCP for processes that a cell has forked, also in a steward.",
-    lost="the steward listens at one TCP port more",
+    why="ipykernel's thread for broadcasts listens on TCP for forked processes, also in a world's main process.",
+    lost="the world's main process listens at one TCP port more",
 )
 REMEMBERED = 64
 """Answers that are kept, for requests that come again."""

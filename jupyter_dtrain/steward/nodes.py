@@ -116,7 +116,7 @@ class Nodes:
                 self._say("examining the nodes")
                 self._allocation.examine(self._stopped)
         except StartFailed as error:
-            failure = StartFailure(error.reason, error.cure, error.log)
+            failure = StartFailure(error.reason, error.fix, error.log)
         except Exception as error:  # noqa: BLE001 — a start that fails must say so, whatever it was
             _log.exception("The world gets no nodes")
             failure = StartFailure(str(error) if isinstance(error, DtrainError) else repr(error), AGAIN)

@@ -89,7 +89,7 @@ def obstacle(state: State, seats: Seats, size: int, leaving: Collection[int] = (
     """Why no heal to ``size`` ranks, without those ``leaving``, can work; empty where one may."""
     if state.phase != "running":
         return f"the world is {state.phase}"
-    request, way = state.request, cure(state, size)
+    request, way = state.request, fix(state, size)
     if not any(rank.rank not in leaving for rank in state.ranks if not rank.has_ended):
         return f"no rank is left that could take a new one in: {way}"
     if request.roles and size != request.size:
@@ -126,7 +126,7 @@ def place(state: State, seats: Seats, size: int, numbers: Mapping[int, int]) -> 
     return seats.choose(stay, [*new, *range(len(numbers), size)])
 
 
-def cure(state: State, size: int) -> str:
+def fix(state: State, size: int) -> str:
     """The way to a world of ``size`` ranks without a heal."""
     if size == state.request.size:
         return RESTART

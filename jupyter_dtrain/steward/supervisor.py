@@ -351,7 +351,7 @@ class Supervisor:
 
     def _ranks_failed(self, error: StartFailed) -> None:
         if self._state.phase == "starting":
-            self._fail(StartFailure(error.reason, error.cure, error.log))
+            self._fail(StartFailure(error.reason, error.fix, error.log))
 
     def _mpiexec_ended(self, code: int, *, again: bool = False) -> None:
         """Act on the end of ``mpiexec``. ``again``: the scheduler was asked first, and left the world its nodes."""
@@ -381,10 +381,10 @@ class Supervisor:
         self._gpus.pop(end.identity, None)
         log = self._cluster.said(f"watch-{end.host}" if end.host else "watch", 40)
         if self._state.phase == "starting":
-            reason, cure = self._launcher.explain(end.host, end.code, log)
+            reason, fix = self._launcher.explain(end.host, end.code, log)
             where = f"The parent process of the ranks on {end.host}" if end.host else "The parent process of the ranks"
             failure = process_ended(where, end.code, log)
-            self._fail(StartFailure(reason, cure, failure.log) if reason else failure)
+            self._fail(StartFailure(reason, fix, failure.log) if reason else failure)
         elif self._state.phase == "running":
             # The launcher has words for its connection; it says nothing of a watch that was killed.
             reason = self._launcher.explain(end.host, end.code, log)[0] if log.strip() else ""
@@ -414,7 +414,7 @@ class Supervisor:
             self._end(self._state.reason)
         # A start has a deadline of its own, and no client renews before it is over.
         if self._state.phase != "starting" and self._lease.left < 0:
-            self._end(f"no client has driven it for {self._request.settings.keep_alive:g} s")
+            self._end(f"no client has controlled it for {self._request.settings.keep_alive:g} s")
 
     def _check_starting(self, now: float) -> None:
         if self._state.progress.waiting:
@@ -499,7 +499,7 @@ class Supervisor:
         self._state.deadline = time.monotonic() + FAILED_PATIENCE
         self._state.failure = failure
         # Last: clients learn of the failure from the phase, and by then no process of the start is left.
-        self._state.enter("failed", f"{failure.reason} {failure.cure}".rstrip())
+        self._state.enter("failed", f"{failure.reason} {failure.fix}".rstrip())
 
     def _end(self, reason: str) -> None:
         # Only the first reason counts: a stop, the end of the lease and a lost host may all wait in the queue. And the

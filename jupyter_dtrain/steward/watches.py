@@ -169,7 +169,7 @@ class Mirror:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                _log.error("Spools of other hosts cannot be kept: %s", error)
+                _log.error("Output of other hosts cannot be kept: %s", error)
 
     def _write(self, path: Path, piece: Spooled) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:

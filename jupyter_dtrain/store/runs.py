@@ -212,7 +212,7 @@ class Store(StoreFile):
         return f"<Store {self.path}>"
 
     def finished_away(self) -> list[StoredRun]:
-        """Runs that ended while their driver was gone and that no client has shown yet, oldest first."""
+        """Runs that ended while no client controlled their world, and that no client has shown yet, oldest first."""
         query = f"SELECT worlds.driver, worlds.driver_created, {COLUMNS} {KEPT} AND seen = 0 AND runs.ended IS NOT NULL"
         rows = self.ask(lambda db: db.execute(f"{query} ORDER BY runs.id").fetchall())
         found = [(driver, created, StoredRun(self, *row)) for driver, created, *row in rows or []]

@@ -221,7 +221,7 @@ class StoredRun:
     def delete(self) -> None:
         """Remove the run from the store: its cell, text and metrics. No later run gets its number.
 
-        The spool of its world has its events until ``Settings.log_days`` after the world's end.
+        The log of its world has its events until ``Settings.log_days`` after the world's end.
 
         Raises :class:`BadRequest` while it runs, and for a run that is kept.
         """
@@ -301,7 +301,7 @@ class StoredRun:
     def text(self, rank: int, stream: Literal["stdout", "stderr"] | None = None) -> str:
         """The text that ``rank`` printed, in order: of both streams, or of one.
 
-        A long text comes whole from the rank's spool while that exists. After that you get its beginning and its end,
+        A long text comes whole from the rank's log while that exists. After that you get its beginning and its end,
         with a line between them that says how much is missing. Raises :class:`KeyError` for a rank that did not run
         the cell.
         """
@@ -359,7 +359,7 @@ class StoredRun:
         return bundle(self)
 
     def was_away(self, driver: int | None, created: float | None) -> bool:
-        """Whether it ended while its driver, a process that was ``created`` then, was gone."""
+        """Whether it ended while the client that controlled it, a process that was ``created`` then, was gone."""
         if driver is None or created is None or self._host != socket.gethostname():
             return self.ended is not None and time.time() - self.ended > AWAY
         return not still_runs(driver, created)

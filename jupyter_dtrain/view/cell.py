@@ -277,7 +277,7 @@ class CellView:
             for rank, totals in run.totals.items():
                 if rank in self._counted:
                     self._tallies[rank].adopt(totals)
-            self._logs.update((rank, path) for rank, path in run.spool.items() if rank not in self._logs)
+            self._logs.update((rank, path) for rank, path in run.logs.items() if rank not in self._logs)
             self._notice.show(self._words(over=True), now)
             self._notice.close()
         paint_results(run.results, self._outbox, self._size, captions=self._captions)

@@ -22,8 +22,8 @@ MOST_GROUPS = 6
 NOT_SET = "(not set)"
 HIDDEN = "•••"
 OPEN = (
-    "Other users of this host can connect to the servers at which ranks meet (MASTER_PORT is one) and that ask for no "
-    "password: this system does not let jupyter-dtrain shut them out."
+    "Other users of this host can connect to the servers by which ranks find each other (MASTER_PORT is one) and that "
+    "ask for no password: this system does not let jupyter-dtrain shut them out."
 )
 
 Row = tuple[str, str]

@@ -77,7 +77,7 @@ def _lock(scratch: Path) -> Path:
             pass
         os.close(folder)
         if time.monotonic() > deadline:
-            raise FileExistsError(errno.EEXIST, "Another watch of this world uses it", str(scratch))
+            raise FileExistsError(errno.EEXIST, "Another process of this world uses it", str(scratch))
         time.sleep(PAUSE)
 
 

@@ -266,7 +266,7 @@ export interface StartFailure {
   /** Why the world did not start, as a sentence. */
   reason: string;
   /** What helps, as a sentence; empty if nothing is known to. */
-  cure: string;
+  fix: string;
   /** The lines of a log that show the reason; empty if no log says more. */
   log: string;
 }

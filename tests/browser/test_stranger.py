@@ -186,7 +186,7 @@ def look_at_the_launcher(page: Page) -> None:
 
 
 def fail_to_start(page: Page, panel: Locator, folder: Path) -> None:
-    """Errors stand beside their fields; the failed start has its reason, its cure and its log."""
+    """Errors stand beside their fields; the failed start has its reason, its fix and its log."""
     (folder / "mpi4py").mkdir()
     (folder / "mpi4py" / "__init__.py").write_text(
         "raise ImportError('libfabric.so.1: cannot open shared object file')\n"

@@ -69,7 +69,7 @@ def both(first, second, replicas=(0, 1)):
     return [words for words in said if SAME in words]
 
 
-def test_replicas_that_read_the_same_are_named_with_the_cure():
+def test_replicas_that_read_the_same_are_named_with_the_fix():
     (words,) = both([7, 8, 9], [7, 8, 9])
 
     assert words.startswith("Ranks 0-1 read the same data and repeat each other's work. Give each rank its own: ")

@@ -62,7 +62,7 @@ def test_events_come_in_one_by_one(run):
     assert ([2], []) == (left, run.unfinished)
     assert ("ok", {0: "ok", 2: "ok"}) == (run.outcome, run.outcomes)
     assert ("a\nb\n", "b\n") == (run.text(0), run.text(0, "stderr"))
-    assert {0: "/spool", 2: "/spool"} == run.spool
+    assert {0: "/spool", 2: "/spool"} == run.logs
     assert [0, 2] == list(run.results)
 
 

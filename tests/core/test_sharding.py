@@ -188,7 +188,7 @@ def test_sequences_and_streams_of_any_kind_are_divided():
         ([1], {}, "mode='pad' repeats some"),
     ],
 )
-def test_data_that_cannot_be_divided_is_refused_with_the_cure(data, options, words):
+def test_data_that_cannot_be_divided_is_refused_with_the_fix(data, options, words):
     with pytest.raises(BadRequest, match=words):
         share_of(data, Share(0, 2, **options))
 

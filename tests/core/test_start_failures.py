@@ -1,4 +1,4 @@
-"""The reason for a start that failed, its cure, and the lines of the log that show it."""
+"""The reason for a start that failed, its fix, and the lines of the log that show it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_long_log_keeps_the_end_that_tells(begins, first, last):
     assert lines[-1] == last
 
 
-def test_a_rank_that_ends_names_the_error_and_the_cure():
+def test_a_rank_that_ends_names_the_error_and_the_fix():
     missing = rank_ended("rank 1 ended with exit code 1", f"{TRACE}ModuleNotFoundError: No module named 'x'.\n")
     other = rank_ended("rank 1 ended with exit code 1", f"{TRACE}ValueError: bad\n")
     silent = rank_ended("rank 1 was killed (SIGKILL)", HUB)
@@ -50,9 +50,9 @@ def test_a_rank_that_ends_names_the_error_and_the_cure():
     assert missing.reason == (
         "Rank 1 ended with exit code 1 while the world was starting: ModuleNotFoundError: No module named 'x'."
     )
-    assert missing.cure.startswith("Repair that module in the environment of the ranks (")
-    assert (other.cure, other.log.splitlines()[-1]) == (MEND, "ValueError: bad")
-    assert (silent.reason, silent.cure, silent.log) == (
+    assert missing.fix.startswith("Repair that module in the environment of the ranks (")
+    assert (other.fix, other.log.splitlines()[-1]) == (MEND, "ValueError: bad")
+    assert (silent.reason, silent.fix, silent.log) == (
         "Rank 1 was killed (SIGKILL) while the world was starting.",
         AGAIN,
         "",
@@ -63,9 +63,9 @@ def test_a_process_that_ends_shows_its_log():
     told = process_ended("mpiexec", 213, "no such host\n")
     silent = process_ended("The controller", 1, "")
 
-    assert (told.reason, told.cure, told.log) == (
+    assert (told.reason, told.fix, told.log) == (
         "mpiexec ended with exit code 213 while the world was starting.",
         MEND,
         "no such host",
     )
-    assert (silent.cure, silent.log) == (AGAIN, "")
+    assert (silent.fix, silent.log) == (AGAIN, "")

@@ -71,8 +71,8 @@ class ChangePlay:
             outcome = "ok"
         except ReplaceFailed as failed:
             outcome, why = "failed", f": {failed}"
-            cure = "%distributed restart" if self._change == "heal" else f"%distributed start -n {size}"
-            self._check(cure in str(failed), f"no way on: {failed}")
+            fix = "%distributed restart" if self._change == "heal" else f"%distributed start -n {size}"
+            self._check(fix in str(failed), f"no way on: {failed}")
         finally:
             if keep is not None:
                 keep()

@@ -261,7 +261,7 @@ class Play:
         return []
 
     def _texts(self, run: Run) -> Iterator[str]:
-        return (run.text(rank, "stderr") for rank in run.ranks if rank in run.spool)
+        return (run.text(rank, "stderr") for rank in run.ranks if rank in run.logs)
 
     def _said(self, run: Run | None, lines: int) -> bool:
         assert run is not None

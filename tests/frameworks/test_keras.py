@@ -196,7 +196,7 @@ def test_torch_averages_what_is_wrapped_and_says_what_is_not(worlds):
 
 @pytest.mark.slow
 @needs("keras", "tensorflow")
-def test_a_distribution_that_spans_no_ranks_gets_an_error_with_the_cure(worlds):
+def test_a_distribution_that_spans_no_ranks_gets_an_error_with_the_fix(worlds):
     """Once, and before the error of a set-up that this backend does not have."""
     session = worlds("tensorflow")
     run, losses = play(session, f"import keras\n{DATA * 2}{ALONE}")

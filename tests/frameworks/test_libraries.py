@@ -214,7 +214,7 @@ for batch, target in loader:
 
 
 @pytest.mark.skipif(not has("deepspeed"), reason="no deepspeed")
-def test_deepspeed_says_with_the_cure_that_it_cannot_compile(pair):
+def test_deepspeed_says_with_the_fix_that_it_cannot_compile(pair):
     adam = re.sub(r"    optimizer=.*?\n    \),\n", "", code_of("deepspeed"), flags=re.DOTALL).replace(
         '"gradient_acc', '"optimizer": {"type": "Adam", "params": {"lr": 0.05}},\n        "gradient_acc'
     )

@@ -236,7 +236,7 @@ else:
     ids=["a lock that is held", "a partner who does not come"],
 )
 def test_a_wait_that_cannot_be_released_is_reported_at_once(waiting, wait, calls):
-    """The report names the cure: Stop and kill end it, and a restart makes the world whole."""
+    """The report names the fix: Stop and kill end it, and a restart makes the world whole."""
     notes = Notes()
     cell = waiting.run(f"{WINDOW}{wait}", wait=False, view=notes)
     # It is reported again when another rank comes to wait.

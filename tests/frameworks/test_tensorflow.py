@@ -232,7 +232,7 @@ def test_a_collective_that_an_interrupt_has_left_behind_does_not_crash_the_next_
     assert cell(ranks, "os.getpid()") == pids
 
 
-def test_a_strategy_for_another_cluster_is_refused_with_the_cure(ranks):
+def test_a_strategy_for_another_cluster_is_refused_with_the_fix(ranks):
     """TensorFlow would say that collectives must be configured at program startup."""
     code = """
 import json

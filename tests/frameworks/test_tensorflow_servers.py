@@ -249,7 +249,7 @@ def test_tensorflow_itself_says_what_is_wrong_with_a_servers_arguments(cluster):
     assert "jupyter-dtrain failed" not in refused.value.run.text(1)
 
 
-def test_keras_3_names_the_cure_instead_of_failing_in_a_fit(cluster):
+def test_keras_3_names_the_fix_instead_of_failing_in_a_fit(cluster):
     """The error comes before any computation."""
     with pytest.raises(DistributedError) as refused:
         on_chief(cluster, KERAS_3)

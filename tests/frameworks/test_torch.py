@@ -351,7 +351,7 @@ def test_ranks_that_meet_at_a_port_that_is_taken_say_so(torch_world):
     cell(torch_world, DESTROY + "del held, model", [1, 2])
 
     assert {error.evalue.partition(". ")[0] for error in run.errors.values()} == {
-        f"init_process_group: the cell's ranks cannot meet at 127.0.0.1:{port}: another program uses it"
+        f"init_process_group: the cell's ranks cannot find each other at 127.0.0.1:{port}: another program uses it"
     }
     assert sorted(run.errors) == [1, 2]
     assert run.elapsed < PATIENCE / 2

@@ -167,7 +167,7 @@ def test_a_long_run_reports_about_one_step_a_second(pair):
     """All ranks the same ones, among them the last."""
     run = pair.run("train('1F1B', 300)", view=None, timeout=PATIENCE)
     steps = {}
-    for rank, path in run.spool.items():
+    for rank, path in run.logs.items():
         with open(path, "rb") as file:
             bodies = [decode(line).body for line in file]
         steps[rank] = {body.step for body in bodies if isinstance(body, PipelineStep)}

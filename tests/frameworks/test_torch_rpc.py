@@ -156,7 +156,7 @@ found
 
 
 @pytest.mark.slow
-def test_rrefs_after_the_first_shutdown_are_refused_with_the_cure(fresh):
+def test_rrefs_after_the_first_shutdown_are_refused_with_the_fix(fresh):
     """torch's table of them is closed for good; a fresh process has another. Calls without RRefs work."""
     assert values(run(fresh, TRAIN)) == same(TRAINED, 2)
     run(fresh, "rpc.shutdown()\n" + INIT)
@@ -181,7 +181,7 @@ def test_a_second_set_up_while_it_is_up(pair):
 
 @pytest.mark.slow
 def test_an_end_to_which_a_rank_does_not_come(fresh):
-    """The waiting rank is released. The message names the cure, and the cure works."""
+    """The waiting rank is released. The message names the fix, and the fix works."""
     failed = fail(
         fresh, "kept = rpc.remote(f'worker{other}', Server)\nif rank: raise ValueError('a bug')\nrpc.shutdown()"
     )

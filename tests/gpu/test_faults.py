@@ -60,7 +60,7 @@ def test_stop_ends_a_cell_whose_kernel_runs_on(single):
 
 
 def test_a_rank_after_an_illegal_memory_access_is_named_and_can_be_replaced(begun):
-    """Its context on the device is lost, and it alone; the cure that is named works."""
+    """Its context on the device is lost, and it alone; the fix that is named works."""
     session = begun(2)
     run(session, f"{ILLEGAL}\nkept = torch.ones(8, device=device) * 3\ndist.init_process_group('gloo')")
     cell = fail(session, "if rank == 1:\n    poke()\ndist.barrier()", timeout=PATIENCE)

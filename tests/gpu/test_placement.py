@@ -64,7 +64,7 @@ losses, found.count(found[0]) == size
 
 
 def test_more_ranks_than_devices_are_refused_under_nccl_with_what_works(begun):
-    """At the set-up, not in the first collective; the cure that is named works."""
+    """At the set-up, not in the first collective; the fix that is named works."""
     count = len(devices.look().names)
     session = begun(count + 1)
     refused = fail(session, "dist.init_process_group('nccl')")

@@ -99,7 +99,7 @@ def test_a_firewall_is_one_finding(network: Network) -> None:
     address = network["gpu2"].address
     print(f"refused after {seconds:.1f} s: {caught.value}")
     assert caught.value.reason.startswith(f"gpu2 ({address}) cannot be reached from gpu1: no answer within 3 s")
-    assert "firewall" in caught.value.cure
+    assert "firewall" in caught.value.fix
     # From this machine nothing but ssh has to reach a host.
     assert ranks == {0: 2}
     until(lambda: left(network) == [])
@@ -154,7 +154,7 @@ def metadata_of(name: str) -> Path:
     indirect=True,
 )
 def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: tuple[dict[str, Any], str]) -> None:
-    """The doctor and a start name it alike, with its reason and cure, before any process is started there."""
+    """The doctor and a start name it alike, with its reason and fix, before any process is started there."""
     options, words = fault
     found = doctor("gpu1:2,gpu2:2", ssh_args=f"-F {network.ssh_config}", quick=True, **options)
     with pytest.raises(StartFailed, match=words) as caught:
@@ -162,7 +162,7 @@ def test_a_host_that_cannot_start_ranks_is_one_finding(network: Network, fault: 
     print(caught.value)
 
     [error] = found.errors
-    assert re.search(words, f"{error.what} {error.cure}")
+    assert re.search(words, f"{error.what} {error.fix}")
     # A start puts the hosts before a finding that names none.
     assert caught.value.reason.endswith(f"{error.what.rstrip('.')}. {error.why}")
     until(lambda: left(network) == [])
@@ -223,7 +223,7 @@ def test_a_killed_steward_leaves_nothing_on_the_hosts(network: Network) -> None:
     """Each watch notices the end of its pipe; it ends its ranks, and MPI's daemon, which no mpiexec ends any more."""
     session = start(network)
     run = session.run("while True: pass", wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     steward_of(session).kill()
     assert run.wait(PATIENCE)
 

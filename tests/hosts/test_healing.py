@@ -72,7 +72,7 @@ def test_a_rank_of_another_host_is_replaced_in_mid_training(world: Session, netw
         wait=False,
         view=None,
     )
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     kill(network, world, [3])
     assert run.wait(PATIENCE)
     healed = world.replace(["model"], source=0)

@@ -54,8 +54,8 @@ def test_one_direction_that_is_blocked_is_one_finding(network: Network, rule: st
 
     [error] = found.errors
     assert error.what.startswith(f"{words.format(address)}: no answer within 3 s")
-    assert "firewall" in error.cure
-    assert (caught.value.reason, caught.value.cure) == (f"{error.what} {error.why}", error.cure)
+    assert "firewall" in error.fix
+    assert (caught.value.reason, caught.value.fix) == (f"{error.what} {error.why}", error.fix)
     until(lambda: left(network) == [])
 
 

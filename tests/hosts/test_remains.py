@@ -64,7 +64,7 @@ def test_folders_of_a_dead_world_are_found_on_its_hosts_and_removed_there(networ
     assert folders(found, "gpu1") == []
     assert len(told) == 1
     assert f"Dead worlds ({world}) have left folders on gpu2: " in told[0].what
-    assert told[0].cure.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, removes them")
+    assert told[0].fix.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, removes them")
     assert [line for line in removed.splitlines() if line.startswith("this machine: ")] == [
         f"this machine: removed {path}." for path in folders(found, "gpu2")
     ]

@@ -120,7 +120,7 @@ def test_a_link_to_another_disk_there_stays(network: Network, folder: Path) -> N
     inside = copy(network, folder, ("gpu1",)).hosts[0]
     by_itself = copy(network, "data", ("gpu1",))
 
-    assert inside.files == 2 or ("is a link" in inside.reason and "by itself" in inside.cure)
+    assert inside.files == 2 or ("is a link" in inside.reason and "by itself" in inside.fix)
     assert outcomes(by_itself)[0][2] in {"copied", "up to date"}
     assert read(gpu1, "/tmp/disk/numbers") == "1 2 3"
     assert gpu1.run(["readlink", str(folder / "data")]).stdout == "/tmp/disk\n"
@@ -191,7 +191,7 @@ def test_each_failure_has_its_reason_and_the_other_hosts_get_their_files(network
     gpu2.run(["umount", shutil.which("rsync") or ""])
 
     assert "The disk of gpu1 is full" in full.hosts[0].reason
-    assert "Free space there" in full.hosts[0].cure
+    assert "Free space there" in full.hosts[0].fix
     assert (full.hosts[1].files, full.hosts[1].reason) == (2, "")
     assert "is mounted read-only" in read_only.hosts[0].reason
     assert "A file has the name of a folder" in taken.hosts[0].reason
@@ -266,7 +266,7 @@ def test_a_host_whose_rsync_does_not_run_is_named_with_what_failed_there(
     assert "gpu2" in broken.reason
     assert words.format(path=path) in broken.reason
     assert "connection to" not in broken.reason
-    assert broken.cure
+    assert broken.fix
 
 
 @pytest.mark.parametrize("path", ["", "/", "~", "/no/such/file", "/dev/null", "a\0b"])
@@ -294,7 +294,7 @@ def test_a_copy_that_ends_early_leaves_no_process_and_no_half_file(network: Netw
         else:
             found = copy(network, "big", progress=seen.append, timeout=4)
             assert {one.reason for one in found.hosts} == {"The copy was not complete at its deadline."}
-            assert "--timeout" in found.hosts[0].cure
+            assert "--timeout" in found.hosts[0].fix
     finally:
         remaining = here("rsync") + here("ssh_config")
         for host in network.hosts:
@@ -411,8 +411,8 @@ def test_a_full_disk_is_named_each_time(network: Network, folder: Path) -> None:
         ("", "rsync failed: it said nothing"),
     ],
 )
-def test_words_of_rsync_become_a_reason_and_a_cure(said: str, words: str) -> None:
-    why, cure = reason(said, "gpu1")
+def test_words_of_rsync_become_a_reason_and_a_fix(said: str, words: str) -> None:
+    why, fix = reason(said, "gpu1")
 
     assert why.startswith(words)
-    assert cure
+    assert fix

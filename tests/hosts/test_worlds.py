@@ -67,7 +67,7 @@ def test_a_rank_of_another_host_is_killed_on_request(network: Network) -> None:
     """The order goes to the watch there: signed and encrypted, as is the lease that it renews."""
     session = start(network, "gpu1:1,gpu2:1")
     run = session.run("import time; time.sleep(60)", ranks=[1], wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     session.kill([1])
     assert run.wait(PATIENCE)
     words = session.world.ranks[1].words
@@ -82,12 +82,12 @@ def test_spools_of_other_hosts_have_a_mirror_here(world: Session) -> None:
     lines = "".join(f"line {k}\n" for k in range(3000)) + "native\n"
 
     def mirrored() -> bool:
-        paths = [Path(run.spool[rank]) for rank in run.ranks]
+        paths = [Path(run.logs[rank]) for rank in run.ranks]
         return all(path.exists() and b'"finished"' in path.read_bytes() for path in paths)
 
     until(mirrored)
     assert {run.text(rank) for rank in run.ranks} == {lines}
-    assert {Path(path).parent.parent for path in run.spool.values()} == {Path(world.request.spool)}
+    assert {Path(path).parent.parent for path in run.logs.values()} == {Path(world.request.spool)}
 
 
 def test_nothing_crosses_the_network_in_clear(network: Network, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_output_that_no_pipe_takes_at_once_is_copied_while_the_run_goes_on(world
     code = "import time\nfor k in range(40): print('y' * 100_000)\nprint('printed', flush=True)\ntime.sleep(60)"
     run = world.run(code, wait=False, view=None)
     until(lambda: all(totals.bytes > 4_000_000 for totals in run.totals.values()))
-    paths = [Path(path) for path in run.spool.values()]
+    paths = [Path(path) for path in run.logs.values()]
     until(lambda: all(path.exists() and b"printed" in path.read_bytes()[-5000:] for path in paths))
     world.interrupt()
 

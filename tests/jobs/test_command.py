@@ -58,7 +58,7 @@ def test_a_refusal_ends_the_command_with_its_words(lesson, capsys):
         ("export -h", 0, "kubernetes: a TrainJob or an MPIJob"),
         ("export lesson.ipynb --to frob", 2, "invalid choice: 'frob'"),
         ("frob", 2, "invalid choice: 'frob'"),
-        ("runs --outcome error", 0, "No stored run meets these conditions."),
+        ("runs --outcome error", 0, "No stored run matches these conditions."),
         ("list", 0, ""),
     ],
 )

@@ -61,7 +61,7 @@ def test_hosts_are_names_with_numbers_of_ranks(text, hosts):
         ("gpu$(id)", "does not begin with the name of a host"),
     ],
 )
-def test_a_bad_list_is_refused_with_the_cure(text, words):
+def test_a_bad_list_is_refused_with_the_fix(text, words):
     with pytest.raises(BadRequest) as caught:
         parse_hosts(text)
 

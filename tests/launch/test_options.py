@@ -199,7 +199,7 @@ def test_none_stands_for_the_default_and_paths_for_text(tmp_path):
     ],
 )
 def test_a_value_that_cannot_be_is_refused_in_words(values, words):
-    """One sentence with the cure; values of variables are in none."""
+    """One sentence with the fix; values of variables are in none."""
     with pytest.raises(BadRequest) as caught:
         options.check(values)
 

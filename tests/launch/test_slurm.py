@@ -68,7 +68,7 @@ def test_the_reason_to_wait_is_said_in_words(reason, words):
     assert waiting(reason).never is None
 
 
-def test_a_job_that_can_never_start_has_a_cure():
+def test_a_job_that_can_never_start_has_a_fix():
     assert waiting("PartitionTimeLimit").never == (
         "it asks for more time than the partition gives to a job (PartitionTimeLimit)",
         "Ask for less time with --time, or choose another --partition.",
@@ -305,7 +305,7 @@ def test_a_step_that_fails_says_why(log, kind, words):
     found = steps.explain(ProgramAnswer("", log, FAILED), "n2", "python")
 
     assert (found.kind, found.reason) == (kind, f"{words}.")
-    assert ("under the paths of this machine" in found.cure) is ("No " in words)
+    assert ("under the paths of this machine" in found.fix) is ("No " in words)
     assert steps.explain(ProgramAnswer("", log, 3), "n2", "python").code == 3
     assert FAILED == sealed_pipe.FAILED
 

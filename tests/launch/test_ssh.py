@@ -87,8 +87,8 @@ def test_a_host_key_that_changed_names_the_line_that_forgets_the_old_one(server)
     found = unreached(server, "changed")
 
     assert found.kind == "host key changed"
-    assert f'`ssh-keygen -f "{server.known}" -R "changed"`' in found.cure
-    assert f"`ssh -F {server.config} changed`" in found.cure
+    assert f'`ssh-keygen -f "{server.known}" -R "changed"`' in found.fix
+    assert f"`ssh -F {server.config} changed`" in found.fix
 
 
 def test_an_unknown_host_key_is_refused_without_a_question(server):
@@ -96,7 +96,7 @@ def test_an_unknown_host_key_is_refused_without_a_question(server):
     found = unreached(server, "stranger")
 
     assert found.kind == "host key unknown"
-    assert found.cure == f"Run `ssh -F {server.config} stranger` once in a terminal and accept the key."
+    assert found.fix == f"Run `ssh -F {server.config} stranger` once in a terminal and accept the key."
 
 
 def test_a_host_that_takes_no_key_is_not_asked_with_a_password(server):
@@ -105,7 +105,7 @@ def test_a_host_that_takes_no_key_is_not_asked_with_a_password(server):
     found = unreached(server, "locked", args="-o BatchMode=no")
 
     assert found.kind == "permission denied"
-    assert "ssh-copy-id" in found.cure
+    assert "ssh-copy-id" in found.fix
 
 
 def test_an_unknown_host_is_named(server):
@@ -150,7 +150,7 @@ def test_a_missing_program_is_told_from_a_host_out_of_reach(ssh):
 
     assert found.kind == "no program"
     assert "/no/such/python" in found.reason
-    assert "--python" in found.cure
+    assert "--python" in found.fix
 
 
 def test_options_that_ssh_refuses_are_named(server):

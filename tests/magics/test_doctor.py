@@ -32,7 +32,7 @@ def test_this_machine_is_examined_without_a_world(notebook):
     assert "<caption>This machine: no errors" in display["data"]["text/html"]
 
 
-def test_hosts_are_examined_and_findings_have_cures(notebook, server):
+def test_hosts_are_examined_and_findings_have_fixes(notebook, server):
     """An error in a host is a finding: the cell has done its work."""
     cell = notebook.ok(f"%distributed doctor --hosts a:2,shut --ssh-args '{server.args}' --quick")
     [text] = cell.display_texts

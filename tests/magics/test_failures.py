@@ -120,17 +120,17 @@ def test_a_cell_that_needs_a_keyboard_ends_at_once_and_says_so(ranks, call):
 
 
 def test_a_name_that_lives_on_ranks_is_found_for_the_user(ranks):
-    """The message names the ranks and two cures; both work as they are written."""
+    """The message names the ranks and two fixes; both work as they are written."""
     ranks.ok("%%rank 0,2\nfaraway = 7")
     cell = ranks.run("print(faraway)")
     told = cell.err.splitlines()
-    cure = "\n".join(line.strip() for line in told if line.startswith("    "))
+    fix = "\n".join(line.strip() for line in told if line.startswith("    "))
 
     assert cell.ename == "NameError"
     assert "'faraway' is not defined in the notebook, but it is on ranks 0,2" in cell.err
     assert "%%distributed -r 0,2 on its first line" in cell.err
-    assert cure == "%%distributed -r 0,2 --pull faraway\nfaraway"
-    assert ranks.ok(cure).said.strip()
+    assert fix == "%%distributed -r 0,2 --pull faraway\nfaraway"
+    assert ranks.ok(fix).said.strip()
     assert ranks.value("faraway") == {0: 7, 2: 7}
 
 

@@ -69,10 +69,10 @@ def test_each_broken_host_has_one_finding(broken):
     [changed] = about(broken, "changed")
 
     assert bare.what == "The package jupyter_dtrain is missing on bare."
-    assert "`python3 -m pip install jupyter-dtrain==" in bare.cure
+    assert "`python3 -m pip install jupyter-dtrain==" in bare.fix
     assert shut.what.startswith("ssh is refused:")
     assert changed.what.startswith("The key of a host has changed:")
-    assert "ssh-keygen" in changed.cure
+    assert "ssh-keygen" in changed.fix
     # Without torch here, the host that says it has an old one is the only one that has it.
     assert [one for one in about(broken, "a") if not one.what.startswith("torch is missing")] == []
     assert not broken.ok
@@ -107,7 +107,7 @@ def test_the_table_is_text_and_html_and_json(broken):
     assert max(map(len, text.splitlines())) <= 110
     assert "<th scope='col' style='text-align:left'>what to do</th>" in html
     assert data["ok"] is False
-    assert {"severity", "what", "where", "why", "cure"} == set(data["findings"][0])
+    assert {"severity", "what", "where", "why", "fix"} == set(data["findings"][0])
     assert data["machines"]["a"]["packages"]["ipyparallel"].startswith("9.")
     assert data["machines"]["shut"]["kind"] == "refused"
 
@@ -126,7 +126,7 @@ def test_a_missing_interpreter_is_one_finding_for_all_hosts(server):
 
     assert one.where == ["a", "b"]
     assert one.what.startswith("The Python interpreter is missing: /no/such/python cannot be run there")
-    assert "--python" in one.cure
+    assert "--python" in one.fix
 
 
 def test_a_host_behind_a_firewall_is_named_with_those_that_cannot_reach_it(server):
@@ -190,7 +190,7 @@ def test_this_machine_alone_can_be_examined():
 
 
 def test_nodes_of_slurm_need_a_slurm(tmp_path, monkeypatch, capsys):
-    """From Python and from a terminal: one sentence with the cure."""
+    """From Python and from a terminal: one sentence with the fix."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StartFailed, match=r"This machine has no Slurm: sbatch, .* cannot be found\. Start ") as caught:
         doctor(slurm=True, nodes=2)
@@ -216,6 +216,6 @@ def test_leftovers_of_a_dead_world_are_found_on_a_host(server, orphan, world):
 
     assert mine == {HERE: [pid], "a": [pid], "b": [pid]}
     assert [one.where for one in told] == [[HERE]]
-    assert told[0].cure.startswith("%distributed doctor --remove-leftovers ends them, after")
+    assert told[0].fix.startswith("%distributed doctor --remove-leftovers ends them, after")
     assert there.where == ["a"]
-    assert there.cure.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them, after")
+    assert there.fix.startswith("`jupyter dtrain doctor --remove-leftovers`, in a terminal there, ends them, after")

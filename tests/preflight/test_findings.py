@@ -1,4 +1,4 @@
-"""From facts to findings: one for each distinct cause, with its cure."""
+"""From facts to findings: one for each distinct cause, with its fix."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_hosts_that_fail_alike_share_a_finding():
 
     assert (timed_out.severity, timed_out.where) == ("error", ["a", "b"])
     assert timed_out.what == "A host does not answer: No answer within 5 s."
-    assert (changed.where, changed.cure) == (["c"], "Run `ssh-keygen -R c`.")
+    assert (changed.where, changed.fix) == (["c"], "Run `ssh-keygen -R c`.")
 
 
 def test_a_host_without_the_package_is_told_so_and_nothing_else():
@@ -130,7 +130,7 @@ def test_a_host_without_the_package_is_told_so_and_nothing_else():
 
     assert (one.severity, one.where) == ("error", ["b"])
     assert one.what == "The package jupyter_dtrain is missing on b."
-    assert one.cure == bare.cure
+    assert one.fix == bare.fix
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_gpu_in_use_names_who_holds_it_and_tells_strays_apart():
     )
 
     assert "GPU 3 on a is held by what dead worlds left behind: python of me (pid 6, world w-1, 1.0 GiB)." == stray.what
-    assert "--remove-leftovers" in stray.cure
+    assert "--remove-leftovers" in stray.fix
     assert "GPU 3 on a is in use (4.0 GiB of 80.0 GiB): python of ann (pid 5, 3.0 GiB)." in (other.what, leftover.what)
 
 
@@ -244,14 +244,14 @@ def test_a_fabric_that_all_hosts_have_comes_with_the_variables_that_pin_it():
     assert one.severity == "note"
     assert "InfiniBand mlx5_0 (400 Gb/sec)" in one.what
     assert "MPI's own messages take TCP" in one.why
-    assert one.cure.endswith("--env NCCL_IB_HCA=mlx5_0.")
+    assert one.fix.endswith("--env NCCL_IB_HCA=mlx5_0.")
 
 
 def test_a_fabric_that_some_hosts_lack_or_that_is_down_is_a_warning():
     lacking = only({"a": fabric(active=True), "b": FINE})
     down = only({"a": fabric(active=False), "b": fabric(active=False)})
 
-    assert (lacking.where, "NCCL_IB_DISABLE=1" in lacking.cure) == (["b"], True)
+    assert (lacking.where, "NCCL_IB_DISABLE=1" in lacking.fix) == (["b"], True)
     assert (down.where, down.severity) == (["a", "b"], "warning")
 
 
@@ -273,7 +273,7 @@ def test_the_interfaces_are_told_with_the_variables_that_pin_them():
     [one] = [one for one in judge(scene({"a": FINE, "b": FINE})) if one.what.startswith("Machines reach")]
 
     assert "eth0 (10.0.0.1) on a" in one.what
-    assert "--env GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 TP_SOCKET_IFNAME=eth0." in one.cure
+    assert "--env GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 TP_SOCKET_IFNAME=eth0." in one.fix
 
 
 def test_machines_with_interfaces_of_different_names_get_only_the_variables_that_take_a_list():
@@ -281,7 +281,7 @@ def test_machines_with_interfaces_of_different_names_get_only_the_variables_that
     said = judge(scene({"a": FINE, "b": FINE}, chosen=chosen))
     [one] = [one for one in said if one.what.startswith("Machines reach")]
 
-    assert one.cure.endswith("--env NCCL_SOCKET_IFNAME=eth0,eth1.")
+    assert one.fix.endswith("--env NCCL_SOCKET_IFNAME=eth0,eth1.")
 
 
 def test_a_host_without_the_wanted_interface_is_named_with_those_that_it_has():
@@ -290,7 +290,7 @@ def test_a_host_without_the_wanted_interface_is_named_with_those_that_it_has():
 
     assert (one.severity, one.where) == ("error", ["a"])
     assert one.what == "There is no interface 'ib0' with an address on a."
-    assert one.cure == "Name one that is there: lo, eth0 on a."
+    assert one.fix == "Name one that is there: lo, eth0 on a."
 
 
 def test_machines_without_a_common_network_are_named():
@@ -311,7 +311,7 @@ def test_a_blocked_port_names_both_ends():
 
     assert one.severity == "error"
     assert one.what == "b (10.0.0.2) cannot be reached from a, c: Connection refused."
-    assert "firewalls" in one.cure
+    assert "firewalls" in one.fix
 
 
 def test_connections_that_a_busy_machine_did_not_try_refuse_no_world():

@@ -58,7 +58,7 @@ def test_a_python_where_nothing_is_installed_lacks_the_package(bare_python, monk
 
     assert found.kind == "no package"
     assert found.reason == f"The package jupyter_dtrain is missing; {bare_python} does not find it."
-    assert found.cure.startswith(f"Install it there: `{bare_python} -m pip install jupyter-dtrain==")
+    assert found.fix.startswith(f"Install it there: `{bare_python} -m pip install jupyter-dtrain==")
 
 
 def test_a_python_that_lacks_one_of_our_requirements_is_told_with_its_name():
@@ -73,7 +73,7 @@ def test_a_python_that_lacks_one_of_our_requirements_is_told_with_its_name():
 
     assert (psutil_.kind, part.kind) == ("failed", "failed")
     assert "could not run the check: ModuleNotFoundError: No module named 'psutil'" in psutil_.reason
-    assert psutil_.cure.startswith("Install the package there again: `python -m pip install jupyter-dtrain")
+    assert psutil_.fix.startswith("Install the package there again: `python -m pip install jupyter-dtrain")
 
 
 def test_a_module_in_the_working_directory_does_not_break_it(tmp_path, monkeypatch):

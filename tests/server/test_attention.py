@@ -213,7 +213,7 @@ def test_a_run_that_moves_again_is_no_alarm(alarms, spool):
 
 
 def test_a_start_that_failed_says_why(alarms):
-    """Its reason, and the cure as the detail."""
+    """Its reason, and the fix as the detail."""
     made, attention = alarms
     made.start_failed(StartFailure("Port 5 is taken.", "Name another.", "log"), 0)
     (item,) = attention.items

@@ -10,7 +10,7 @@ from tests.processes import wait_until_gone
 
 
 def test_a_start_that_fails_stays_in_the_list_until_it_is_read_or_tried_again(page, tmp_path):
-    """Its card has the reason, the cure and the log; a start of the same name takes its place."""
+    """Its card has the reason, the fix and the log; a start of the same name takes its place."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("raise RuntimeError('no network here')\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
@@ -26,7 +26,7 @@ def test_a_start_that_fails_stays_in_the_list_until_it_is_read_or_tried_again(pa
 
     assert (status, again) == (202, 202)
     assert "RuntimeError: no network here" in failed["failure"]["reason"]
-    assert failed["failure"]["cure"].startswith("The log shows where")
+    assert failed["failure"]["fix"].startswith("The log shows where")
     assert "no network here" in failed["failure"]["log"]
     assert alarm
     assert settled

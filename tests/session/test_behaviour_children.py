@@ -296,7 +296,7 @@ def test_code_of_cells_travels_to_processes_that_do_not_fork(world, method):
     assert {0: (42, True)} == values(cell)
 
 
-def test_code_that_cannot_travel_names_the_cure(world):
+def test_code_that_cannot_travel_names_the_fix(world):
     """The function uses an object that stays in its process."""
     code = "import multiprocessing, threading\nlock = threading.Lock()\ndef work(): return lock"
     cell = fail(world, f"{code}\nmultiprocessing.get_context('spawn').Process(target=work).start()", 0, timeout=60)

@@ -114,7 +114,7 @@ own = [int(os.environ["RANK"])]
     assert "counter was not the same on ranks 1,3, and has the values of rank 0 now.\n" in f"{done}\n"
 
 
-def test_a_variable_that_a_new_rank_lacks_has_a_cure_in_its_error(healed):
+def test_a_variable_that_a_new_rank_lacks_has_a_fix_in_its_error(healed):
     """A name that no rank has is the user's slip: its error is the same on all ranks, and blames no new one."""
     run(healed, "model = {'weight': 1}")
     kill(healed, 1)

@@ -1,4 +1,4 @@
-"""Code that needs a keyboard, or would end a rank, fails at once with an error that names the cure."""
+"""Code that needs a keyboard, or would end a rank, fails at once with an error that names the fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.session.cells import fail, pids, run, same, texts
         ("%pdb on", "%pdb"),
     ],
 )
-def test_a_call_that_asks_a_person_fails_with_the_cure(world, code, what):
+def test_a_call_that_asks_a_person_fails_with_the_fix(world, code, what):
     """It fails on every rank at once."""
     cell = fail(world, code)
 

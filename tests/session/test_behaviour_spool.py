@@ -36,7 +36,7 @@ def spooled(cell, rank):
     """The events of a run that has ended, from the file here; a copy of a file elsewhere comes a moment later."""
 
     def read():
-        events = list(read_file(cell.spool[rank])) if Path(cell.spool[rank]).exists() else []
+        events = list(read_file(cell.logs[rank])) if Path(cell.logs[rank]).exists() else []
         return events if events and isinstance(events[-1].body, Finished) else None
 
     return until(read)

@@ -85,7 +85,7 @@ def test_a_broken_node_has_one_finding(site: Site) -> None:
     for name, path in (("package", ROOT / "jupyter_dtrain"), ("interpreter", Path(sys.executable).parent)):
         node.hide(path)
         try:
-            found[name] = [f"{one.what} {one.cure}" for one in look().errors if one.where == ["gpu2"]]
+            found[name] = [f"{one.what} {one.fix}" for one in look().errors if one.where == ["gpu2"]]
         finally:
             node.run(["umount", str(path)])
     with named_machines({"slurm": True, "nodes": 2}, print) as (hosts, reach):

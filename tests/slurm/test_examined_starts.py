@@ -65,7 +65,7 @@ def test_a_broken_node_ends_the_start_with_its_finding(site: Site) -> None:
 
     reason = caught.value.reason
     assert "did not start. The package jupyter_dtrain is missing on gpu2. A rank cannot start without it" in reason
-    assert caught.value.cure.startswith("Install it there: `")
+    assert caught.value.fix.startswith("Install it there: `")
     assert caught.value.log == ""
     assert any(EXAMINES in words for words in said)
     assert not any("ranks have" in words for words in said)
@@ -84,7 +84,7 @@ def test_each_thing_that_is_wrong_is_named(site: Site) -> None:
     assert "The package jupyter_dtrain is missing on gpu2." in str(caught.value)
     assert "The machines have different versions of ipyparallel: " in version.value.reason
     assert f"{OTHER} on gpu2. The notebook and the ranks speak its protocol." in version.value.reason
-    assert version.value.cure.startswith("Install one version everywhere, such as ipyparallel==")
+    assert version.value.fix.startswith("Install one version everywhere, such as ipyparallel==")
     site.check_empty()
 
 

@@ -115,5 +115,5 @@ def test_a_node_that_loses_the_package_is_named_at_a_restart(site: Site) -> None
     finally:
         node.run(["umount", package])
 
-    assert caught.value.cure.startswith("The nodes need this package and its interpreter under the paths")
+    assert caught.value.fix.startswith("The nodes need this package and its interpreter under the paths")
     site.check_empty()

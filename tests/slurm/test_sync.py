@@ -193,7 +193,7 @@ def test_each_failure_has_its_reason_and_the_other_nodes_get_their_files(
         gpu2.run(["umount", rsync])
 
     assert [one.hosts[0].reason for one in full if "The disk of gpu1 is full" not in one.hosts[0].reason] == []
-    assert "Free space there" in full[0].hosts[0].cure
+    assert "Free space there" in full[0].hosts[0].fix
     assert (full[0].hosts[1].files, full[0].hosts[1].reason) == (2, "")
     assert "can only be read" in read_only.hosts[0].reason
     assert "A file and a folder have one name" in taken.hosts[0].reason
@@ -226,7 +226,7 @@ def test_a_copy_that_ends_early_leaves_no_process_and_no_half_file(
         else:
             found = copy(world, "big", progress=seen.append, timeout=5)
             assert {one.reason for one in found.hosts} == {"The copy was not complete at its deadline."}
-            assert "--timeout" in found.hosts[0].cure
+            assert "--timeout" in found.hosts[0].fix
         remaining = here()
     finally:
         for node in site.network.hosts:
@@ -310,4 +310,4 @@ def test_an_rsync_that_is_killed_on_a_node_is_named(world: Session, site: Site, 
 
     assert outcomes(found)[0] == ("gpu1", 1, "copied")
     assert found.hosts[1].reason.startswith("The connection to gpu2 broke: rsync: ")
-    assert found.hosts[1].cure == "See whether `sinfo -R` names gpu2, then sync again."
+    assert found.hosts[1].fix == "See whether `sinfo -R` names gpu2, then sync again."

@@ -100,7 +100,7 @@ def test_a_job_that_is_over_is_the_reason(
     assert halves == []
     for one in [*found.hosts, *again.hosts]:
         assert one.reason == f"Slurm's job {lent.job} is over: {why}."
-        assert one.cure == "Start a world in a new job, then sync again."
+        assert one.fix == "Start a world in a new job, then sync again."
     assert remaining == []
 
 

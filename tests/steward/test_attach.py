@@ -266,7 +266,7 @@ def test_a_client_that_has_left_drives_no_more(launch) -> None:
     """The next one does, and what the first had begun is lost to it, not to the world."""
     session = launch(n=1, name="left-alone")
     run = session.run("import time; time.sleep(1); 7", wait=False, view=None)
-    until(lambda: run.spool)
+    until(lambda: run.logs)
     session.leave()
     assert run.outcome == "lost"
     assert run.lost == {0: "rank 0 is lost: this client has left it"}

@@ -20,7 +20,7 @@ from tests.steward.until import PATIENCE, child_named, family, runs, state_of, s
 def sleep_everywhere(session: Session) -> Run:
     """A cell that does not end by itself, once every rank is in it."""
     run = session.run("import time; time.sleep(60)", wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     return run
 
 
@@ -94,7 +94,7 @@ def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be
     """A client that looks then, or sends the next cell, gets the reason."""
     session = launch(n=2)
     run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
-    until(lambda: run.spool)
+    until(lambda: run.logs)
     os.kill(session.world.ranks[1].pid, signal.SIGTERM)
     ended = run.wait(8)
     dead = [rank.rank for rank in session.world.dead]
@@ -108,7 +108,7 @@ def test_a_rank_that_has_lost_its_place_in_mpi_says_so_itself(launch) -> None:
     """The watch asks it to end, and leaves it the reason; the notebook and the store read the rank's own words."""
     session = launch(n=2)
     run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
-    until(lambda: run.spool)
+    until(lambda: run.logs)
     holders = [process for process in family(session) if "slot_holder" in " ".join(process.cmdline())]
     (holder,) = [process for process in holders if process.environ().get("OMPI_COMM_WORLD_RANK") == "1"]
     holder.kill()

@@ -155,7 +155,7 @@ def test_a_killed_steward_leaves_nothing_that_ranks_have_started(launch, mark, c
     session = launch(n=2)
     start_children(session)
     run = session.run(code, wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     steward_of(session).kill()
 
     assert wait_until_gone(mark) == []
@@ -177,7 +177,7 @@ def test_a_rank_that_ignores_signals_does_not_hold_up_the_end(launch, mark) -> N
     """A rank that ignores SIGTERM or never leaves native code ends, too."""
     session = launch(n=2)
     run = session.run(f"{IGNORE_SIGNALS}\nwhile True: pass", wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     session.stop()
 
     assert run.outcomes == {0: "lost", 1: "lost"}
@@ -216,7 +216,7 @@ atexit.register(late, "atexit-")
         view=None,
     )
     run = session.run("try: time.sleep(300)\nfinally: late('finally-')", wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     session.stop()
 
     assert sorted(path.name for path in tmp_path.glob("*-?")) == ["atexit-0", "atexit-1", "finally-0", "finally-1"]

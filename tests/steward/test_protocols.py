@@ -26,7 +26,7 @@ def test_a_world_of_another_protocol_can_be_listed_interrupted_and_stopped_but_n
     """The client speaks the next number: one sentence says so, and names the three that work."""
     session = launch(n=1, name="older")
     run = session.run("import time; time.sleep(1000)", wait=False, view=None)
-    until(lambda: 0 in run.spool)
+    until(lambda: 0 in run.logs)
     session.leave()
     monkeypatch.setattr(messages, "PROTOCOL", PROTOCOL + 1)
 
@@ -45,7 +45,7 @@ def test_a_world_of_another_protocol_can_be_listed_interrupted_and_stopped_but_n
         assert (status.phase, status.protocol, status.driven) == ("running", PROTOCOL, False)
         assert run.number == worlds.interrupt_world("older")
         # Nothing runs any more: the spool of the run has its last event.
-        assert until(lambda: '"type":"finished"' in Path(run.spool[0]).read_text())
+        assert until(lambda: '"type":"finished"' in Path(run.logs[0]).read_text())
     finally:
         channel.close()
     worlds.stop_world("older")

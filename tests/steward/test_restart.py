@@ -26,7 +26,7 @@ def test_a_restart_brings_fresh_ranks_every_time(launch, mark) -> None:
     session.run("x = 1", view=None)
     first, generation = pids(session), session._link.world.generation
     run = session.run("import time; time.sleep(60)", wait=False, view=None)
-    until(lambda: sorted(run.spool) == run.ranks)
+    until(lambda: sorted(run.logs) == run.ranks)
     session.restart()
     lost = run.wait(0)
     second = pids(session)

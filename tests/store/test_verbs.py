@@ -63,7 +63,7 @@ def test_runs_lists_what_is_stored(notebook):
     assert len(notebook.ok("%distributed runs --world world").display_texts) == 1
     (found,) = notebook.ok("%distributed runs --outcome ok --search 'lr 0.2'").display_texts
     assert [line.split()[0] for line in found.splitlines()[2:]] == ["world/2"]
-    assert "No stored run meets these conditions" in notebook.ok("%distributed runs --tag none").out
+    assert "No stored run matches these conditions" in notebook.ok("%distributed runs --tag none").out
 
 
 @pytest.mark.parametrize("name", ["1", "world/1"])

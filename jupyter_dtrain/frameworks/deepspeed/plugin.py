@@ -5,7 +5,7 @@
 * On hosts without a GPU the plug-in sets ``DS_ACCELERATOR=cpu``, so that DeepSpeed need not search and warn.
 * DeepSpeed compiles its operations once on each host, for half a minute or more; a bar counts the seconds meanwhile
   (see :mod:`jupyter_dtrain.frameworks.torch.builds`). Without a compiler it does without its shared-memory
-  communication, which only speeds up inference; an operation that needs a compiler raises an error with the cure.
+  communication, which only speeds up inference; an operation that needs a compiler raises an error with the fix.
 * DeepSpeed keeps groups of its own as long as the process lives. When ``initialize`` finds a new default group of
   torch, it forgets them and makes new ones.
 

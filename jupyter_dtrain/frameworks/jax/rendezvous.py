@@ -46,7 +46,7 @@ def meet(call: str, desk: Desk, name: str, rank: int, size: int, timeout: float,
     ``call``: the function that the user called, for the errors. Raises :class:`RuntimeError` once ``released()``, and
     :class:`TimeoutError` after ``timeout`` seconds; both name the missing ranks. Raises :class:`Absent` when a rank
     will not come, :class:`RuntimeError` with the reason when no coordinator can start, :class:`OSError` without a
-    server, with the cure where a firewall drops the packets.
+    server, with the fix where a firewall drops the packets.
     """
     deadline = time.monotonic() + timeout
     with _connect(call, desk) as connection:

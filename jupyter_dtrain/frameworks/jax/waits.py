@@ -32,8 +32,8 @@ SETTLES = Patch(
     "jax._src.xla_bridge",
     calls=("backends_are_initialized()",),
     why=(
-        "A collective that a failed cell has begun on this rank alone meets another one in the next cell. Whether JAX "
-        "computes can only be asked once it has a backend; JAX's public functions make one."
+        "A collective that a failed cell has begun on this rank alone is paired with another one in the next cell. "
+        "Whether JAX computes can only be asked once it has a backend; JAX's public functions make one."
     ),
     lost="the next cell may fail after one in which a rank has failed",
 )

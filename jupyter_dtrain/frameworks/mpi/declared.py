@@ -59,7 +59,7 @@ SITUATIONS = (
         "A rank receives an MPI message that is longer than its buffer.",
         by(
             AT_ONCE,
-            "the rank's agent reports the error. Collectives are different: MPI does not compare sizes there. If the "
+            "the rank's monitor reports the error. Collectives are different: MPI does not compare sizes there. If the "
             "ranks' sizes differ, Open MPI may report this error, wait, crash, or return wrong numbers.",
         ),
         (RELEASE,),
@@ -92,7 +92,7 @@ SITUATIONS = (
         (
             after(
                 span("release_grace"),
-                "the steward finds the ranks that wait, and the cell names them and says what helps. "
+                "the main process finds the ranks that wait, and the cell names them and says what helps. "
                 "No rank is released.",
             ),
             TELL_HANG,

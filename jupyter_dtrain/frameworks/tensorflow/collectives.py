@@ -244,11 +244,11 @@ class Collectives:
         self._context._collective_ops_server_def = server_def  # noqa: SLF001
 
     def _too_late(self) -> str:
-        cure = "run `%distributed restart`, then make this strategy before any other use of TensorFlow"
+        fix = "run `%distributed restart`, then make this strategy before any other use of TensorFlow"
         if self._serving is not None:
-            return f"TensorFlow in this rank serves another cluster and cannot change: {cure}."
+            return f"TensorFlow in this rank serves another cluster and cannot change: {fix}."
         why = self.problem or "TF_CONFIG named no other rank when TensorFlow was first used"
-        return f"TensorFlow in this rank works without other ranks and cannot change: {cure}. The reason: {why}."
+        return f"TensorFlow in this rank works without other ranks and cannot change: {fix}. The reason: {why}."
 
     # ---- release --------------------------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ def meet() -> None:
             time.sleep(POLL)
     except mpi.Exception:
         # MPI cannot use this world any more: without ULFM, after a rank died.
-        logging.getLogger(__name__).exception("The ranks could not meet")
+        logging.getLogger(__name__).exception("The ranks could not wait for each other")
 
 
 def _same_task(one: Any, other: Any) -> bool:

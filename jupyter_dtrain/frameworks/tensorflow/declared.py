@@ -110,7 +110,8 @@ SITUATIONS = (
             LOST,
             by(AT_ONCE, "the client says so in the chief's cell."),
             after(
-                span("release_grace"), "the steward frees no rank: TensorFlow gives the worker's steps to the others."
+                span("release_grace"),
+                "the main process frees no rank: TensorFlow gives the worker's steps to the others.",
             ),
         ),
         None,

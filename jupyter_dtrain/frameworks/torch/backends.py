@@ -80,25 +80,25 @@ class Backends:
         names = [part.rpartition(":")[2].strip() for part in str(backend).lower().split(",")]
         here = built_in(dist)
         asked = f"--torch-backend {backend}" if by_option else f'init_process_group("{backend}")'
-        cure = _cure(here, by_option=by_option)
+        fix = _fix(here, by_option=by_option)
         for name in names:
             if name in _COMES_WITH and name not in here:
                 version = getattr(sys.modules["torch"], "__version__", "")
                 raise meant(
                     RuntimeError(
                         f"{asked}: this PyTorch ({version}) is built without {name.upper()}; it has "
-                        f"{', '.join(here)}. {cure} {_COMES_WITH[name]}."
+                        f"{', '.join(here)}. {fix} {_COMES_WITH[name]}."
                     )
                 )
         if "nccl" in names:
-            self._check_gpus(asked, cure, each=whole and names == ["nccl"])
+            self._check_gpus(asked, fix, each=whole and names == ["nccl"])
 
-    def _check_gpus(self, asked: str, cure: str, *, each: bool) -> None:
+    def _check_gpus(self, asked: str, fix: str, *, each: bool) -> None:
         """``each``: whether every rank of this host will use NCCL."""
         gpus, ranks = count_gpus(at_set_up=True), self._sharing
         if not gpus:
             raise meant(
-                ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {cure}")
+                ValueError(f"{asked}: NCCL needs a GPU, and PyTorch finds none in rank {self._place.rank}. {fix}")
             )
         # A cell that has chosen GPUs for each rank may have given every rank one of its own.
         if each and gpus < ranks and self._visible == _visible():
@@ -106,7 +106,7 @@ class Backends:
             raise meant(
                 ValueError(
                     f"{asked}: NCCL needs one GPU for each rank, but the {ranks} ranks of this host share {has}. "
-                    f"{cure} Or %distributed start -n {gpus} starts one rank for each GPU."
+                    f"{fix} Or %distributed start -n {gpus} starts one rank for each GPU."
                 )
             )
 
@@ -115,7 +115,7 @@ def _visible() -> list[str | None]:
     return [os.environ.get(name) for name in VISIBLE]
 
 
-def _cure(here: list[str], *, by_option: bool) -> str:
+def _fix(here: list[str], *, by_option: bool) -> str:
     if "gloo" not in here:
         return ""
     fits = "a world started without that option" if by_option else "init_process_group() without a backend"

@@ -38,7 +38,7 @@ DECLARATION = Declaration(
     interface_lists=("NCCL_SOCKET_IFNAME",),
     fabric_variables=("NCCL_IB_HCA",),
     fabric_off=("NCCL_IB_DISABLE=1",),
-    distributions={"torch": "Its ranks meet over protocols that change between versions."},
+    distributions={"torch": "Its ranks connect by protocols that change between versions."},
     title="PyTorch",
     options=TorchOptions,
     collectives=(
@@ -71,7 +71,7 @@ DECLARATION = Declaration(
     ),
     set_ups=("init_process_group",),
     echoes=("Connection closed by peer", "Connection reset by peer"),
-    cures={
+    fixes={
         "Duplicate GPU detected": "NCCL needs one GPU for each rank: torch.cuda.set_device(int(os.environ"
         '["LOCAL_RANK"])) before the set-up gives each rank its own. With fewer GPUs than ranks, '
         'init_process_group("gloo") works.',

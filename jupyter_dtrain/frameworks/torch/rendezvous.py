@@ -73,7 +73,7 @@ def reach(call: str, dist: Any, address: tuple[str, int], timeout: timedelta, is
     threading.Thread(target=connect, name="dtrain-store", daemon=True).start()
     while not over.wait(ARRIVAL_POLL):
         if is_released():
-            raise RuntimeError(f"{call}: a rank failed before the ranks could meet.")
+            raise RuntimeError(f"{call}: a rank failed before all had joined.")
         # The steward listens there from the first second, so that a connection needs no process to answer.
         if time.monotonic() > look_at:
             check_reach("the world's store", address, call)
@@ -146,9 +146,9 @@ def _why_not(address: Address, error: OSError) -> str:
     else:
         why = f"rank 0 cannot serve it ({error.strerror or error})"
     return (
-        f"init_process_group: the cell's ranks cannot meet at {address.host}:{address.port}: {why}. "
-        f"Choose another port, or leave out init_method, MASTER_ADDR and MASTER_PORT: the ranks of a world know where "
-        f"to meet."
+        f"init_process_group: the cell's ranks cannot find each other at {address.host}:{address.port}: {why}. "
+        f"Choose another port, or leave out init_method, MASTER_ADDR and MASTER_PORT: the ranks of a world find "
+        f"each other without them."
     )
 
 

@@ -42,7 +42,7 @@ GONE: Final = 10.0
 """Seconds that a cancelled job may take to give its nodes back."""
 
 SCRIPT: Final = """#!/bin/sh
-# Holds the nodes of a world of jupyter-dtrain, while its watch on this node renews a file.
+# Holds the nodes of a world of jupyter-dtrain, while its processes on this node renew a file.
 beat={beat}
 umask 077
 : > "$beat"
@@ -121,8 +121,8 @@ class Held:
                 if not job.waits and job.state != "COMPLETING":
                     raise StartFailed(f"Slurm's job {number} did not start: {job.ended}.", "Try again.")
                 if job.never is not None and (job.reason != queue.FIRST or time.monotonic() - began > CLOSER):
-                    reason, cure = job.never
-                    raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", cure, option="slurm")
+                    reason, fix = job.never
+                    raise StartFailed(f"Slurm's job {number} cannot start: {reason}.", fix, option="slurm")
                 expected = f", expected to start {_until(job.begins)}" if 0 < job.begins - time.time() < FAR else ""
                 say(f"job {number} waits in partition {job.partition}: {job.waiting}{expected}")
             stopped.wait(QUICK if time.monotonic() - began < SOON else SLOW)

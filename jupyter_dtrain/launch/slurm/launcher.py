@@ -158,7 +158,7 @@ class Slurm:
         return ""
 
     def explain(self, host: str, code: int, log: str) -> tuple[str, str]:  # noqa: ARG002 — exit codes of srun lie
-        """Reason and cure from the words of the gate, munge or srun."""
+        """Reason and fix from the words of the gate, munge or srun."""
         return explain(host, log)
 
 

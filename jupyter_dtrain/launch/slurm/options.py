@@ -1,7 +1,7 @@
 """The start options of a world in Slurm, and where they put its ranks.
 
 Under failure: :func:`place` raises :class:`~jupyter_dtrain.core.errors.BadRequest` or
-:class:`~jupyter_dtrain.core.errors.StartFailed` with the cure. It asks Slurm only where this process is in a job.
+:class:`~jupyter_dtrain.core.errors.StartFailed` with the fix. It asks Slurm only where this process is in a job.
 """
 
 from __future__ import annotations
@@ -338,13 +338,13 @@ def place(n: int | None, options: SlurmOptions) -> WorldPlan:
 
 
 def _own(number: str) -> queue.SlurmJob:
-    cure = "Start the notebook in a new job, or unset SLURM_JOB_ID for a job of the world's own."
+    fix = "Start the notebook in a new job, or unset SLURM_JOB_ID for a job of the world's own."
     try:
         job = queue.ask_job(number)
     except queue.Unanswered as error:
         reason = f"This notebook runs in Slurm's job {number}, and Slurm says of it: {error}"
-        raise StartFailed(reason, cure, option="slurm") from None
+        raise StartFailed(reason, fix, option="slurm") from None
     if not job.runs:
         reason = f"This notebook runs in Slurm's job {number}, which is over: {job.ended}."
-        raise StartFailed(reason, cure, option="slurm")
+        raise StartFailed(reason, fix, option="slurm")
     return job

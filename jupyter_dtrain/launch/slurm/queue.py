@@ -90,7 +90,7 @@ _NEVER: Final = {
     "QOSMaxWallDurationPerJobLimit": ("its quality of service gives less time to a job", "Ask for less with --time."),
     "QOSNotAllowed": ("the partition does not take this quality of service", "Choose another --partition."),
 }
-"""Reasons that waiting does not change, with the cure."""
+"""Reasons that waiting does not change, with the fix."""
 FIRST: Final = "PartitionConfig"
 """The reason that Slurm gives before its scheduler has looked closer."""
 
@@ -144,7 +144,7 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def never(self) -> tuple[str, str] | None:
-        """The reason for which the job can never start, and the cure; None where it may start."""
+        """The reason for which the job can never start, and the fix; None where it may start."""
         found = _NEVER.get(self.reason.partition(",")[0]) if self.state == "PENDING" else None
         return None if found is None else (f"{found[0]} ({self.reason})", found[1])
 

@@ -50,14 +50,14 @@ data = b""
 while b"\\n" not in data:
     more = os.read(0, 65536)
     if not more:
-        sys.exit("The world's steward is gone.")
+        sys.exit("The main process of the world is gone.")
     data += more
 line, _, rest = data.partition(b"\\n")
 opened = subprocess.run(sys.argv[1:], input=line, capture_output=True)
 known, _, text = opened.stdout.partition(b"\\n\\n")
 if opened.returncode or known.split() != [b"UID:", str(os.getuid()).encode()]:
     said = opened.stderr.decode(errors="replace").strip() or "another user has made it"
-    sys.exit(f"munge does not open the credential of the steward: {said}")
+    sys.exit(f"munge does not open the credential of the world's main process: {said}")
 told = json.loads(text)
 names = {"__name__": "gate"}
 exec(told["program"], names)
@@ -249,7 +249,7 @@ def main() -> NoReturn:
     data = b""
     while b"\n" not in data:
         if not (more := os.read(0, PIECE)):
-            sys.exit("The steward is gone.")
+            sys.exit("The main process of the world is gone.")
         data += more
     line, _, rest = data.partition(b"\n")
     serve_near(json.loads(line), rest)

@@ -3,7 +3,7 @@
 Worlds have their watches in such steps, and the examination before a start its probes. A step gets the variables that
 ranks have, and its program, in a credential of munge; only the same user can open it.
 
-Under failure: nothing raises for a node. :func:`explain` finds reason and cure in the words of the gate, munge or srun.
+Under failure: nothing raises for a node. :func:`explain` finds reason and fix in the words of the gate, munge or srun.
 """
 
 from __future__ import annotations
@@ -144,31 +144,31 @@ class Steps(msgspec.Struct, frozen=True):
         """``answer``, or why the step did not run to its end."""
         if answer.code != FAILED:
             return answer
-        words, cure = _explain(answer.errors)
+        words, fix = _explain(answer.errors)
         words = words or "srun ended without a word"
         kind: Kind = "failed"
         if "No such file or directory" in words:
             kind = "no program"
         elif "has not answered" in words:
             kind = "timed out"
-        return Unreached(kind, f"{words.rstrip('.')}.", cure, answer.errors)
+        return Unreached(kind, f"{words.rstrip('.')}.", fix, answer.errors)
 
 
 def explain(node: str, log: str) -> tuple[str, str]:
-    """Reason and cure where a step on ``node`` failed; two empty texts if nothing is known. ``log``: its words."""
-    words, cure = _explain(log)
-    return (f"{node}: {words}", cure) if words else ("", "")
+    """Reason and fix where a step on ``node`` failed; two empty texts if nothing is known. ``log``: its words."""
+    words, fix = _explain(log)
+    return (f"{node}: {words}", fix) if words else ("", "")
 
 
 def _explain(log: str) -> tuple[str, str]:
-    """The reason in the words of the program that failed, without its name, and the cure."""
+    """The reason in the words of the program that failed, without its name, and the fix."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and "support for cpu binding" not in line]
     # srun gives the exit code before or after the reason.
     telling = [line for line in lines if not _EXITED.search(line)] or lines
     words = _SPEAKER.sub("", telling[-1]) if telling else ""
     if _NOT_THERE.search(words):
-        cure = f"The nodes need this package and its interpreter under the paths of this machine: {sys.executable}."
-        return words, cure
+        fix = f"The nodes need this package and its interpreter under the paths of this machine: {sys.executable}."
+        return words, fix
     return words, "`sinfo -R` says why nodes are down."
 
 

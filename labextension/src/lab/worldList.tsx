@@ -91,7 +91,7 @@ function FailedRow(
         </span>
       </div>
       <p className="dtrain-trouble">{failure.reason}</p>
-      {failure.cure !== "" && <p>{failure.cure}</p>}
+      {failure.fix !== "" && <p>{failure.fix}</p>}
       {failure.log !== "" && (
         <details>
           <summary>{trans.__("Details")}</summary>

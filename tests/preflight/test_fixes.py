@@ -1,4 +1,4 @@
-"""The ways to the hosts differ in their cures alone."""
+"""The ways to the hosts differ in their fixes alone."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ OF_SSH = ("ssh", "--python", "--interface", "limits.conf", "--host ")
 """The words that lead nowhere in a job of Slurm."""
 
 
-def told(cures: object) -> tuple[list[Finding], str]:
+def told(fixes: object) -> tuple[list[Finding], str]:
     """The findings, and all of their words."""
-    findings = judge(msgspec.structs.replace(SCENE, cures=cures))
-    return findings, "\n".join(f"{one.what} {one.why} {one.cure}" for one in findings)
+    findings = judge(msgspec.structs.replace(SCENE, fixes=fixes))
+    return findings, "\n".join(f"{one.what} {one.why} {one.fix}" for one in findings)
 
 
-def test_cures_for_nodes_of_slurm_name_nothing_of_ssh() -> None:
+def test_fixes_for_nodes_of_slurm_name_nothing_of_ssh() -> None:
     """Both ways have the same findings otherwise."""
     by_ssh, words = told(SSH)
     by_srun, other = told(SRUN)
