@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from docutils.nodes import Element, field_list
+from sphinx.application import Sphinx
+
 import jupyter_dtrain
 
 project = "jupyter-dtrain"
@@ -26,3 +29,18 @@ html_title = "jupyter-dtrain"
 html_show_sourcelink = False
 # The prompts of a terminal stay out of what is copied.
 copybutton_prompt_text = "$ "
+
+
+def setup(app: Sphinx) -> None:
+    """Leave out what the constructors of classes take: ``Session.start`` and others make them, from inner parts."""
+    app.connect("autodoc-process-signature", _without_signature)
+    app.connect("object-description-transform", _without_parameters, priority=900)  # after Sphinx adds them
+
+
+def _without_signature(_app: Sphinx, what: str, *_rest: object) -> tuple[str, str] | None:
+    return ("", "") if what in ("class", "exception") else None
+
+
+def _without_parameters(_app: Sphinx, _domain: str, kind: str, content: Element) -> None:
+    if kind in ("class", "exception"):
+        content[:] = [node for node in content if not isinstance(node, field_list)]

@@ -84,7 +84,11 @@ FORMER_NAMES: Final = {
 
 
 class Session:
-    """One client's handle on a world. Made by :meth:`start`; thread-safe."""
+    """One client's handle on a world. Made by :meth:`start` or :meth:`attach`; thread-safe.
+
+    ``with Session.start(2) as session:`` stops the world at the end of the block, also after an exception; a session
+    that attached only lets go of it, as :meth:`leave`.
+    """
 
     def __init__(self, listing: worlds.Listing, steward: StewardChannel, request: WorldRequest) -> None:
         self.request = request
@@ -194,8 +198,8 @@ class Session:
         """Start a world on this machine, on hosts over ssh or in Slurm, and return when its ranks are ready.
 
         {options}
-            progress: a function that gets a line of text whenever the start makes progress
-            settings: durations and sizes (default: Settings.from_environment())
+        * ``progress``: a function that gets a line of text whenever the start makes progress
+        * ``settings``: durations and sizes (default: ``Settings.from_environment()``)
 
         Paths may be text or :class:`pathlib.Path`, hosts also a list, or a dict of host and ranks; None stands for the
         default.
@@ -304,22 +308,27 @@ class Session:
     ) -> Run:
         """Run ``code``, as a cell, on ``ranks`` (default: all).
 
-        With ``wait`` it returns when the run has ended, and raises :class:`DistributedError` unless it ended well, or
-        :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
-        once; further runs queue behind it in order, and :meth:`.Run.result` raises what this would. ``timeout``:
-        seconds after which the cell is interrupted, which raises :class:`RunTimeout`.
-        ``inputs``: values that the ranks get first. ``metrics``: whether losses are taken from the frameworks' own
-        calls; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`. ``check``: a model
-        compared over ranks after every ``check_every`` steps, see :attr:`.Run.divergence`. ``name``: the run's, in
-        lists. ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
-        ``replay``, then this cell, and all end together. ``view``: where output goes; ``"cell"`` is the current cell's
-        output, None is nowhere but the :class:`Run`. A cell ends when its view has shown everything, or a few seconds
-        later if the view blocks.
+        * ``wait``: return when the run has ended, and raise :class:`DistributedError` unless it ended well, or
+          :class:`DistributedInterrupt`; an interrupt of the waiting thread interrupts the ranks. Without, it returns at
+          once; further runs queue behind it in order, and :meth:`.Run.result` raises what this would.
+        * ``timeout``: seconds after which the cell is interrupted, as by :meth:`interrupt`, which raises
+          :class:`RunTimeout` (default: none). An import that is interrupted half-way may fail in later cells, too:
+          import first, without a timeout.
+        * ``inputs``: values that the ranks get first, by name
+        * ``metrics``: whether losses are taken from the frameworks' own calls, such as ``backward()``, under the names
+          of their variables; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`
+        * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
+          :attr:`.Run.divergence`
+        * ``name``: the run's, in lists
+        * ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
+          ``replay``, then this cell, and all end together
+        * ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the :class:`Run`. A
+          cell ends when its view has shown everything, or a few seconds later if the view blocks.
 
         Raises, without having sent anything: :class:`BadRequest` for ranks that are not there and for an elastic cell
-        that waits for all ranks, :class:`BadSyntax`,
-        :class:`TransferFailed` for ``inputs`` that cannot be pickled, :class:`RanksDead`, :class:`RanksBusy` for ranks
-        that an interrupted cell left behind, :class:`ReadOnly` where another client controls the world.
+        that waits for all ranks, :class:`BadSyntax`, :class:`TransferFailed` for ``inputs`` that cannot be pickled,
+        :class:`RanksDead`, :class:`RanksBusy` for ranks that an interrupted cell left behind, :class:`ReadOnly` where
+        another client controls the world.
         """
         named = check_run_name(name)
         if ranks is None:
@@ -386,9 +395,10 @@ class Session:
         """Call ``function`` with ``args`` on ``ranks`` (default: all), as a cell of its own; its value on each rank.
 
         The function, all that it uses from the notebook, and ``args`` travel by cloudpickle; a function of a module
-        travels as its name, and the ranks import it. On a rank it sees that rank's process: its modules, its GPU, its
-        groups, but not the variables of cells; name those as in ``import __main__``. ``timeout``: in seconds, as for
-        :meth:`run`. Use :func:`functools.partial` for keyword arguments.
+        travels as its name, and the ranks import it, unless no import finds the module, as under pytest's
+        ``importlib`` mode: then all of the module that it uses travels. On a rank it sees that rank's process: its
+        modules, its GPU, its groups, but not the variables of cells; name those as in ``import __main__``.
+        ``timeout``: in seconds, as for :meth:`run`. Use :func:`functools.partial` for keyword arguments.
 
         Raises as :meth:`run`; :class:`TransferFailed` for what cannot be pickled, before anything is sent, and for a
         value that cannot come back.
@@ -407,8 +417,10 @@ class Session:
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.
 
-        Called again, it takes the next steps at once, see :mod:`.interruption`. ``force``: ranks that have not ended
-        by the deadline are killed.
+        Each rank gets a KeyboardInterrupt; if it has not ended later, it is freed from calls that wait for others, and
+        then its cell is ended by another exception (the settings ``INTERRUPT_RELEASE`` and ``INTERRUPT_RAISE`` say
+        when). Called again, it takes the next of these steps at once. ``force``: ranks that have not ended by the
+        deadline are killed.
         """
         self._link.check_drives()
         self._scheduler.interrupt(force=force)
@@ -507,6 +519,8 @@ class Session:
         keep: int = 1,
     ) -> SnapshotAnswer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; the newest ``keep`` of that name stay.
+
+        That is a run of its own.
 
         Models and optimizers are saved so that a world of any size can load them, where their framework can. Anything
         else is pickled on each rank; an object with ``state_dict`` as its state. ``every``: save after so many steps of

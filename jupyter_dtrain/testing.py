@@ -9,7 +9,8 @@ In a ``conftest.py``, or in a test module::
         assert world.diff("model").identical
 
 Under failure: where MPI cannot start, the tests that ask for a world are skipped, with the reason. Each module of tests
-has a world of its own, so ranks that die in one module are not missing in the next; nothing is left behind.
+has a world of its own, so ranks that die in one module are not missing in the next. At its end no process is left, and
+no run of it in the store; the logs of its ranks stay as long as those of other worlds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 
 from jupyter_dtrain.core.errors import StartFailed
 from jupyter_dtrain.session import Session
+from jupyter_dtrain.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 RANKS = 2
 """How many ranks the world of the fixture :func:`world` has."""
+MANY = 1_000_000
+"""More runs than a world has."""
 
 
 def world_fixture(n: int = RANKS, **options: Unpack[StartOptions]) -> Any:
@@ -50,6 +54,9 @@ def world_fixture(n: int = RANKS, **options: Unpack[StartOptions]) -> Any:
         finally:
             if not session.closed:
                 session.stop()
+            for run in Store.open().runs(MANY, session.name):
+                if run.world_id == session.id and not run.kept:
+                    run.delete()
 
     return world
 

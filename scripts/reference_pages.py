@@ -87,12 +87,16 @@ def _spelling(action: argparse.Action) -> str:
     """``-n N``, as a person writes the argument."""
     value = ""
     if action.nargs != 0:
-        choices = "|".join(map(str, action.choices)) if action.choices else ""
-        metavar = action.metavar if isinstance(action.metavar, str) else (choices or action.dest.upper())
+        metavar = _value(action)
         several = {"+": f"{metavar} …", "*": f"[{metavar} …]", "?": f"[{metavar}]", argparse.REMAINDER: f"{metavar} …"}
         value = several.get(str(action.nargs), metavar)
     names = list(action.option_strings) or [""]
     return ", ".join(_code(f"{name} {value}".strip()) for name in names)
+
+
+def _value(action: argparse.Action) -> str:
+    choices = "|".join(map(str, action.choices)) if action.choices else ""
+    return action.metavar if isinstance(action.metavar, str) else (choices or action.dest.upper())
 
 
 def _code(text: str) -> str:
@@ -102,7 +106,7 @@ def _code(text: str) -> str:
 def _meaning(action: argparse.Action, parser: MagicParser) -> str:
     words = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default))
     if others := parser.excluded_by(action):
-        names = [other.option_strings[-1] if other.option_strings else str(other.metavar) for other in others]
+        names = [other.option_strings[-1] if other.option_strings else _value(other) for other in others]
         words += f"; not with {' or '.join(names)}"
     for sign in "<|*":
         words = words.replace(sign, f"\\{sign}")

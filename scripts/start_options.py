@@ -6,12 +6,13 @@ python scripts/start_options.py --check    exit with 1 if it is not what the opt
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
-from jupyter_dtrain.launch.options import Option, options, plain_type
+from jupyter_dtrain.launch.options import Option, options
 
 FILE = Path(__file__).resolve().parent.parent / "jupyter_dtrain" / "launch" / "start_options.py"
 
@@ -61,16 +62,8 @@ def entry(option: Option) -> str:
 
 def written(option: Option) -> str:
     """The type of the values that a caller may give."""
-    plain = plain_type(option.type)
-    if option.names_ranks:
-        return "str | Sequence[str] | Mapping[str, int]"
-    if get_origin(plain) is Literal:
-        return f"Literal[{', '.join(map(repr, get_args(plain)))}]".replace("'", '"')
-    if plain is str and option.schema.get("number"):
-        return "str | int"
-    if plain is str:
-        return "str | os.PathLike[str]" if option.schema.get("metavar") in ("PATH", "DIR") else "str"
-    return "Mapping[str, str]" if get_origin(plain) is dict else str(plain.__name__)
+    text = inspect.formatannotation(option.accepted)
+    return re.sub(r"(collections\.abc|typing)\.", "", text).replace("'", '"')
 
 
 if __name__ == "__main__":

@@ -80,8 +80,11 @@ def test_the_list_of_verbs_has_each_once_below_its_heading():
     headings = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
 
     assert headings[:6] == ["worlds", "cells", "data", "looking inside", "snapshots", "runs and jobs"]
-    for name in [*(verb.name for verb in verbs()), *(f"%%{magic.names[0]}" for magic in CELL_MAGICS)]:
-        assert len(re.findall(rf"^  {re.escape(name)} ", text, re.MULTILINE)) == 1, name
+    below = [f"{verb.name} {one.name}" for verb in verbs() if verb.below == "verb" for one in verb.verbs]
+    alone = [verb.name for verb in verbs() if verb.name not in ("show", "compare")]
+    for name in [*alone, *below, *(f"%%{magic.names[0]}" for magic in CELL_MAGICS)]:
+        assert len(re.findall(rf"^  {re.escape(name)}  ", text, re.MULTILINE)) == 1, name
+    assert not re.search(r"^  (show|compare) ", text, re.MULTILINE), "the short forms are told where the long ones are"
 
 
 def test_what_changes_a_cells_text_knows_the_same_magics():

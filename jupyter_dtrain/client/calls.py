@@ -7,10 +7,13 @@ with the reason; the ranks let go of it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -60,7 +63,8 @@ class Calls:
     ) -> dict[int, Any]:
         label = getattr(function, "__name__", type(function).__name__)
         try:
-            data = cloudpickle.dumps((function, given, _lines(function)), protocol=5)
+            with _whole(function):
+                data = cloudpickle.dumps((function, given, _lines(function)), protocol=5)
         except Exception as error:  # noqa: BLE001 — pickling may raise anything
             raise TransferFailed(
                 f"{label} cannot be called on the ranks: it, what it uses, or an argument cannot be pickled "
@@ -79,6 +83,21 @@ class Calls:
             except TransferFailed as error:
                 words = str(error).replace(repr(name), f"the value of {label}")
                 raise TransferFailed(f"{words[:1].upper()}{words[1:]}") from None
+
+
+@contextlib.contextmanager
+def _whole(function: Callable[..., Any]) -> Iterator[None]:
+    """Have the functions and classes of a module travel whole where an import on the ranks would not find it."""
+    name = getattr(function, "__module__", None) or "__main__"
+    module = sys.modules.get(name)
+    if name == "__main__" or not getattr(module, "__file__", None) or PathFinder.find_spec(name.partition(".")[0]):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _lines(function: Callable[..., Any]) -> tuple[str, list[str]]:

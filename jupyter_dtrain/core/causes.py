@@ -75,7 +75,11 @@ class DistributedError(RanksError):
 
 
 class DistributedInterrupt(KeyboardInterrupt):
-    """A cell was interrupted. ``busy`` are the ranks that had not ended by the deadline."""
+    """A person interrupted a cell. ``run`` holds it; ``busy`` are the ranks that had not ended by the deadline.
+
+    It is a :class:`KeyboardInterrupt`, so that it ends a script or *Run All* as Ctrl-C does, and no
+    :class:`.DtrainError`: ``except Exception`` lets it pass.
+    """
 
     def __init__(self, run: Run) -> None:
 
@@ -91,7 +95,7 @@ class DistributedInterrupt(KeyboardInterrupt):
 class RunTimeout(DistributedError, TimeoutError):
     """The cell took longer than its ``timeout``, and was interrupted; or :meth:`.Run.result` has waited long enough.
 
-    In that case the run goes on.
+    In the second case the run goes on: ``error.run.done`` is false.
     """
 
 

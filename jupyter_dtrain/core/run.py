@@ -102,7 +102,12 @@ class _RankOutput:
 
 
 class Run:
-    """One cell's execution on some ranks. Everything but :meth:`wait` answers at once, also while it runs."""
+    """One cell's execution on some ranks.
+
+    :meth:`wait`, :meth:`exception` and :meth:`result` wait for its end, and so does ``await run``: that is
+    :meth:`result` while the event loop goes on; to cancel it, as :func:`asyncio.wait_for` does, ends the wait and not
+    the run. Everything else answers at once, also while it runs.
+    """
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class Run:
         self.world_id = world_id
         """The id of its world; with ``number`` the key by which the store knows the run."""
         self.number = number
-        """Counts the runs of a world, from 1."""
+        """Its number. It counts on from the stored runs of worlds that had the same name."""
         self.source = source
         self.ranks = list(ranks)
         self.size = size
@@ -393,10 +398,11 @@ class Run:
     def exception(self, timeout: float | None = None) -> Exception | KeyboardInterrupt | None:
         """Wait for the end, and return what :meth:`.Session.run` raises for it; None if it ended well.
 
-        That is a :class:`.DistributedError`, or a :class:`.DistributedInterrupt` for a run that was interrupted.
+        That is a :class:`.DistributedError`, of which :class:`.RunTimeout` is one, for a run that has exceeded its own
+        ``timeout``; or a :class:`.DistributedInterrupt` where a person has interrupted it.
 
         Raises :class:`.RunTimeout` where it has not ended within ``timeout`` seconds (None: without a limit); it goes
-        on then.
+        on then, and :attr:`done` is false.
         """
         in_time = self.wait(timeout)
         failure = self._explain(self)

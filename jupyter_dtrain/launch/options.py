@@ -14,7 +14,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -57,9 +57,21 @@ class Option(msgspec.Struct, frozen=True):
     """JSON Schema of its values. ``metavar`` stands for the value in ``-h``."""
 
     @property
+    def accepted(self) -> Any:
+        """The type of the values that a caller in Python may give; beside it, None stands for the default."""
+        plain = plain_type(self.type)
+        if self.names_ranks:
+            return str | Sequence[str] | Mapping[str, int]
+        if plain is str and self.schema.get("number"):
+            return str | int
+        if plain is str and self.schema.get("metavar") in ("PATH", "DIR"):
+            return str | os.PathLike[str]
+        return Mapping[str, str] if get_origin(plain) is dict else plain
+
+    @property
     def annotation(self) -> Any:
-        """Its type for readers: without the words that describe it."""
-        return plain_type(self.type) | None if self.default is None else plain_type(self.type)
+        """Its type for readers."""
+        return self.accepted | None if self.default is None else self.accepted
 
     @property
     def description(self) -> str:
@@ -428,5 +440,5 @@ def _list_options(function: Any) -> None:
         for name, option in left.items()
     ]
     function.__signature__ = own.replace(parameters=[*positional, *listed, *keyword_only])
-    lines = "\n".join(f"    {option.name}: {option.description}" for option in options())
+    lines = "\n".join(f"* ``{option.name}``: {option.description.replace('`', '``')}" for option in options())
     function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace(OPTIONS_HERE, lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core import display_functions
@@ -15,7 +16,7 @@ from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
 
 from .offers import stored_runs, stored_worlds
-from .parsing import MagicParser, Parsed, count
+from .parsing import MagicParser, Parsed, count, run_numbers
 
 if TYPE_CHECKING:
     from jupyter_dtrain.store import Store, StoredRun
@@ -27,6 +28,7 @@ _RUN_HELP = (
     "run: its number, such as 3 (of this notebook's world, or else the newest run 3); WORLD/RUN, such as world/3; or a "
     "variable that holds a Run (-o)"
 )
+_RUNS_HELP = f"{_RUN_HELP}; 1,3-5 names several"
 
 
 def runs_arguments(parser: MagicParser) -> None:
@@ -73,7 +75,7 @@ def show(args: Parsed) -> None:
 
 def compare_arguments(parser: MagicParser) -> None:
     """Arguments of ``compare``."""
-    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
+    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUNS_HELP, completer=stored_runs)
 
 
 def compare(args: Parsed) -> None:
@@ -81,7 +83,7 @@ def compare(args: Parsed) -> None:
     from jupyter_dtrain.store import Comparison, Store
 
     store = Store.open()
-    found = Comparison([_find(store, name) for name in args.run_names])
+    found = Comparison(_find_all(store, args.run_names))
     _publish(found.table)
     try:
         curves = found.curves
@@ -96,7 +98,7 @@ def compare(args: Parsed) -> None:
 
 def delete_arguments(parser: MagicParser) -> None:
     """Arguments of ``runs delete``."""
-    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
+    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUNS_HELP, completer=stored_runs)
 
 
 def delete(args: Parsed) -> None:
@@ -104,7 +106,7 @@ def delete(args: Parsed) -> None:
     from jupyter_dtrain.store import Store
 
     store = Store.open()
-    found = [_find(store, name) for name in args.run_names]
+    found = list({run.id: run for run in _find_all(store, args.run_names)}.values())
     for run in found:
         run.check_deletable()
     for run in found:
@@ -147,6 +149,15 @@ def _find(store: Store, name: str) -> StoredRun:
     if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
         # It may have ended a moment ago, and the store may not have its end yet.
         return store.run_of(last)
+    return found
+
+
+def _find_all(store: Store, names: list[str]) -> list[StoredRun]:
+    """The stored runs that ``names`` mean, in their order; a list such as ``1,3-5`` is one of numbers."""
+    found: list[StoredRun] = []
+    for name in names:
+        several = re.fullmatch(r"[\d,-]*[,-][\d,-]*", name)
+        found += [_find(store, one) for one in (map(str, run_numbers(name)) if several else [name])]
     return found
 
 

@@ -72,7 +72,7 @@ class Verb(msgspec.Struct, frozen=True):
         title = f"{before} {self.name}"
         parser = MagicParser(prog=title, description=self.sentence)
         self.arguments(parser)
-        words = self.sentence
+        words = f"{self.sentence} Short: `%distributed {self.name}`." if self in _SHORT else self.sentence
         if self.verbs:
             *others, last = [f"`{verb.name}`" for verb in self.verbs]
             words += f" {', '.join(others)} or {last} may follow."
@@ -139,9 +139,10 @@ _COMPARE = Verb(
     stored.compare,
     "compare",
 )
+_SHORT = (_SHOW, _COMPARE)
+"""Verbs below another one that work without its name, too."""
 _RUNS = (
-    _SHOW,
-    _COMPARE,
+    *_SHORT,
     Verb(
         "delete",
         "runs and jobs",
@@ -189,8 +190,22 @@ _TARGETS = tuple(
     for target in TARGETS
 )
 _OWN: tuple[Verb, ...] = (
-    Verb("start", "worlds", "start a world of ranks", worlds.start_arguments, worlds.start, "Session.start"),
-    Verb("stop", "worlds", "end the world and all its processes", worlds.stop_arguments, worlds.stop, "Session.stop"),
+    Verb(
+        "start",
+        "worlds",
+        "start a world of ranks: on this machine, on hosts over ssh or in Slurm",
+        worlds.start_arguments,
+        worlds.start,
+        "Session.start",
+    ),
+    Verb(
+        "stop",
+        "worlds",
+        "end the world and all its processes; --all ends all your worlds",
+        worlds.stop_arguments,
+        worlds.stop,
+        "Session.stop",
+    ),
     Verb("status", "worlds", "show the ranks: host, device, process and state", _none, worlds.status, "Session.world"),
     Verb(
         "worlds",
@@ -204,7 +219,7 @@ _OWN: tuple[Verb, ...] = (
     Verb(
         "attach",
         "worlds",
-        "join a world that another notebook started",
+        "join a world that another notebook started; --control takes control of it",
         joining.attach_arguments,
         joining.attach,
         "Session.attach",
@@ -320,7 +335,7 @@ _OWN: tuple[Verb, ...] = (
     Verb(
         "stacks",
         "looking inside",
-        "show where the code of every rank is now",
+        "show where in its code each rank is, while it runs or waits",
         running.stacks_arguments,
         running.stacks,
         "Session.stacks",
@@ -356,7 +371,7 @@ _OWN: tuple[Verb, ...] = (
     Verb(
         "snapshots",
         "snapshots",
-        "list the snapshots, with size and age; show or delete one",
+        "list the snapshots, with size and age",
         snapshots.snapshots_arguments,
         snapshots.snapshots,
         "snapshots",
@@ -365,18 +380,17 @@ _OWN: tuple[Verb, ...] = (
     Verb(
         "runs",
         "runs and jobs",
-        "list the stored runs, newest first; show, compare or delete some",
+        "list the stored runs, newest first",
         stored.runs_arguments,
         stored.runs,
         "runs",
         verbs=_RUNS,
     ),
-    _SHOW,
-    _COMPARE,
+    *_SHORT,
     Verb(
         "export",
         "runs and jobs",
-        "make a job of the cells that run on ranks: a script, and what launches it",
+        "make a job of the cells that run on ranks, for torchrun, Slurm, Kubernetes or others",
         _none,
         export.no_target,
         "export",
@@ -398,6 +412,10 @@ def verbs() -> tuple[Verb, ...]:
     return tuple(found.values())
 
 
+def _long_names() -> list[Verb]:
+    return [verb for verb in verbs() if verb not in _SHORT]
+
+
 def sections() -> Iterator[tuple[str, str, MagicParser, str]]:
     """Each magic that the reference has: its title, what it does, its parser and what a program calls for it.
 
@@ -408,7 +426,7 @@ def sections() -> Iterator[tuple[str, str, MagicParser, str]]:
         first, *short = [f"%%{name}" for name in magic.names]
         words = f"{parser.description} Short: {', '.join(short)}." if short else str(parser.description)
         yield first, words, parser, magic.python
-    for verb in verbs():
+    for verb in _long_names():
         yield from verb.sections("%distributed")
 
 
@@ -418,8 +436,13 @@ def verb_parser() -> MagicParser:
         prog="%distributed",
         usage="%(prog)s [-h] VERB ...",
         description="Control a world of ranks. Without a verb, show its status.\n\n" + _listing(),
-        epilog="%distributed VERB -h lists the options of a verb. %dist and %%dist are short for %distributed and "
-        "%%distributed.",
+        epilog="""examples:
+  %distributed start --hosts gpu1:8,gpu2:8
+  %distributed kill 3             ranks are written as 0,2 or 4-7
+  %distributed runs delete 3-5    runs too
+  %distributed attach big --control
+
+%distributed VERB -h lists the options of a verb. %dist and %%dist are short for %distributed and %%distributed.""",
     )
     subparsers = parser.add_subparsers(
         metavar="VERB", required=True, parser_class=MagicParser, help=argparse.SUPPRESS, prog="%distributed"
@@ -443,8 +466,10 @@ def _listing() -> str:
     """The verbs by their groups, and the magics of cells, each with its help."""
     rows: dict[str, list[tuple[str, str]]] = {group: [] for group in get_args(Group)}
     rows["cells"] = [(f"%%{magic.names[0]}", magic.help) for magic in CELL_MAGICS]
-    for verb in verbs():
+    for verb in _long_names():
         rows[verb.group].append((verb.name, verb.help))
+        if verb.below == "verb":
+            rows[verb.group] += [(f"{verb.name} {one.name}", one.help) for one in verb.verbs]
     width = max(len(name) for group in rows.values() for name, _ in group) + 2
     lines = []
     for group, found in rows.items():

@@ -164,7 +164,7 @@ odd, made = torch.arange(3.0) + rank, FakeTensorMode().from_tensor(torch.ones(2)
     before = values(run(observed, "[digest()]"))
     run(observed, f"{on}; None")
     try:
-        assert observed.check("model").identical
+        assert observed.diff("model").identical
         (amount,) = observed.diff("odd").first.amounts
         observed.save("modes", ["model", "opt", "odd"])
         observed.load("modes", ["model", "opt"])
@@ -188,7 +188,7 @@ odd, made = torch.arange(3.0) + rank, FakeTensorMode().from_tensor(torch.ones(2)
 def test_what_the_training_makes_alike_is_no_difference_of_a_model(observed, code, kind):
     """Gradients after a ``join`` in which one rank was out of data, and DDP's buffers between two steps."""
     run(observed, code)
-    found = observed.check("model")
+    found = observed.diff("model")
     assert found.identical
     assert kind in {one.kind for one in found.differences} <= {"gradient", "broadcast buffer"}
     assert re.search(rf"model is the same on ranks 0-1, but for .*\d {kind}s?, which the next ", repr(found))

@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from jupyter_dtrain import DistributedError, DistributedInterrupt
+from jupyter_dtrain import DistributedError, RunTimeout
 from tests.steward.until import until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -298,7 +298,7 @@ problem
 
 def test_a_cell_with_a_timeout_ends_in_a_set_up_that_cannot_succeed(torch_world):
     """The cell's own deadline reaches the ranks inside of torch."""
-    with pytest.raises(DistributedInterrupt, match="timeout"):
+    with pytest.raises(RunTimeout, match="timeout"):
         torch_world.run("dist.init_process_group()", 1, view=None, timeout=0.5)
     cell(torch_world, "dist.init_process_group()")
 
@@ -363,7 +363,7 @@ def test_a_meeting_to_which_rank_0_does_not_come_can_be_ended(torch_world):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"tcp://127.0.0.1:{port}"
-    with pytest.raises(DistributedInterrupt):
+    with pytest.raises(RunTimeout):
         torch_world.run(f"dist.init_process_group('gloo', {url!r}, rank=1, world_size=2)", 2, view=None, timeout=1)
     with pytest.raises(DistributedError, match="rank 0 of the group did not arrive"):
         cell(

@@ -90,5 +90,5 @@ def test_only_variables_of_the_notebook_are_named_for_a_resync(training):
     cell = fail(training, f"def main():\n    {own}\n    {step.format('optimizer')}main()")
     said = "\n".join(DistributedError(cell)._render_traceback_())
     assert "Steps of the local optimizer in this cell: ranks 0-1 2, rank 2 1." in said
-    assert "resync reaches only top-level variables of cells" in said
+    assert "broadcast reaches only top-level variables of cells" in said
     assert "--from" not in said

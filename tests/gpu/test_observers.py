@@ -40,7 +40,7 @@ def test_looking_between_cells_changes_nothing(observed, default):
         for name, look in LOOKS.items():
             look(observed)
             assert values(run(observed, "[digest()]")) == before, name
-        assert observed.check("model").identical
+        assert observed.diff("model").identical
         observed.load("seen", ["model", "opt"])
     finally:
         run(observed, "torch.set_default_device(None)")

@@ -90,7 +90,7 @@ def test_a_rank_of_another_host_is_replaced_in_mid_training(world: Session, netw
     assert values(kept) == {0: 10, 1: 11, 2: 12}
     assert new.text(3) == "here is {'w': 10}\n"
     assert values(new) == {3: (False, False)}
-    mirror = Path(new.spool[3])
+    mirror = Path(new.logs[3])
     until(lambda: mirror.exists() and b'"finished"' in mirror.read_bytes())
     assert b"here is" in mirror.read_bytes()
 

@@ -157,7 +157,7 @@ def test_an_option_is_the_same_everywhere(name, example, capsys):
         held = sent.frameworks[option.framework]
 
     assert parameter.default == option.default
-    assert f"{name}: {option.description}" in (inspect.getdoc(Session.start) or "")
+    assert f"* ``{name}``: {option.description.replace('`', '``')}" in (inspect.getdoc(Session.start) or "")
     assert option.description in help_of_start(capsys)
     assert option.flag in help_of_start(capsys)
     assert properties[name]["description"] == option.description
@@ -292,7 +292,7 @@ def test_a_frameworks_option_is_everywhere_as_well(tmp_path):
     shown = json.loads(answer.stdout)
 
     assert shown["signature"] == ["typing.Literal['slow', 'fast']", "slow"]
-    assert "speed: how fast (default: slow)" in shown["docstring"]
+    assert "* ``speed``: how fast (default: slow)" in shown["docstring"]
     assert "--speed {slow,fast}" in shown["help"]
     assert shown["schema"]["speed"]["enum"] == ["slow", "fast"]
     assert shown["line"] == {"speed": "fast", "eager": False, "share": 0.5}

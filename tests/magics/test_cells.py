@@ -217,7 +217,7 @@ def test_a_timeout_interrupts_the_cell_and_says_so(ranks):
     """Variables stay; the words are where the reader looks, in the traceback."""
     cell = ranks.run("%%distributed --timeout 0.3\nstage = 'kept'\nimport time; time.sleep(600)")
 
-    assert cell.ename == "DistributedInterrupt"
+    assert cell.ename == "RunTimeout"
     assert "Interrupted by its timeout" in cell.traceback
     assert "Interrupted by its timeout" in cell.error["evalue"]
     assert "line 3" in cell.traceback

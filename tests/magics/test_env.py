@@ -42,7 +42,7 @@ def test_it_answers_for_some_ranks_also_while_a_cell_runs(given):
     assert cell.display_texts[0].startswith("World 'world', rank 1: variables\n")
     assert "There is no rank 5" in given.run("%distributed info -r 5").said
     assert "-r" in given.complete("%distributed info -")
-    assert given.complete("%distributed en") == ["env"]
+    assert given.complete("%distributed inf") == ["info"]
 
 
 def test_a_rank_that_died_is_named(given):

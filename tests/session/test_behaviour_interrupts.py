@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jupyter_dtrain import DistributedInterrupt, RanksBusy, Settings
+from jupyter_dtrain import DistributedInterrupt, RanksBusy, RunTimeout, Settings
 from jupyter_dtrain.core.causes import summary
 from jupyter_dtrain.core.events import Finished
 from jupyter_dtrain.wire.agent_messages import ReadEvents
@@ -146,7 +146,7 @@ def test_an_interrupt_of_the_waiting_thread_reaches_the_ranks(world):
 
 def test_a_timeout_interrupts_the_cell(world):
     """The run says that it was the timeout."""
-    with pytest.raises(DistributedInterrupt, match="timeout") as caught:
+    with pytest.raises(RunTimeout, match="timeout") as caught:
         run(world, "import time; time.sleep(1000)", timeout=0.3)
 
     assert caught.value.run.timed_out

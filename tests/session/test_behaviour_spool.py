@@ -61,7 +61,7 @@ def test_every_event_is_spooled_before_it_is_announced(world, on_the_way):
 
     def look(batch, deliver) -> None:
         if batch.rank == 1:
-            path = Path(world.last_run.spool.get(1) or batch.events[0].body.spool)
+            path = Path(world.last_run.logs.get(1) or batch.events[0].body.spool)
             if [event.seq for event in read_file(path)][batch.first : batch.last + 1] != list(
                 range(batch.first, batch.last + 1)
             ):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from jupyter_dtrain import BadRequest, HealFailed, Session, StartFailed
+from jupyter_dtrain import BadRequest, ReplaceFailed, Session, StartFailed
 from tests.session.cells import run, values
 
 pytestmark = pytest.mark.here("it puts another program in front of the driver's")
@@ -35,8 +35,8 @@ def test_each_rank_sees_its_own_in_order_and_the_machine_has_as_many_ranks_as_it
         assert [rank.device for rank in session.world.ranks] == ["cuda:0,1", "cuda:2,3"]
         assert values(run(session, SEEN)) == {0: ("0,1", "0"), 1: ("2,3", "1")}
         (info,) = (one for one in session.info(1).values() if one is not None)
-        assert [one.why for one in info.environment if one.name == "CUDA_VISIBLE_DEVICES"] == [WHY]
-        with pytest.raises(HealFailed, match=r"it has 4 GPUs, too few for 3 ranks with 2 each"):
+        assert [one.why for one in info.variables if one.name == "CUDA_VISIBLE_DEVICES"] == [WHY]
+        with pytest.raises(ReplaceFailed, match=r"it has 4 GPUs, too few for 3 ranks with 2 each"):
             session.resize(3)
         session.restart()
         assert values(run(session, SEEN)) == {0: ("0,1", "0"), 1: ("2,3", "1")}
