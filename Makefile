@@ -144,8 +144,8 @@ docs: $(VENV)/installed ## build the documentation into build/docs; a warning fa
 	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "Open build/docs/index.html"
 
-pictures: $(VENV)/installed $(VENV)/chromium ## take README's pictures again, in a stranger's first session
-	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_stranger.py
+pictures: $(VENV)/installed $(VENV)/chromium ## take the pictures of README and the documentation again, in headless Chromium
+	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_first_picture.py tests/browser/test_stranger.py
 
 # The environment is that of PYTHON: PyTorch for CUDA is the machine's own, and none is installed here.
 gpu: ## run the tests and the measurement that need a CUDA device, with the PyTorch of PYTHON, in 8 minutes

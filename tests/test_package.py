@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
 
 import pytest
+import tomlkit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -201,6 +202,22 @@ def test_an_install_replaces_no_framework():
     assert {"ipyparallel", "mpi4py", "traitlets"} <= asked
     assert asked & SITES_OWN == set()
     assert any("torch" in line and "extra ==" in line for line in requires("jupyter-dtrain"))
+
+
+def test_an_extra_keeps_the_framework_of_a_site():
+    """Extras name lower bounds only: an exact version or an upper bound would replace a build that is newer."""
+    file = Path(jupyter_dtrain.__file__).parents[1] / "pyproject.toml"
+    if not file.exists():
+        pytest.skip("needs the repository, which is not installed")
+    project = tomlkit.parse(file.read_text()).unwrap()["project"]
+    asked = [Requirement(line) for extra in project["optional-dependencies"].values() for line in extra]
+    bounds = {
+        (want.name, bound.operator) for want in asked for bound in want.specifier if want.name not in {"mypy", "ruff"}
+    }
+
+    assert ("torch", ">=") in bounds
+    assert {operator for _, operator in bounds} == {">="}
+    assert all(url.startswith("https://") for url in project["urls"].values())
 
 
 PUBLIC = (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.causes import LeftRunning, failure_of
+from jupyter_dtrain.core.causes import LeftRunning, failure_of, failure_so_far
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.run_names import WIDTH
@@ -305,7 +305,7 @@ class CellRunner:
 
     def _make(self, number: int, code: str, ranks: list[int], *, aside: bool = False) -> Run:
         size = size_at(ranks, self._link.world.size)
-        run = Run(number, code, ranks, size, self._requests.read_events, self._request.id, explain=failure_of)
+        run = Run(number, code, ranks, size, self._requests.read_events, self._request.id, explain=failure_so_far)
         self._known.add(number)
         if not aside and (self.last is None or number >= self.last.number):
             self.last = run

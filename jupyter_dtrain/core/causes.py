@@ -100,12 +100,15 @@ class RunTimeout(DistributedError, TimeoutError):
 
 
 def failure_of(run: Run) -> DistributedError | DistributedInterrupt | None:
-    """The exception that tells how ``run`` did not end well, or that it has not ended; None where it ended well."""
-    if not run.done:
-        return RunTimeout(run)
+    """The exception that tells how ``run``, which is over, did not end well; None where it ended well."""
     if run.outcome == "interrupted":
         return RunTimeout(run) if run.timed_out else DistributedInterrupt(run)
     return None if run.outcome == "ok" else DistributedError(telling(run))
+
+
+def failure_so_far(run: Run) -> DistributedError | DistributedInterrupt | None:
+    """As :func:`failure_of`; for a run that has not ended, the exception that says so."""
+    return failure_of(run) if run.done else RunTimeout(run)
 
 
 class LeftRunning(KeyboardInterrupt):

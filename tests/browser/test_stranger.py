@@ -1,6 +1,6 @@
 """A stranger's first session, from JupyterLab's Launcher to the charts of stored runs, with a picture of each step.
 
-README's pictures come from here, too: ``make pictures``. Times are printed, not asserted.
+Pictures of the documentation come from here, too: ``make pictures``. Times are printed, not asserted.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def output_of(page: Page, cell: int) -> Locator:
 
 
 def keep(page: Page, name: str, part: Locator | None = None) -> None:
-    """Take a picture for README, in light, of the page or a part. ``DTRAIN_PICTURES`` names the folder for it."""
+    """Take a picture for the documentation, in light, of the page or a part, into the folder ``DTRAIN_PICTURES``."""
     theme(page, "JupyterLab Light")
     page.wait_for_timeout(700)
     path = SHOTS / f"{name}.png"

@@ -19,6 +19,8 @@ from tests.docs.blocks import ROOT, blocks, pages
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout with git")
 
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?!https?:|mailto:)([^)\s]*)\)")
+PAGE = "https://github.com/jupyter-dtrain/jupyter-dtrain/blob/main/"
+PICTURE = "https://raw.githubusercontent.com/jupyter-dtrain/jupyter-dtrain/main/"
 LINES = re.compile(r"^(%%?\w+)[ \t]*(.*?)(?:[ \t]{2,}#.*)?$", re.MULTILINE)
 """The lines of magics, without comments behind them."""
 
@@ -54,6 +56,25 @@ def test_the_links_of_a_page_lead_to_files_and_headings(page):
         assert target.exists(), f"{page.name} links to {link}"
         if heading and target.suffix == ".md":
             assert heading in headings(target), f"{page.name} links to {link}"
+
+
+def test_readme_has_addresses_that_hold_on_pypi():
+    """They are absolute, lead to files and headings of this repository, and each name of a link has its address."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    addresses = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", text, re.MULTILINE))
+    named = re.findall(r"\]\[([^\]]+)\]|(?<!\])\[([^\]]+)\](?![\[(:])", text)
+    used = {" ".join((first or second).split()) for first, second in named}
+    direct = re.findall(r"\]\(([^)\s]*)\)", text)
+
+    assert used == {*addresses}
+    assert [address for address in direct if not address.startswith("https://")] == []
+    for address in [*addresses.values(), *direct]:
+        place, _, heading = address.partition("#")
+        if not any(place.startswith(base) for base in (PAGE, PICTURE)):
+            continue
+        target = ROOT / place.removeprefix(PAGE).removeprefix(PICTURE)
+        assert target.exists(), address
+        assert not heading or heading in headings(target), address
 
 
 def headings(page: Path) -> set[str]:

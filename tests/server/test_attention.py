@@ -131,7 +131,7 @@ def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
     made.world_ended(ASKED_FOR)
     assert attention.items == []
     made.ranks_are([rank()])
-    made.world_ended("no client has driven it for 3 s")
+    made.world_ended("no client has controlled it for 3 s")
     assert sorted(item.kind for item in attention.items) == ["dead", "ended"]
     made.ranks_are([rank(asked=True), rank()])
     assert len(attention.items) == 2
@@ -144,7 +144,7 @@ def test_a_kill_and_a_stop_that_a_person_asked_for_are_no_alarms(alarms):
     [
         (lambda made: made.world_ended(ASKED_FOR), []),
         (Alarms.restarted, []),
-        (lambda made: made.world_ended("no client has driven it for 3 s"), ["ended", "nan"]),
+        (lambda made: made.world_ended("no client has controlled it for 3 s"), ["ended", "nan"]),
     ],
 )
 def test_what_a_run_had_shown_goes_with_a_world_that_a_person_ends(alarms, spool, end, kinds):

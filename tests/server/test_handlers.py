@@ -120,7 +120,7 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
         ('{"launcher": "local", "options": {"hosts": "gpu1:2"}}', "Hosts is for the launcher 'Hosts over ssh'"),
         ('{"options": {"n": 0}}', "Ranks must be a whole number, at least 1 and at most 1024, not 0"),
         ('{"options": {"n": true}}', "at least 1 and at most 1024, not True"),
-        ('{"options": {"size": 2}}', "no option 'size'. The options are n, name"),
+        ('{"options": {"size": 2}}', "no option 'size'. The options are n, gpus_per_rank, name"),
         ('{"options": {"name": "a b"}}', "cannot name a world"),
         ('{"options": {"env": {"A": 1}}}', "Environment variables must be a dict that maps text to text"),
         ('{"options": {"env": {"": "1"}}}', "cannot name an environment variable"),

@@ -213,7 +213,7 @@ def test_a_panel_in_an_observers_notebook_does_not_stop_the_drivers_cell(watchin
 
     assert status == 400
     assert answer["message"].startswith(f"World 'seen' is driven by process {os.getpid()}; here you can only observe")
-    assert "%distributed attach seen --take-over" in answer["message"]
+    assert "%distributed attach seen --control" in answer["message"]
     assert goes_on == "running"
     assert (own, run.outcome) == (202, "interrupted")
 
@@ -414,7 +414,7 @@ def test_pages_renew_no_lease(page, launch):
     assert page.until(lambda: not page.world("short"))
     assert wait_until_gone(folder) == []
     assert page.until(lambda: page.items("ended"))
-    assert page.items("ended")[0]["words"] == "World 'short' has ended: no client has driven it for 3 s"
+    assert page.items("ended")[0]["words"] == "World 'short' has ended: no client has controlled it for 3 s"
 
 
 @pytest.mark.slow

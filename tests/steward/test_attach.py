@@ -316,8 +316,8 @@ def test_an_observer_looks_on(first, attach) -> None:
     observer = attach()
 
     assert not observer.controls
-    assert "observed" in repr(observer)
-    with pytest.raises(ReadOnly, match=r"driven by process \d+; .* %distributed attach left --take-over"):
+    assert "read-only" in repr(observer)
+    with pytest.raises(ReadOnly, match=r"%distributed attach left --control"):
         observer.run("1", view=None)
     nothing = [lambda: observer.push({"a": 1}), lambda: observer.pull("kept"), observer.interrupt, observer.restart]
     for refused in nothing:

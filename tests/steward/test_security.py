@@ -262,7 +262,8 @@ def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> No
     messages, info = forger(client_file, key=key)
     honest, _ = forger(client_file, key=info["key"].encode())
     rank = session.world.ranks[1]
-    target = (rank.engine if who == "agent" else rank.watch).encode()
+    addressed = session._link.world.rank(1)
+    target = (addressed.engine if who == "agent" else addressed.watch).encode()
     forged = {"op": "state"} if who == "agent" else {"op": "signal", "rank": 1, "signal": 9}
     harmless = {"op": "state"} if who == "agent" else {"op": "lease"}
     watch = watch_of(session, 1)
