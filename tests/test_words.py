@@ -23,6 +23,7 @@ ALLOWED = {
     r"rpc agents?|the end of its agent|torch ends agents": "torch.distributed.rpc calls its object so",
     r"ssh-agent": "OpenSSH's program has this name",
     r"ResizeObserver": "a class of the browser",
+    r"Run\.spool is called": "the former name",
 }
 SQL = re.compile(r"\s*(SELECT|UPDATE|INSERT|CREATE|runs\.id)\b")
 STRING = re.compile(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|`(?:[^`\\]|\\.)*`")

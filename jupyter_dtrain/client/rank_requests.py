@@ -125,8 +125,15 @@ class RankRequests:
             check_variable(name)
         request = FetchValues(names, forget)
         found = self._ask_idle({rank: (request, []) for rank in ranks}, doing=f"pull {', '.join(names)}")
-        answers = {rank: answer for rank, (answer, _) in found.items()}
-        return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})
+        try:
+            answers = {rank: answer for rank, (answer, _) in found.items()}
+            return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})
+        finally:
+            # pyzmq lets Python handle signals while it frees a message, where an exception is printed and lost:
+            # zmq/backend/cython/_zmq.py, Frame.__dealloc__.
+            with StopButton() as stop_button:
+                found.clear()
+            stop_button.check()
 
     def _ask_idle(
         self, requests: Mapping[int, tuple[ValuesRequest[A], list[bytes]]], *, doing: str

@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.run_names import check_run_name
+from jupyter_dtrain.plugins.patches import Patch
 
 Parsed = argparse.Namespace
 Completer = Callable[[str], Iterable[str]]
@@ -55,6 +56,22 @@ class _Former(argparse.Action):
 
 class HelpShown(Exception):
     """The parser has printed the help that ``-h`` asked for."""
+
+
+ARGUMENTS = Patch(
+    "argparse",
+    reads=(
+        "_action_groups",
+        "_actions",
+        "_group_actions",
+        "_mutually_exclusive_groups",
+        "_optionals",
+        "_positionals",
+        "_SubParsersAction",
+    ),
+    why="A parser has its arguments, their groups and what excludes what, and tells them only as the text of -h.",
+    lost="Tab, and the pages of the reference, lack arguments that stand in groups",
+)
 
 
 class MagicParser(argparse.ArgumentParser):

@@ -18,6 +18,7 @@ DOCUMENTED = {
     *("_getframe", "_current_frames", "_exit"),  # of sys and os
     *("_replace", "_asdict", "_fields", "_make"),  # of named tuples
     "_repr_mimebundle_",  # of whatever Jupyter displays
+    *("_tell_auto", "_view_in_cell"),  # of our own Session, for the magics alone
 }
 """Names that their owners' documentation has in spite of the underscore."""
 SETTINGS = {
@@ -42,6 +43,7 @@ OWN_OBJECTS = {
     "setattr(sys.modules['__main__'], path, value)",  # the user's own module
     "setattr(part if name in _FOLDED else stored, name, value)",
     "setattr(picture, name, value)",
+    "setattr(namespace, f'{SETTING}{name}', value)",  # a parsed line
 }
 """Attributes of our own objects."""
 
