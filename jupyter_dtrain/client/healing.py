@@ -174,7 +174,7 @@ class Heals:
         if busy := self._scheduler.busy():
             who, run = count_ranks(sorted(busy)).capitalize(), max(busy.values())
             raise RanksBusy(f"{who} still {'work' if len(busy) > 1 else 'works'} on run {run}: wait, or interrupt it.")
-        began, verb = time.monotonic(), "healed" if size is None and not drop else "resized"
+        began, verb = time.monotonic(), "replaced" if size is None and not drop else "resized"
         state = self._change(Heal(self._link.me.words, None if drop else size, sorted(drop)), verb, progress)
         ranks = [rank.rank for rank in state.ranks]
         chosen = numbers_without(leaving, now).get(chosen, chosen)
@@ -212,7 +212,7 @@ class Heals:
             )
 
         def heal() -> HealState:
-            return self._change(Heal(self._link.me.words, beside=sorted(self._beside)), "healed", lambda _: None)
+            return self._change(Heal(self._link.me.words, beside=sorted(self._beside)), "replaced", lambda _: None)
 
         return Companion(
             self._link, self._scheduler, self._cells, self._notices, heal, self._beside, cells, make_view, **options
@@ -223,7 +223,12 @@ class Heals:
         try:
             return self._await(self._link.ask(change).number, verb, progress)
         except Refused as refused:
-            raise ReplaceFailed(f"World {self._request.name!r} cannot be {verb}: {refused}.") from None
+            raise ReplaceFailed(f"{self._what(verb)} cannot be {verb}: {refused}.") from None
+
+    def _what(self, verb: str) -> str:
+        """The subject of a sentence with ``verb``."""
+        name = self._request.name
+        return f"The dead ranks of world {name!r}" if verb == "replaced" else f"World {name!r}"
 
     def _choose(self, names: Sequence[str], source: int | None, leaving: set[int], *, grows: bool) -> int:
         """The rank to copy from, by its number now, in a world that loses the ranks ``leaving``, or ``grows``.
@@ -277,11 +282,11 @@ class Heals:
 
     def _await(self, number: int, verb: str, progress: Callable[[str], None]) -> HealState:
         """Wait for the end of a heal, which the steward bounds. Raises :class:`ReplaceFailed`, :class:`WorldLost`."""
-        said, name = "", self._request.name
+        said = ""
         while True:
             state = self._link.ask(ReadHeal(number))
             if state.phase == "failed":
-                raise ReplaceFailed(f"World {name!r} could not be {verb}: {state.words}.")
+                raise ReplaceFailed(f"{self._what(verb)} could not be {verb}: {state.words}.")
             if state.phase == "done":
                 break
             if state.words != said:

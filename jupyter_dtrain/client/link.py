@@ -51,6 +51,8 @@ from jupyter_dtrain.wire.steward_messages import (
     TakeUpInterrupt,
     WorldEnded,
     WorldRestarting,
+    explain_read_only,
+    name_of,
 )
 
 if TYPE_CHECKING:
@@ -208,6 +210,11 @@ class Link:
         return self._driver is not None and self._driver.id == self.me.id
 
     @property
+    def controller(self) -> str:
+        """The notebook or process that is the driver, in words; empty where none is known."""
+        return name_of(self._driver.words) if self._driver else ""
+
+    @property
     def world(self) -> AddressedWorld:
         """The world as it is now. Raises as :meth:`check`."""
         return self.bound()[0]
@@ -237,12 +244,7 @@ class Link:
         self.check()
         self._check_up()
         if not self.controls:
-            name = self.listing.name
-            driver = self._driver
-            words = f"World {name!r} is driven by {driver.words}" if driver else f"No client drives world {name!r} yet"
-            raise ReadOnly(
-                f"{words}; here you can only observe it. %distributed attach {name} --control controls it from here."
-            )
+            raise ReadOnly(explain_read_only(self.listing.name, self._driver.words if self._driver else ""))
 
     def check_ranks(self, ranks: list[int]) -> None:
         """Raise :class:`RanksDead` when one of ``ranks`` is dead, and as :meth:`check`."""
@@ -514,10 +516,10 @@ class Link:
             drove, self._driver = self.controls, driver
         if drove and driver is not None and not self.controls:
             if self._scheduler is not None:
-                self._scheduler.refuse_queued(f"the world was taken over by {driver.words}")
+                self._scheduler.refuse_queued(f"the world is now controlled by {name_of(driver.words)}")
             name = self.listing.name
             self._notices.hear(
-                f"World {name!r} was taken over by {driver.words}: this notebook still follows its runs. "
+                f"World {name!r} is now controlled by {name_of(driver.words)}; here it is read-only. "
                 f"%distributed attach {name} --control takes it back."
             )
 

@@ -17,8 +17,8 @@ class StartOptions(TypedDict, total=False):
     """What ``Session.start`` takes beside the number of ranks; None stands for the default."""
 
     gpus_per_rank: int | None
-    """Show each rank so many GPUs of its host, as its own (default: each sees all of them, and a framework that
-    would take all uses one, unless the rank is alone on its host)."""
+    """Number of GPUs that each rank has for itself (default: each sees all of its host, and a framework that would
+    take all uses one, unless the rank is alone on its host)."""
 
     name: str | None
     """Name of the world (default: world, then world-2, and so on)."""

@@ -15,7 +15,7 @@ from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.tables import table
 from jupyter_dtrain.wire.messages import PROTOCOL
-from jupyter_dtrain.wire.steward_messages import ReadStatus
+from jupyter_dtrain.wire.steward_messages import ReadStatus, name_of
 
 from .offers import world_names
 from .parsing import MagicParser, Parsed
@@ -53,10 +53,10 @@ def attach(args: Parsed) -> None:
     """``%distributed attach [NAME] [--control]``."""
     here = _here(args.name)
     if here is not None and here.controls:
-        print(f"This notebook already drives world {here.name!r}.")
+        print(f"This notebook already controls world {here.name!r}.")
         return
     if here is not None:
-        here.leave()  # an observer does not follow runs that began after it joined
+        here.leave()  # one that only reads does not follow runs that began after it joined
     joined: list[Session] = []
 
     def view(run: Run, session: Session) -> RunView:
@@ -85,12 +85,13 @@ def _here(name: str | None) -> Session | None:
 
 
 def _show(session: Session) -> None:
-    how = "Attached to" if session.controls else "Observing"
     world = session.world
     living = f", {count_ranks([rank.rank for rank in world.dead])} dead" if world.dead else ""
-    print(f"{how} world {session.name!r}: {quantity(world.size, 'rank')}{living}.")
+    how = "" if session.controls else ", read-only"
+    print(f"Attached to world {session.name!r}{how}: {quantity(world.size, 'rank')}{living}.")
     if not session.controls:
-        print(f"Another client drives it; %distributed attach {session.name} --control runs cells from here.")
+        who = session._link.controller  # noqa: SLF001 — for the magics alone
+        print(f"{who} controls it; %distributed attach {session.name} --control takes control.")
 
 
 def listing(_args: Parsed) -> None:
@@ -99,8 +100,8 @@ def listing(_args: Parsed) -> None:
     if not worlds:
         print("No world of yours is running on this machine.")
         return
-    rows = [[world.name, world.size, _ago(world), world.cwd, world.steward, _driver(world)] for world in worlds]
-    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "pid", "driven by"], rows)
+    rows = [[world.name, world.size, _ago(world), world.cwd, _driver(world)] for world in worlds]
+    data = table("Worlds on this machine", ["name", "ranks", "age", "folder", "used by"], rows)
     publish: Any = display_functions.publish_display_data
     publish(data)
 
@@ -144,7 +145,7 @@ def _driver(world: Listing) -> str:
         return "unknown: the world does not answer"
     finally:
         channel.close()
-    words = status.driver.words if status.driver else "no client yet"
+    words = name_of(status.driver.words) if status.driver else "no notebook yet"
     older = "" if status.protocol == PROTOCOL else ", another version of jupyter-dtrain"
     return f"{words}, {took(max(0.0, status.lease_left))} left{older}"
 

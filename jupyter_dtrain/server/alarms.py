@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.causes import distinct, is_echo, told_briefly
 from jupyter_dtrain.core.world import count_ranks
-from jupyter_dtrain.view.labels import took
+from jupyter_dtrain.view.labels import ending, took
 from jupyter_dtrain.wire.steward_messages import ASKED_FOR
 
 from .attention import LONG
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .attention import Attention, Kind, Level, RunFinding
     from .follower import FollowedRun
 
-OF_RANKS: Final = ("dead", "hung", "slow", "memory")
+OF_RANKS: Final = ("dead", "hung", "slow")
 """The kinds of items that are over when the ranks are."""
-OF_RUNS: Final = ("hung", "nan", "apart", "slow", "memory", "failed")
+OF_RUNS: Final = ("hung", "nan", "apart", "slow", "failed")
 """The kinds of items that are settled when a person runs the cell again: that person has seen them."""
 
 
@@ -104,7 +104,7 @@ class Alarms:
         self._settle("hung", "failed", run=run.number)
         if run.run_state.elapsed < LONG or not run.alarming:
             return
-        words = f"Run {run.number}: {run.fold.outcome} after {took(run.run_state.elapsed)}"
+        words = f"Run {run.number}: {ending(run.fold.outcome, [])} after {took(run.run_state.elapsed)}"
         detail = "\n".join(f"{error.ename}: {error.evalue}" for error, _ in _causes(run))
         self._report("failed", "error", words, run=run, detail=detail)
 

@@ -5,9 +5,9 @@ from, and neither is a run that ended well. An item stays until the person dismi
 (:meth:`Attention.settle`). Equal findings are one item with a count.
 
 :class:`Attention` keeps the list. :class:`Judge` looks at one run and finds values that are not numbers, ranks whose
-loss has left the others', a slow rank, and GPU memory that is nearly full. ``labextension/src/anomalies.ts`` finds the
-ranks that have left the others once more, for the chart of a saved notebook, where there is no server:
-``tests/server/apart.json`` has cases that both must judge alike.
+loss has left the others', and a slow rank. ``labextension/src/anomalies.ts`` finds the ranks that have left the others
+once more, for the chart of a saved notebook, where there is no server: ``tests/server/apart.json`` has cases that both
+must judge alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.view.document import Picture
 
-Kind = Literal["dead", "hung", "nan", "apart", "slow", "memory", "failed", "ended", "start"]
+Kind = Literal["dead", "hung", "nan", "apart", "slow", "failed", "ended", "start"]
 """``ended`` is a world that ended by itself, ``start`` one that did not start."""
 Level = Literal["error", "warning"]
 
@@ -44,7 +44,6 @@ _NUMBERS = re.compile(r"\d+(?:[.:,]\d+)*")
 _WINDOW: Final = 20  # the last points of a series, which give its present value
 _FAR: Final = 6.0  # how many times the usual distance a rank must be away
 _SLOW: Final = 0.25  # how much longer than the others a rank takes for a step
-_FULL: Final = 0.95
 _TIMES: Final = 3  # consecutive looks that must agree
 
 
@@ -183,7 +182,7 @@ class Judge:
 
     def look(self, picture: Picture) -> list[RunFinding]:
         """The present findings, which may repeat those of earlier looks. ``picture`` needs no metrics."""
-        found = [*self._find_strange(), *_full(picture)]
+        found = list(self._find_strange())
         lasting = {f"{one.kind}:{one.mark}": one for one in (*self._find_apart(), *_slow(picture))}
         self._streaks = {key: self._streaks.get(key, 0) + 1 for key in lasting}
         return found + [one for key, one in lasting.items() if self._streaks[key] >= _TIMES]
@@ -203,16 +202,6 @@ class Judge:
             for rank, where in outliers(_without_those_behind(recent)).items():
                 words = f"{name} of rank {rank} is {where} the others'"
                 yield RunFinding("apart", "warning", words, [rank], f"{name}:{rank}")
-
-
-def _full(picture: Picture) -> list[RunFinding]:
-    found = []
-    for rank, sample in picture.samples.items():
-        gpu = sample.gpu
-        if gpu is not None and gpu.total > 0 and gpu.used > _FULL * gpu.total:
-            words = f"Memory of GPU {gpu.index} (rank {rank}) is {100 * gpu.used / gpu.total:.0f} % full"
-            found.append(RunFinding("memory", "warning", words, [rank], str(rank)))
-    return found
 
 
 def _without_those_behind(recent: Mapping[int, Sequence[tuple[int, float]]]) -> dict[int, list[float]]:

@@ -27,7 +27,7 @@ from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.launch.options import options as known_options
 from jupyter_dtrain.view.contents import inventory_rows, inventory_words
-from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop
+from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
 from .messages import HeldVariables
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
@@ -114,10 +114,7 @@ class ActionHandler(ApiHandler):
             by = BY_CELL
             world = monitor.summary
             if world.driver and world.driver.there and body.get("kernel", world.driver.kernel) != world.driver.kernel:
-                raise BadRequest(
-                    f"World {world.name!r} is driven by {world.driver.words}; here you can only observe it. "
-                    f"%distributed attach {world.name} --control controls it from here."
-                )
+                raise BadRequest(explain_read_only(world.name, world.driver.words))
         begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
 

@@ -12,13 +12,12 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.core.world import time_left
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
-from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus
+from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus, name_of
 
 from .attention import Item
 
@@ -30,7 +29,10 @@ class Driver(msgspec.Struct, frozen=True):
     """The client that drives a world."""
 
     pid: int
+    name: str
+    """The file of its notebook, or its process."""
     words: str
+    """Both."""
     kernel: str
     """The id of its Jupyter kernel; empty if the driver is not a kernel."""
     there: bool
@@ -39,13 +41,11 @@ class Driver(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, state: WorldState | WorldStatus | None) -> Driver | None:
-        """The driver of a world. Its words also say when a scheduler takes the world's nodes away."""
+        """The driver of a world."""
         driver = None if state is None else state.driver
         if state is None or driver is None:
             return None
-        left = time_left(state.ends) if isinstance(state, WorldState) else ""
-        words = f"{driver.words}; {left}" if left else driver.words
-        return cls(driver.pid, words, driver.kernel, state.driven, driver.auto)
+        return cls(driver.pid, name_of(driver.words), driver.words, driver.kernel, state.driven, driver.auto)
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -88,6 +88,8 @@ class World(msgspec.Struct, frozen=True):
     started: float
     lease_end: float | None
     """When the world ends unless a client drives it; null while one does."""
+    left: str
+    """The time until a scheduler takes its nodes away, in words; empty where none does."""
     driver: Driver | None
     run: RunSummary | None
     """The newest, which may have ended."""

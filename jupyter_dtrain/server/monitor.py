@@ -18,7 +18,7 @@ import msgspec
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import describe_stacks
-from jupyter_dtrain.core.world import AddressedRank
+from jupyter_dtrain.core.world import AddressedRank, time_left
 from jupyter_dtrain.launch import worlds
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view.run_state import rank_state
@@ -55,6 +55,8 @@ FLUSH: Final = 0.5
 """Seconds between two messages about a run."""
 BYTES_PER_SECOND: Final = 40_000
 """The rough limit for these messages."""
+NORMAL: Final = 5.0
+"""Seconds for which it is normal that a rank stands still in a call that needs other ranks."""
 ASK: Final = 2.0
 """Seconds between two questions about what ranks wait for."""
 YOUNG: Final = 10.0
@@ -121,6 +123,7 @@ class Monitor:
             frameworks=self._frameworks,
             started=listing.created,
             lease_end=self._lease_end(),
+            left=time_left(state.ends) if isinstance(state, WorldState) else "",
             driver=Driver.of(state),
             run=runs[-1].summary() if runs else None,
             runs=[run.summary() for run in runs if run.fold.unfinished],
@@ -157,7 +160,7 @@ class Monitor:
                 rank.pid,
                 state,
                 rank.words or self._words_of(rank.rank, state),
-                self._waits.get(rank.rank, "") if state == "waiting" else "",
+                self._waits.get(rank.rank, "") if state in ("running", "waiting") else "",
                 rank.role,
                 self._is_fresh(rank),
             )
@@ -175,7 +178,9 @@ class Monitor:
         run = self._run_of(rank)
         in_run = None if run is None else run.run_state.shown(rank.rank)
         over = run is None or not run.fold.unfinished
-        waits, replaced = rank.rank in self._waits, self._is_fresh(rank)
+        sample = None if run is None else run.fold.ranks[rank.rank].sample
+        waits = rank.rank in self._waits and sample is not None and sample.still >= NORMAL
+        replaced = self._is_fresh(rank)
         return rank_state(rank.state, in_run, over=over, waits=waits, replaced=replaced)
 
     def _run_of(self, rank: AddressedRank) -> FollowedRun | None:

@@ -279,6 +279,7 @@ class Replay:
                 run.joined_by(join)
         run.end()
         self._view.close(run, self._now)
+        run.release()
         data: dict[str, Any] = {"text/plain": ""}
         if self._state.has_something:
             picture = self._state.picture(run.outcome)

@@ -96,9 +96,9 @@ class Steward:
                 if (state := await self.ask(ReadHeal(number))).phase != "going on":
                     break
         except Refused as refused:
-            raise ReplaceFailed(f"The world cannot be healed: {refused}.") from None
+            raise ReplaceFailed(f"The dead ranks cannot be replaced: {refused}.") from None
         if state.phase == "failed":
-            raise ReplaceFailed(f"The world could not be healed: {state.words}.")
+            raise ReplaceFailed(f"The dead ranks could not be replaced: {state.words}.")
         return state
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:

@@ -117,7 +117,7 @@ def ending(outcome: str, last: Iterable[float], remark: str = "") -> str:
     ``labextension/src/outcome.ts``.
     """
     if outcome != "ok":
-        return outcome
+        return "died" if outcome == "lost" else outcome
     strange = next((value for value in last if not math.isfinite(value)), None)
     but = "" if strange is None else f", but {number(strange)}"
     return f"ok{but}{', ' if remark else ''}{remark}"

@@ -105,8 +105,8 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[
             int,
             Meta(
-                title="GPUs of each rank",
-                description="show each rank so many GPUs of its host, as its own (default: each sees all of them, and "
+                title="GPUs per rank",
+                description="number of GPUs that each rank has for itself (default: each sees all of its host, and "
                 "a framework that would take all uses one, unless the rank is alone on its host)",
                 ge=1,
                 le=MAX_RANKS,

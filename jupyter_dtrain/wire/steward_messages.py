@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -27,6 +28,9 @@ Phase = Literal["starting", "running", "failed", "ending"]
 ``starting``."""
 
 
+_NOTEBOOK: Final = re.compile(r"the notebook (.+) \(pid \d+\)", re.DOTALL)
+
+
 # The three requests that never change: list, interrupt and stop a world whatever protocol it speaks.
 
 
@@ -37,6 +41,18 @@ class DriverStatus(msgspec.Struct, frozen=True):
     pid: int = 0
     kernel: str = ""
     auto: bool = False
+
+
+def name_of(client: str) -> str:
+    """The words of a client without its process: ``digits.ipynb``."""
+    found = _NOTEBOOK.fullmatch(client)
+    return found[1] if found else client
+
+
+def explain_read_only(world: str, client: str) -> str:
+    """Why one cannot act on ``world`` here, and what to do. ``client``: the words of its driver; empty without one."""
+    told = f"World {world!r} is controlled by {name_of(client)}" if client else f"No notebook controls {world!r} yet"
+    return f"{told}; here it is read-only. %distributed attach {world} --control takes control."
 
 
 class WorldStatus(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ export type RunRankState = "dead" | "error" | "idle" | "interrupted" | "ok" | "r
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
-export type ItemKind = "apart" | "dead" | "ended" | "failed" | "hung" | "memory" | "nan" | "slow" | "start";
+export type ItemKind = "apart" | "dead" | "ended" | "failed" | "hung" | "nan" | "slow" | "start";
 export type ItemLevel = "error" | "warning";
 export type Steps = string | [number, number, number];
 
@@ -274,6 +274,9 @@ export interface StartFailure {
 /** The client that drives a world. */
 export interface Driver {
   pid: number;
+  /** The file of its notebook, or its process. */
+  name: string;
+  /** Both. */
   words: string;
   /** The id of its Jupyter kernel; empty if the driver is not a kernel. */
   kernel: string;
@@ -320,6 +323,8 @@ export interface World {
   started: number;
   /** When the world ends unless a client drives it; null while one does. */
   lease_end: number | null;
+  /** The time until a scheduler takes its nodes away, in words; empty where none does. */
+  left: string;
   driver: Driver | null;
   /** The newest, which may have ended. */
   run: RunSummary | null;

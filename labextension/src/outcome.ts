@@ -11,6 +11,11 @@ export interface Ending {
   title: string;
 }
 
+/** An outcome in a word. */
+export function outcomeWords(outcome: string): string {
+  return outcome === "lost" ? "died" : outcome;
+}
+
 /** What it means that a run ended well, but with NaN. */
 export const STRANGE = "A metric's last value is not finite.";
 
@@ -19,11 +24,11 @@ export const STRANGE = "A metric's last value is not finite.";
  * `remark`: more about a run that ended well, such as `rank 1 was replaced`.
  */
 export function endingOf(outcome: Outcome, last: readonly number[], remark: string): Ending {
-  if (outcome !== "ok") return { outcome, words: outcome, title: OUTCOMES[outcome] };
+  if (outcome !== "ok") return { outcome, words: outcomeWords(outcome), title: OUTCOMES[outcome] };
   const more = remark === "" ? "" : `, ${remark}`;
   const strange = last.find((value) => !Number.isFinite(value));
   if (strange === undefined) {
-    const title = remark === "" ? OUTCOMES.ok : "It went on when ranks were lost, and ended well.";
+    const title = remark === "" ? OUTCOMES.ok : "It went on when ranks died, and ended well.";
     return { outcome, words: `ok${more}`, title };
   }
   return { outcome: "nan", words: `ok, but ${number(strange)}${more}`, title: STRANGE };

@@ -6,34 +6,11 @@
  * and so has each host, which shows its ranks at a click. The strip is one tab stop; arrow keys move among ranks.
  */
 
-import type { RankState } from "./runDocument";
 import { h, icon, setAttribute, setText } from "./dom";
 import type { Rank } from "./model";
-import { oddOnes, together } from "./standing";
+import { lookOf, oddOnes, remarkOf, SHAPES, stateWords, together, type Look } from "./standing";
 import { heat } from "./theme";
 import { bytes, count, duration, longer } from "./format";
-
-export const SHAPES: Record<RankState, [path: string, filled: boolean, words: string]> = {
-  waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
-  sent: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8M4 6H8", false, "not begun"],
-  idle: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8", false, "idle"],
-  running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
-  ok: ["M1.8 6.4L4.8 9.4L10.4 2.8", false, "done"],
-  error: ["M2.2 2.2L9.8 9.8M9.8 2.2L2.2 9.8", false, "error"],
-  released: ["M2.2 6H9.8M7 3.2L9.8 6L7 8.8", false, "released"],
-  interrupted: ["M2.2 2.2H9.8V9.8H2.2Z", true, "interrupted"],
-  lost: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "lost"],
-  starting: ["M6 1.5a4.5 4.5 0 1 0 4.5 4.5", false, "starting"],
-  stopped: ["M3 2H5V10H3ZM7 2H9V10H7Z", true, "stopped"],
-  unreachable: ["M2 6a4 4 0 0 1 8 0M6 8V8.5", false, "not responding"],
-  dead: ["M6 1L11 6L6 11L1 6ZM4 6H8", false, "dead"],
-};
-
-/** The state of a rank, in words: the same in a cell, in the sidebar and on a page that reads aloud. */
-export function stateWords(rank: Rank): string {
-  const words = SHAPES[rank.state][2];
-  return rank.state === "waiting" && rank.words !== "" ? `waiting in ${rank.words}` : words;
-}
 
 /** Up to FEW ranks have tiles with numbers; up to SOME have small tiles; up to ALL have squares. */
 const FEW = 12;
@@ -60,7 +37,7 @@ interface Tile {
   line: HTMLElement;
   use: HTMLElement;
   bar: HTMLElement;
-  shown: RankState | null;
+  shown: Look | null;
 }
 
 export class RankStrip {
@@ -95,11 +72,12 @@ export class RankStrip {
     const high = Math.max(...known);
     model.ranks.forEach((rank, index) => {
       const tile = this.tiles.get(rank.rank)!;
-      const [path, filled] = SHAPES[rank.state];
-      if (tile.shown !== rank.state) {
-        tile.shown = rank.state;
+      const look = lookOf(rank);
+      if (tile.shown !== look) {
+        const [path, filled] = SHAPES[look];
+        tile.shown = look;
         tile.mark.replaceChildren(icon(path, filled));
-        tile.button.dataset.state = rank.state;
+        tile.button.dataset.state = look;
       }
       setText(tile.state, stateWords(rank));
       const differs = apart.get(rank.rank);
@@ -109,12 +87,11 @@ export class RankStrip {
       const step = rank.step === null ? "" : `step ${count(rank.step)}`;
       const pace = rank.pace === null ? "" : `${duration(rank.pace)}/step`;
       const memory = memoryOf(rank);
-      const use = useOf(rank);
+      const usage = usageOf(rank);
       if (kind === "few") {
         setText(tile.line, [step, pace].filter((part) => part !== "").join(" · "));
         const held = memory?.brief ?? "";
-        const share = use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`;
-        setText(tile.use, [held, share].filter((part) => part !== "").join(" · "));
+        setText(tile.use, [held, usage].filter((part) => part !== "").join(" · "));
       }
       if (kind === "many") {
         const value = values[index] ?? null;
@@ -130,9 +107,9 @@ export class RankStrip {
         pace,
         rank.slower === null ? "" : `steps take ${longer(rank.slower)}`,
         memory === null ? "" : `${memory.words}${memory.total === null ? "" : ` of ${bytes(memory.total)}`}`,
-        use === null ? "" : `${rank.gpu === null ? "CPU" : "GPU"} ${use.toFixed(0)} %`,
+        usage,
         differs ?? "",
-        rank.state === "waiting" ? "" : rank.words,
+        remarkOf(rank),
       ];
       const label = title.filter((part) => part !== "").join(", ");
       setAttribute(tile.button, "title", label);
@@ -165,7 +142,7 @@ export class RankStrip {
     });
     return {
       ranks: [...odd, ...here.map((rank) => ({ ...rank, node: 1 })), ...hosts],
-      nodes: ["the odd ones", nodes[this.open] ?? "", "all, by host"],
+      nodes: ["ranks to look at", nodes[this.open] ?? "", "all, by host"],
     };
   }
 
@@ -277,4 +254,11 @@ export function memoryOf(rank: Rank): Memory | null {
 
 export function useOf(rank: Rank): number | null {
   return rank.gpu !== null ? rank.gpu.utilisation : rank.cpu;
+}
+
+/** The same in words. */
+export function usageOf(rank: Rank): string {
+  const use = useOf(rank);
+  if (use === null) return "";
+  return rank.gpu === null ? `CPU ${use.toFixed(0)} % of one core` : `GPU ${use.toFixed(0)} %`;
 }

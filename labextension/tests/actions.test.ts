@@ -28,7 +28,7 @@ const trans = {
     parts.reduce<string>((one, part, at) => one.replace(`%${at + 1}`, String(part)), text),
 };
 
-const driver = (kernel: string): World["driver"] => ({ words: "the notebook b.ipynb", kernel, there: true }) as never;
+const driver = (kernel: string): World["driver"] => ({ name: "b.ipynb", kernel, there: true }) as never;
 const world = (one: World["driver"]): World => ({ id: "w", name: "many", driver: one }) as World;
 
 /** The server's half of a stream, which says nothing. */
@@ -81,7 +81,7 @@ describe("the interrupt button of a world", () => {
     dialog.accept = false;
     await actions.interrupt(world(driver("other")));
     expect(dialog.shown).toHaveLength(1);
-    expect(dialog.shown[0]).toContain("the running cell of the notebook b.ipynb ends");
+    expect(dialog.shown[0]).toContain("the running cell of b.ipynb ends");
     expect(sent).toEqual([]);
 
     dialog.accept = true;

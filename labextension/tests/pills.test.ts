@@ -25,7 +25,8 @@ function world(run: Partial<RunSummary> | null, given: Partial<World> = {}): Wor
     frameworks: [],
     started: 1,
     lease_end: null,
-    driver: { pid: 1, words: "the notebook", kernel: "k1", there: true, auto: false },
+    left: "",
+    driver: { pid: 1, name: "a.ipynb", words: "the notebook a.ipynb (pid 1)", kernel: "k1", there: true, auto: false },
     run: newest,
     runs: newest?.outcome === "running" ? [newest] : [],
     ...given,
@@ -113,7 +114,7 @@ describe("a pill", () => {
   });
 
   it("is on plain cells while their kernel runs them on the ranks", () => {
-    const auto = { pid: 1, words: "", kernel: "k1", there: true, auto: true };
+    const auto = { pid: 1, name: "", words: "", kernel: "k1", there: true, auto: true };
     expect(pill("x = 1", [world(null, { driver: auto })])).toBe("still: all ranks");
     expect(pill("x = 1", [world(null, { driver: auto })], "k2")).toBeNull();
     expect(pill("x = 1", [world(null, { driver: { ...auto, there: false } })])).toBeNull();

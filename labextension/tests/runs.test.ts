@@ -5,6 +5,7 @@ import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from
 import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
 import { drawSvg, type Picture } from "../src/lab/runs/svg";
 import { endingOfStored, tagsOf } from "../src/lab/runs/client";
+import { endingOf, outcomeWords } from "../src/outcome";
 import { logTicks, ticks } from "../src/lab/runs/ticks";
 import type { Column, StoredRun } from "../src/lab/messages";
 
@@ -213,6 +214,11 @@ describe("a picture", () => {
 });
 
 describe("the ending of a run", () => {
+  it("names a run that ranks did not outlive, in the list and in its panel", () => {
+    expect(endingOf("lost", [], "").words).toBe("died");
+    expect(outcomeWords("error")).toBe("error");
+  });
+
   it("is not well when its loss is no number, though every rank ended well", () => {
     expect(endingOfStored(run(1))).toMatchObject({ outcome: "ok", words: "ok" });
     expect(endingOfStored(run(1, { ending: "ok, but NaN" }))).toMatchObject({ outcome: "nan", words: "ok, but NaN" });
@@ -223,7 +229,7 @@ describe("the ending of a run", () => {
     const remark = "rank 1 was replaced";
     const found = endingOfStored(run(1, { remark, ending: `ok, ${remark}` }));
     expect(found).toMatchObject({ outcome: "ok", words: "ok, rank 1 was replaced" });
-    expect(found.title).toBe("It went on when ranks were lost, and ended well.");
+    expect(found.title).toBe("It went on when ranks died, and ended well.");
     expect(endingOfStored(run(1, { remark, outcome: "interrupted", ending: "interrupted" })).words).toBe("interrupted");
   });
 });

@@ -6,7 +6,7 @@ import type { World } from "../src/lab/messages";
 import { RankList } from "../src/lab/ranks";
 import { Details } from "../src/lab/worlds";
 import { RankStrip } from "../src/rankStrip";
-import { oddOnes } from "../src/standing";
+import { lookOf, oddOnes, remarkOf, stateWords } from "../src/standing";
 import type { Rank } from "../src/model";
 import type { RankState } from "../src/runDocument";
 
@@ -55,6 +55,19 @@ describe("the odd ones of 1,024 ranks", () => {
   });
 });
 
+describe("a rank in a call that needs others", () => {
+  it("is neutral while that is normal, waits once it has stood still, and has no such remark", () => {
+    const rank = (state: RankState, words: string): Rank => ({ ...ranks({})[0]!, state, words });
+    const seen = (one: Rank): string[] => [lookOf(one), stateWords(one), remarkOf(one)];
+    expect(seen(rank("running", ""))).toEqual(["running", "running", ""]);
+    expect(seen(rank("running", "all_reduce"))).toEqual(["calling", "in all_reduce", ""]);
+    expect(seen(rank("waiting", "all_reduce"))).toEqual(["waiting", "waiting in all_reduce", ""]);
+    expect(seen(rank("dead", "was killed"))).toEqual(["dead", "dead", "was killed"]);
+    expect(seen(rank("sent", ""))).toEqual(["sent", "queued", ""]);
+    expect(seen(rank("lost", ""))).toEqual(["lost", "died", ""]);
+  });
+});
+
 describe("the strip of 1,024 ranks", () => {
   function shown(): { strip: RankStrip; chosen: number[] } {
     const chosen: number[] = [];
@@ -82,7 +95,9 @@ describe("the strip of 1,024 ranks", () => {
     const host = strip.node.querySelectorAll(".dtrain-tile")[5 + 8]!;
     expect(host.getAttribute("aria-label")).toContain("gpu8 64-71: dead");
     expect(host.getAttribute("aria-label")).toContain("3 dead, 5 running");
-    expect(texts(strip.node, ".dtrain-node:not([hidden]) .dtrain-host")).toEqual(["the odd ones", "all, by host"]);
+    const other = strip.node.querySelectorAll(".dtrain-tile")[5]!;
+    expect(other.getAttribute("aria-label")).toMatch(/^gpu0 0-7: running, .*8 running$/);
+    expect(texts(strip.node, ".dtrain-node:not([hidden]) .dtrain-host")).toEqual(["ranks to look at", "all, by host"]);
   });
 
   it("shows the ranks of a host at a click, and chooses a rank at another", () => {
@@ -92,7 +107,7 @@ describe("the strip of 1,024 ranks", () => {
         (one) => one.querySelector(".dtrain-name")!.textContent === name,
       )!;
     tile("gpu1 8-15").click();
-    expect(texts(strip.node, ".dtrain-host")).toEqual(["the odd ones", "gpu1", "all, by host"]);
+    expect(texts(strip.node, ".dtrain-host")).toEqual(["ranks to look at", "gpu1", "all, by host"]);
     tile("12").click();
     expect(chosen).toEqual([12]);
     tile("gpu1 8-15").click();

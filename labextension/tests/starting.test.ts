@@ -39,7 +39,7 @@ describe("the start dialog", () => {
     [{ n: "0" }, { n: "Enter a whole number from 1 to 1024." }],
     [{ n: "1.5" }, { n: "Enter a whole number from 1 to 1024." }],
     [{ n: "", env: " " }, {}],
-    [{ env: "A=1 FOO" }, { env: "FOO is no assignment: write NAME=value." }],
+    [{ env: "A=1 FOO" }, { env: "Write NAME=value." }],
   ])("finds errors before anything is sent: %j", (fields, problems) => {
     expect(problemsOf(launcher, { launcher: "local", fields }, trans)).toEqual(problems);
   });

@@ -68,6 +68,7 @@ function world(id: string, more: Partial<World> = {}): World {
     frameworks: [],
     started: 0,
     lease_end: null,
+    left: "",
     driver: null,
     run: null,
     runs: [],

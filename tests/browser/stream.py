@@ -43,7 +43,7 @@ class PlayedStream:
         world = World(
             id=WORLD, name="many", cwd="/", state="running", words="", progress="", failure=None, size=size, ready=size,
             nodes=size // PER_HOST, dead=sum(state == "dead" for state in states.values()), frameworks=[],
-            started=time.time(), lease_end=None, driver=None, run=run, runs=[run],
+            started=time.time(), lease_end=None, left="", driver=None, run=run, runs=[run],
         )  # fmt: skip
         ranks = [
             WorldRank(rank, rank // PER_HOST, f"node-{rank // PER_HOST}", rank % PER_HOST, f"cuda:{rank % PER_HOST}",

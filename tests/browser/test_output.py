@@ -91,7 +91,7 @@ def test_long_output_is_folded_and_read_by_rank(printed):
     expect(text.first).to_contain_text("a log line")
     red = text.first.locator(".jp-OutputArea-output").evaluate("(one) => getComputedStyle(one).backgroundColor")
     assert red == "rgba(0, 0, 0, 0)"
-    output.get_by_role("button", name="Fold").click()
+    output.get_by_role("button", name="Collapse").click()
     expect(text.first).to_be_hidden()
     shoot(page, "output-folded")
 

@@ -81,7 +81,7 @@ def test_a_world_is_started_from_the_dialog_and_attached(steered):
     world = panel.locator(".dtrain-world")
     expect(world.locator(".dtrain-state")).to_have_text("idle")
     expect(world).to_contain_text("4 ranks")
-    expect(world).to_contain_text("no notebook uses it yet: ends by itself in")
+    expect(world).to_contain_text("not attached: stops in")
     ranks = panel.locator(".dtrain-ranks li")
     expect(ranks).to_contain_text(["chief · cpu", "worker · cpu", "worker · cpu", "ps · cpu"])
     attach(panel)
@@ -90,7 +90,7 @@ def test_a_world_is_started_from_the_dialog_and_attached(steered):
 def attach(panel) -> None:
     """Make the open notebook the world's driver."""
     panel.get_by_role("button", name="Attach this notebook to steered").click()
-    expect(panel.locator(".dtrain-world")).to_contain_text("driven by the notebook steered.ipynb")
+    expect(panel.locator(".dtrain-world")).to_contain_text("used by steered.ipynb")
     wait_idle(panel.page)
 
 
@@ -126,7 +126,7 @@ def test_a_kernel_that_restarts_in_mid_run_leaves_run_and_panel_alone(steered, l
     expect(world.locator(".dtrain-state")).to_have_text(re.compile(r"run \d+"))
     steered.wait_for_function(BUSY)
     steered.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-    expect(world).to_contain_text("orphaned: the notebook steered.ipynb")
+    expect(world).to_contain_text("its notebook is gone: attach, or it stops in")
     expect(world.locator(".dtrain-state")).to_have_text(re.compile(r"run \d+"))
     (lab.folder / "go").touch()
     expect(world.locator(".dtrain-state")).to_have_text("idle")
@@ -232,7 +232,7 @@ def test_a_server_that_is_killed_in_mid_run_is_found_again(browser, lab):
     before = max(steps(panel))
     lab.come_back()
     expect(banner).to_have_count(0)
-    expect(world).to_contain_text("orphaned")
+    expect(world).to_contain_text("its notebook is gone")
     deadline = time.monotonic() + PATIENCE
     while min(steps(panel), default=0) < before + 50:
         assert time.monotonic() < deadline

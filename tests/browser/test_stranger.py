@@ -153,7 +153,7 @@ def test_a_strangers_first_session(lab, browser, tmp_path):
     wait_idle(page)
     expect(panel.locator(".dtrain-world")).to_have_count(1)
     panel.get_by_role("button", name=f"Attach this notebook to {WORLD}").click()
-    expect(panel.locator(".dtrain-world")).to_contain_text("driven by the notebook digits.ipynb")
+    expect(panel.locator(".dtrain-world")).to_contain_text("used by digits.ipynb")
     # Attaching has put a cell of its own in front.
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     moved = cells.count() - len(CELLS)
@@ -176,7 +176,7 @@ def test_a_strangers_first_session(lab, browser, tmp_path):
 
 def look_at_the_launcher(page: Page) -> None:
     """It has a card; the panel says what a world is."""
-    expect(page.locator(".jp-LauncherCard", has_text="Distributed World")).to_be_visible()
+    expect(page.locator(".jp-LauncherCard", has_text="Distributed Training")).to_be_visible()
     shoot(page, "stranger-01-launcher")
     execute(page, "dtrain:show")
     panel = page.get_by_role("region", name="Distributed Training")
@@ -191,18 +191,21 @@ def fail_to_start(page: Page, panel: Locator, folder: Path) -> None:
     (folder / "mpi4py" / "__init__.py").write_text(
         "raise ImportError('libfabric.so.1: cannot open shared object file')\n"
     )
-    page.locator(".jp-LauncherCard", has_text="Distributed World").click()
+    page.locator(".jp-LauncherCard", has_text="Distributed Training").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Ranks", exact=True)).to_be_focused()
     shoot(page, "stranger-03-dialog")
     look_at_hosts(dialog)
-    dialog.get_by_label("Ranks", exact=True).fill("2")
     dialog.get_by_label("Name", exact=True).fill(WORLD)
     dialog.get_by_text("More options").click()
+    dialog.get_by_label("Profile", exact=True).fill("small")  # it may say how many ranks
+    expect(dialog.get_by_label("Ranks", exact=True)).to_have_value("")
+    dialog.get_by_label("Profile", exact=True).fill("")
+    dialog.get_by_label("Ranks", exact=True).fill("2")
     variables = dialog.get_by_label(re.compile("^Environment variables"))
     variables.fill("FOO")
     dialog.get_by_role("button", name="Start", exact=True).click()
-    expect(dialog.get_by_role("alert").filter(has_text=re.compile("FOO")).first).to_be_visible()
+    expect(dialog.get_by_role("alert").filter(has_text="Write NAME=value.").first).to_be_visible()
     assert dialog.get_by_label("Name", exact=True).input_value() == WORLD
     shoot(page, "stranger-04-errors-beside-fields")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))

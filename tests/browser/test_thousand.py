@@ -44,7 +44,7 @@ def test_the_sidebar_has_the_odd_ranks_first_and_unfolds_hosts(shown, browser, l
     states = {rank: shown.states[rank] if rank < 6 else "idle" for rank in range(SIZE)} | {4: "dead"}
     stream = PlayedStream(lab, browser, shown, states)
     page, panel = stream.page, stream.panel
-    odd = panel.get_by_role("list", name="Odd ranks")
+    odd = panel.get_by_role("list", name="Ranks to look at")
     expect(odd.locator("li").first).to_contain_text("rank 4")
     expect(odd.locator("li").first).to_contain_text("node-0")
     assert odd.locator("li").count() < 10

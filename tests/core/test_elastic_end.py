@@ -63,10 +63,10 @@ def test_a_run_knows_from_its_beginning_that_it_is_elastic(elastic, abandoned):
     assert (run.outcome, run.remark) == ("running", "")
     run.end()
     well = elastic and not abandoned
-    assert ending_of(run) == ("ok, rank 1 was lost" if well else "lost")
+    assert ending_of(run) == ("ok, rank 1 was lost" if well else "died")
     join = made(2, 1, joins=1)
     for _ in range(2):
         run.joined_by(join)
     assert run.joined == [join]
     assert join.joins == 1
-    assert ending_of(run) == ("ok, rank 1 was replaced" if well else "lost")
+    assert ending_of(run) == ("ok, rank 1 was replaced" if well else "died")

@@ -49,7 +49,7 @@ def test_the_next_kernel_goes_on(left, open_notebook):
     after = notebook.ok("%%distributed -o after\nid(kept) == kept_id")
     assert "True" in after.said
     assert "this notebook" in notebook.ok("%distributed worlds").display_texts[0]
-    assert "This notebook already drives world" in notebook.ok("%distributed attach").out
+    assert "This notebook already controls world" in notebook.ok("%distributed attach").out
     notebook.ok("%distributed stop")
 
 
@@ -65,24 +65,24 @@ def test_a_cell_that_attaches_is_not_told_to_attach(left, open_notebook):
 
 @pytest.mark.slow
 def test_two_notebooks(open_notebook):
-    """The second observes, then takes over, and the first hears of it."""
+    """The second is read-only, then takes control, and the first hears of it."""
     first, second = open_notebook(), open_notebook(JPY_SESSION_NAME=f"{os.sep}second.ipynb")
     first.ok("%load_ext jupyter_dtrain")
     first.ok("%distributed start -n 2 --name shared")
     second.ok("%load_ext jupyter_dtrain")
     looking = second.ok("%distributed attach shared").out
-    assert "Observing world 'shared': 2 ranks." in looking
-    assert "%distributed attach shared --take-over runs cells from here" in looking
+    assert "Attached to world 'shared', read-only: 2 ranks." in looking
+    assert "%distributed attach shared --control takes control" in looking
     refused = second.run("%%distributed\n1")
     assert refused.ename == "ReadOnly"
-    assert "%distributed attach shared --take-over" in refused.traceback
+    assert "%distributed attach shared --control" in refused.traceback
 
-    assert "Attached to world 'shared'" in second.ok("%distributed attach shared --take-over").out
+    assert "Attached to world 'shared'" in second.ok("%distributed attach shared --control").out
     second.ok("%%distributed\nmine = 1")
     refused = first.run("%%distributed\n1")
     assert refused.ename == "ReadOnly"
-    assert "World 'shared' was taken over by the notebook second.ipynb" in refused.said
-    assert "the notebook second.ipynb" in first.ok("%distributed worlds").display_texts[0]
+    assert "World 'shared' is now controlled by second.ipynb" in refused.said
+    assert "second.ipynb" in first.ok("%distributed worlds").display_texts[0]
     first.close()
     assert "1" in second.ok("%%distributed\nmine").said  # the first has started it, but drives it no more
     assert "World 'shared' has ended." in second.ok("%distributed stop --all").out

@@ -198,6 +198,24 @@ def test_ranks_that_fail_are_reported_while_others_go_on(alarms, spool):
     assert attention.items == []
 
 
+def test_a_rank_that_ran_out_of_gpu_memory_is_named_with_its_error(alarms, spool):
+    """While the others go on, and at the end of a run that a person may not have seen."""
+    made, attention = alarms
+    follower = Follower(SpoolFolder(spool.folder, SKIPPED), 2)
+    spool(0, Started(1, "host", "", ranks=[0, 1], cell_id="cell"))
+    spool(1, Started(1, "host", ""), Error("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", []))
+    spool(1, Finished("error", 20.0))
+    follower.poll([1])
+    made.ranks_failed(follower.runs[1])
+    told = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert [item.words for item in attention.items] == [f"Run 1: rank 1 has failed: {told}"]
+
+    spool(0, Finished("ok", 20.0))
+    follower.poll([])
+    made.run_ended(follower.runs[1])
+    assert [(item.kind, item.detail) for item in attention.items] == [("failed", told)]
+
+
 def test_a_run_that_moves_again_is_no_alarm(alarms, spool):
     """The last notice is the one that is true."""
     made, attention = alarms
@@ -259,14 +277,14 @@ def test_a_rank_is_apart_where_the_page_finds_it(case):
     assert [one.words for one in found if one.kind == "apart"] == words
 
 
-def test_a_slow_rank_and_full_memory_are_reported():
-    """The first when it stays so, the second at once."""
+def test_a_rank_that_stays_slow_is_reported_and_full_memory_of_a_gpu_is_not():
+    """A framework that keeps the memory it has freed for later fills a GPU in every good run."""
     judge = Judge()
     slow = picture(slow=Slow(1, 0.3))
     assert [kinds(judge, slow) for _ in range(3)] == [[], [], [("slow", [1])]]
     assert [kinds(judge, picture(slow=Slow(1, 0.2))) for _ in range(3)] == [[], [], []]
     full = {rank: Sample(1.0, 1, gpu=Gpu(rank, 1.0, used, 100)) for rank, used in enumerate((95, 96))}
-    assert kinds(Judge(), picture(samples=full)) == [("memory", [1])]
+    assert kinds(Judge(), picture(samples=full)) == []
 
 
 @pytest.fixture

@@ -212,16 +212,19 @@ def test_a_panel_in_an_observers_notebook_does_not_stop_the_drivers_cell(watchin
     run.wait(20)
 
     assert status == 400
-    assert answer["message"].startswith(f"World 'seen' is driven by process {os.getpid()}; here you can only observe")
-    assert "%distributed attach seen --control" in answer["message"]
+    assert answer["message"] == (
+        f"World 'seen' is controlled by process {os.getpid()}; here it is read-only. "
+        f"%distributed attach seen --control takes control."
+    )
     assert goes_on == "running"
     assert (own, run.outcome) == (202, "interrupted")
 
 
 def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
-    """The page shows that they wait; then they are released."""
+    """The page shows the call they are in, and after some seconds that they wait there; then they are released."""
     run = session.run("import time" + WAIT, view=None, wait=False)
     waits = watching.until(lambda: [row[8] for row in watching.last("ranks")["ranks"]][1:] == ["Barrier"] * 2)
+    called = {row[6] for row in watching.last("ranks")["ranks"]}
     frameworks = watching.until(lambda: watching.world("seen")["frameworks"])
     # The news of the run, from which the cell's panel is drawn, and the list of ranks say the same.
     states = ["running", "waiting", "waiting"]
@@ -234,6 +237,7 @@ def test_ranks_that_wait_in_a_collective_are_interrupted_too(watching, session):
     run.wait(20)
 
     assert waits
+    assert called == {"running"}
     assert frameworks == ["MPI"]
     assert run.outcome == "interrupted"
     assert session.run("MPI.COMM_WORLD.Barrier()", view=None).outcome == "ok"

@@ -113,7 +113,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[
             int,
             Meta(
-                title="Ranks on each node",
+                title="Ranks per node",
                 description="ranks on each node (default: one per GPU of a node, or per --gpus-per-task of them, else "
                 "as -n needs, else 1)",
                 ge=1,
@@ -148,7 +148,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus_per_node: Annotated[
         str | None,
         Meta(
-            title="GPUs of each node",
+            title="GPUs per node",
             description="GPUs of each node, as in 8 or a100:8 (default: those of --gres)",
             extra_json_schema={"metavar": "[TYPE:]N", "number": True},
         ),
@@ -156,7 +156,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus_per_task: Annotated[
         str | None,
         Meta(
-            title="GPUs of each rank",
+            title="GPUs per task",
             description="GPUs that the job has for each rank, as in 2 or a100:2 (default: Slurm's)",
             extra_json_schema={"metavar": "[TYPE:]N", "number": True},
         ),
@@ -165,7 +165,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[
             int,
             Meta(
-                title="Processors of each rank",
+                title="CPUs per rank",
                 description="processors that the job has for each rank, which sets its threads (default: Slurm's)",
                 ge=1,
             ),
@@ -175,7 +175,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     mem: Annotated[
         str | None,
         Meta(
-            title="Memory of each node",
+            title="Memory per node",
             description="memory of each node, as in 64G, or 0 for all of it (default: the partition's)",
             extra_json_schema={"metavar": "SIZE", "number": True},
         ),

@@ -109,14 +109,14 @@ export class Actions {
     }
   }
 
-  /** Interrupt at once what the current notebook drives; ask before another notebook's run ends. */
+  /** Interrupt at once what the current notebook controls; ask before another notebook's run ends. */
   async interrupt(world: World, ranks?: number[]): Promise<void> {
     const { driver, name } = world;
     if (driver !== null && driver.kernel !== this.notebooks?.currentWidget?.sessionContext.session?.kernel?.id) {
       const title = this.trans.__("Interrupt world %1?", name);
       const body = this.trans.__(
-        "The current notebook does not drive this world: the running cell of %1 ends. Variables are kept.",
-        driver.words,
+        "The current notebook does not control this world: the running cell of %1 ends. Variables are kept.",
+        driver.name,
       );
       if (!(await this.confirm(title, body, this.trans.__("Interrupt")))) return;
     }

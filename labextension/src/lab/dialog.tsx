@@ -168,6 +168,7 @@ function Form(props: {
 }): JSX.Element {
   const { launchers, problems, trans } = props;
   const [typed, setTyped] = useState(props.first);
+  const [suggested] = useState(props.first.fields.n);
   const [open, setOpen] = useState(false);
   const launcher = launchers.find((one) => one.name === typed.launcher);
   const { main, more } = fieldsOf(launcher);
@@ -184,7 +185,10 @@ function Form(props: {
       problem={problems[name] ?? ""}
       trans={trans}
       set={(value) => {
-        change({ ...typed, fields: { ...typed.fields, [name]: value } }, name);
+        const fields = { ...typed.fields, [name]: value };
+        // A profile may say how many ranks: a number that nobody has typed gives way.
+        if (name === "profile" && [suggested, String(launcher?.default_ranks)].includes(fields.n)) fields.n = "";
+        change({ ...typed, fields }, name);
       }}
     />
   );

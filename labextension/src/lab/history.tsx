@@ -95,7 +95,7 @@ export default function History({
         ))}
       </ul>
       {runs !== null && runs.length < total && (
-        <p className="dtrain-quiet">{trans.__("The newest %1 of %2 runs: the tab has all.", runs.length, total)}</p>
+        <p className="dtrain-quiet">{trans.__("Showing %1 of %2. See all in the Runs tab.", runs.length, total)}</p>
       )}
     </div>
   );

@@ -148,7 +148,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         });
       });
       commands.addCommand(START, {
-        label: ({ cwd }) => (cwd === undefined ? trans.__("Start a World…") : trans.__("Distributed World")),
+        label: ({ cwd }) => (cwd === undefined ? trans.__("Start a World…") : trans.__("Distributed Training")),
         caption: trans.__("Start a world of ranks for distributed training"),
         icon,
         execute: ({ cwd }) => {

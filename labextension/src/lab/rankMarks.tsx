@@ -1,15 +1,15 @@
 /** React components for the states of ranks: the mark of one state, and the strip of all ranks. */
 
 import { type JSX, useEffect, useRef } from "react";
-import type { RankState } from "../runDocument";
-import { RankStrip, SHAPES, type Shown } from "../rankStrip";
+import { RankStrip, type Shown } from "../rankStrip";
+import { SHAPES, type Look } from "../standing";
 import { h } from "./jsx";
 
 /** The mark of a state, which differs in colour and shape. */
-export function Mark({ state }: { state: RankState }): JSX.Element {
-  const [path, filled, words] = SHAPES[state];
+export function Mark({ look }: { look: Look }): JSX.Element {
+  const [path, filled, words] = SHAPES[look];
   return (
-    <span className="dtrain-mark" data-state={state} title={words}>
+    <span className="dtrain-mark" data-state={look} title={words}>
       <svg viewBox="0 0 12 12" aria-hidden="true" className={filled ? "dtrain-icon dtrain-icon-filled" : "dtrain-icon"}>
         <path d={path} />
       </svg>

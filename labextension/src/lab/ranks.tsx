@@ -2,8 +2,8 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, memo, useState } from "react";
-import { ALL, memoryOf, stateWords, useOf } from "../rankStrip";
-import { oddOnes, together } from "../standing";
+import { ALL, memoryOf, usageOf, useOf } from "../rankStrip";
+import { lookOf, oddOnes, remarkOf, stateWords, together, type Look } from "../standing";
 import { count, duration } from "../format";
 import { Section, type SectionProps } from "./section";
 import { h } from "./jsx";
@@ -40,7 +40,7 @@ export function RankList({
         <li key={rank.rank} data-rank={rank.rank}>
           <RankRow
             rank={rank.rank}
-            state={rank.state}
+            look={lookOf(rank)}
             does={placed ? `${rank.host} · ${stateWords(rank)}` : stateWords(rank)}
             step={rank.step === null ? "" : trans.__("step %1", count(rank.step))}
             place={[rank.role, rank.device, `pid ${rank.pid}`, rank.pace === null ? "" : `${duration(rank.pace)}/step`]
@@ -50,6 +50,7 @@ export function RankList({
             most={memoryOf(rank)?.total ?? null}
             held={memoryOf(rank)?.brief ?? ""}
             use={useOf(rank)}
+            usage={usageOf(rank)}
             gpu={rank.gpu !== null}
             old={rank.old}
             open={chosen === rank.rank}
@@ -69,7 +70,7 @@ export function RankList({
       {ranks.length >= MANY && ranks.length <= ALL && (
         <Strip shown={{ ranks, nodes }} chosen={chosen} choose={choose} />
       )}
-      {many && list(oddOnes(ranks), trans.__("Odd ranks"), true)}
+      {many && list(oddOnes(ranks), trans.__("Ranks to look at"), true)}
       {nodes.map((host, node) => {
         const members = ranks.filter((rank) => rank.node === node);
         if (!many || members.length === 0)
@@ -89,7 +90,7 @@ export function RankList({
                 setUnfolded(node === unfolded ? -1 : node);
               }}
             >
-              <Mark state={all.state} />
+              <Mark look={all.state} />
               <span className="dtrain-rank-name">{host}</span>
               <span className="dtrain-does">{trans.__("ranks %1 · %2", all.list, all.words)}</span>
             </button>
@@ -103,7 +104,7 @@ export function RankList({
 
 interface RankRowProps {
   rank: number;
-  state: RankShown["state"];
+  look: Look;
   does: string;
   step: string;
   place: string;
@@ -113,6 +114,8 @@ interface RankRowProps {
   /** How much memory is in use, in words. */
   held: string;
   use: number | null;
+  /** The same in words. */
+  usage: string;
   gpu: boolean;
   /** Whether memory and use are those of an earlier run. */
   old: boolean;
@@ -133,21 +136,21 @@ const RankRow = memo(
           props.choose(props.rank);
         }}
       >
-        <Mark state={props.state} />
+        <Mark look={props.look} />
         <span className="dtrain-rank-name">{trans.__("rank %1", props.rank)}</span>
         <span className="dtrain-does">{[props.does, props.step].filter((one) => one !== "").join(" · ")}</span>
         <Meter
           label={trans.__("Memory of rank %1", props.rank)}
           value={props.memory}
           most={props.most}
-          alarm
+          alarm={!props.gpu}
           text={props.held}
         />
         <Meter
           label={props.gpu ? trans.__("GPU of rank %1", props.rank) : trans.__("CPU of rank %1", props.rank)}
           value={props.use}
           most={100}
-          text={props.use === null ? "" : `${props.gpu ? "GPU" : "CPU"} ${props.use.toFixed(0)} %`}
+          text={props.usage}
         />
         <span className="dtrain-place">{props.place}</span>
       </button>
@@ -213,14 +216,16 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
   const run = details.runOf(rank.rank);
   return (
     <div className="dtrain-detail">
-      {rank.words !== "" && rank.state !== "waiting" && <p>{rank.words}</p>}
+      {remarkOf(rank) !== "" && <p>{remarkOf(rank)}</p>}
       <div className="dtrain-tools-row">
-        <button
-          disabled={busy || rank.state === "dead"}
-          onClick={() => void ask(trans.__("Current stack"), () => actions.worlds.stacks(world.id, [rank.rank]))}
-        >
-          {trans.__("Stack")}
-        </button>
+        {rank.state !== "dead" && (
+          <button
+            disabled={busy}
+            onClick={() => void ask(trans.__("Current stack"), () => actions.worlds.stacks(world.id, [rank.rank]))}
+          >
+            {trans.__("Stack")}
+          </button>
+        )}
         <button
           disabled={busy || run === null}
           onClick={() =>

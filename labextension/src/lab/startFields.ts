@@ -37,8 +37,7 @@ export function choose(launchers: Launcher[], typed: Typed, launcher: string): T
 export function problemOf(property: Property, typed: string | boolean | undefined, trans: TranslationBundle): string {
   if (typeof typed !== "string" || typed.trim() === "") return "";
   if (property.type === "object") {
-    const { wrong } = assignments(typed);
-    return wrong.length === 0 ? "" : trans.__("%1 is no assignment: write NAME=value.", wrong.join(" "));
+    return assignments(typed).wrong.length === 0 ? "" : trans.__("Write NAME=value.");
   }
   if (property.type !== "integer" && property.type !== "number") return "";
   const value = Number(typed);

@@ -1,4 +1,4 @@
-/** The Worlds section of the sidebar: one entry for each world, with its state, its driver and its actions. */
+/** The Worlds section of the sidebar: one entry for each world, with its state, who uses it, and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
@@ -136,6 +136,7 @@ function WorldRow({
     ...world.frameworks,
     trans._n("%1 rank", "%1 ranks", world.size),
     ...(world.nodes > 1 ? [trans.__("%1 nodes", world.nodes)] : []),
+    ...(world.left === "" ? [] : [world.left]),
     ...(world.id === ASKED ? [] : [trans.__("up %1", clock(Math.max(0, now / 1000 - world.started)))]),
   ];
   return (
@@ -157,8 +158,8 @@ function WorldRow({
         </span>
       </div>
       <small>{about.join(" · ")}</small>
-      <small className={world.driver?.there === false && up ? "dtrain-orphan" : ""}>
-        {driverWords(world, now, trans)}
+      <small className={world.driver?.there === false && up ? "dtrain-orphan" : ""} title={world.driver?.words}>
+        {useOf(world, now, trans)}
       </small>
       {world.state === "starting" && (
         <small role="status">{world.progress !== "" ? world.progress : trans.__("asking the server…")}</small>
@@ -222,12 +223,15 @@ function stateWords(world: World, trans: TranslationBundle): string {
   return stateOf(world, trans);
 }
 
-function driverWords(world: World, now: number, trans: TranslationBundle): string {
+/** Who uses the world, or when it stops by itself. */
+function useOf(world: World, now: number, trans: TranslationBundle): string {
   const { driver } = world;
-  if (driver?.there === true) return trans.__("driven by %1", driver.words);
+  if (driver?.there === true) return trans.__("used by %1", driver.name);
   if (world.lease_end === null) return "";
-  const left = clock(Math.max(0, world.lease_end - now / 1000));
-  return driver === null
-    ? trans.__("no notebook uses it yet: ends by itself in %1", left)
-    : trans.__("orphaned: %1 is gone, ends in %2", driver.words, left);
+  const seconds = Math.max(0, world.lease_end - now / 1000);
+  const left = seconds < 60 ? trans.__("%1 s", Math.floor(seconds)) : trans.__("%1 min", Math.round(seconds / 60));
+  if (driver === null) return trans.__("not attached: stops in %1 unless a notebook attaches", left);
+  return driver.kernel === ""
+    ? trans.__("its program is gone: attach, or it stops in %1", left)
+    : trans.__("its notebook is gone: attach, or it stops in %1", left);
 }

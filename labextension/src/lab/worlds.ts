@@ -86,7 +86,7 @@ export class Details {
         old: !now,
         pace: own?.pace ?? null,
         slower: own?.slower ?? null,
-        words: words || waits || (own?.words ?? ""),
+        words: words || waits || (state === "running" ? "" : (own?.words ?? "")),
       };
     });
   }
@@ -342,6 +342,7 @@ function askedFor(name: string, size: number, cwd: string): World {
     frameworks: [],
     started: Date.now() / 1000,
     lease_end: null,
+    left: "",
     driver: null,
     run: null,
     runs: [],

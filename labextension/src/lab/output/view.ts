@@ -214,7 +214,7 @@ export class OutputView {
     const own = !this.node.hidden && (selected || folded);
     this.cell.outputArea.node.classList.toggle("dtrain-output-own", own);
     this.body.hidden = !own;
-    setText(this.fold, folded ? trans.__("Show all") : trans.__("Fold"));
+    setText(this.fold, folded ? trans.__("Show all") : trans.__("Collapse"));
     this.fold.setAttribute("aria-expanded", String(!folded));
     const shown = own ? select(lines, look, search) : [];
     const all = trans._n("%2 line", "%2 lines", lines.length, count(lines.length));

@@ -143,7 +143,7 @@ export function Charts(props: {
             </button>
           </li>
         ))}
-        {legend.size > LISTED && <li>{trans.__("and %1 more: a chart's readout tells them", legend.size - LISTED)}</li>}
+        {legend.size > LISTED && <li>{trans.__("and %1 more: hover a chart to see them", legend.size - LISTED)}</li>}
       </ul>
       <Group title={trans.__("Metrics")} count={found.length}>
         {names.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}

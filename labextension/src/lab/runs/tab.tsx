@@ -6,6 +6,7 @@ import { ReactWidget } from "@jupyterlab/apputils";
 import { closeIcon, refreshIcon } from "@jupyterlab/ui-components";
 import { type JSX, useEffect, useMemo, useRef, useState } from "react";
 import { OUTCOMES } from "../../generated";
+import { outcomeWords } from "../../outcome";
 import { onThemeChange, themeOf, type Theme } from "../../theme";
 import { MAGIC } from "../cellTarget";
 import { h } from "../jsx";
@@ -192,7 +193,7 @@ function Contents(
               change(new Map());
             }}
           >
-            {trans.__("Choose none")}
+            {trans.__("Clear selection")}
           </button>
         )}
       </p>
@@ -233,7 +234,7 @@ function FilterBar(props: {
       <option value="">{all}</option>
       {values.map((value) => (
         <option key={value} value={value}>
-          {value}
+          {name === "outcome" ? outcomeWords(value) : value}
         </option>
       ))}
     </select>

@@ -132,7 +132,7 @@ function Row({
       </td>
       <td>{label}</td>
       <td data-outcome={outcome} title={title}>
-        <Mark state={outcome === "nan" ? "error" : outcome} /> {words}
+        <Mark look={outcome === "nan" ? "error" : outcome} /> {words}
       </td>
       <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started, now)}</td>
       <td className="dtrain-runs-number">{clock(elapsedOf(run))}</td>
@@ -178,11 +178,11 @@ function Row({
           type="button"
           className="dtrain-tool"
           aria-pressed={run.kept}
-          aria-label={trans.__("Keep run %1 for ever", label)}
+          aria-label={trans.__("Keep run %1 forever", label)}
           title={
             run.kept
-              ? trans.__("This run is kept for ever. Click to let it expire like other runs.")
-              : trans.__("Keep this run for ever")
+              ? trans.__("This run is kept forever. Click to let it expire like other runs.")
+              : trans.__("Keep forever")
           }
           onClick={() => void actions.edit(run.id, { kept: !run.kept })}
         >
