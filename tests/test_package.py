@@ -90,6 +90,23 @@ def test_names_are_what_they_say():
             assert thing.__name__ == name
 
 
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("HealFailed", "ReplaceFailed"),
+        ("NotDriver", "ReadOnly"),
+        ("SyncFailed", "UploadFailed"),
+        ("resync", "broadcast"),
+    ],
+)
+def test_a_former_name_is_the_new_one_and_says_so(former, now):
+    with pytest.warns(DeprecationWarning, match=f"jupyter_dtrain.{former} is called {now} now"):
+        found = getattr(jupyter_dtrain, former)
+
+    assert found is getattr(jupyter_dtrain, now)
+    assert former not in dir(jupyter_dtrain)
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error():
     """Every module acts so."""
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TOLD = 10
 """The most runs that one message names when they finished while no client followed them."""
 
+_LOST, _DIED = "lost", "died"
+"""An outcome, and what texts call it."""
 _RUN_HELP = (
     "run: its number, such as 3 (of this notebook's world, or else the newest run 3); WORLD/RUN, such as world/3; or a "
     "variable that holds a Run (-o)"
@@ -35,7 +37,12 @@ def runs_arguments(parser: MagicParser) -> None:
     """Arguments of ``runs``."""
     parser.add_argument("-n", type=count, default=20, metavar="N", help="number of runs (default: 20)")
     parser.add_argument("--world", metavar="NAME", help="only runs of worlds with this name", completer=stored_worlds)
-    parser.add_argument("--outcome", choices=OUTCOMES, help="only runs that ended so, or that are running")
+    parser.add_argument(
+        "--outcome",
+        type=lambda text: _DIED if text == _LOST else text,
+        choices=[_DIED if one == _LOST else one for one in OUTCOMES],
+        help="only runs that ended so, or that are running",
+    )
     parser.add_argument("--search", metavar="WORDS", help="only runs whose name, note, tags or cell have these words")
     parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
 
@@ -45,7 +52,8 @@ def runs(args: Parsed) -> None:
     from jupyter_dtrain.store import Store
     from jupyter_dtrain.view.stored import listing
 
-    found = Store.open().runs(args.n, args.world, outcome=args.outcome, search=args.search, tag=args.tag)
+    outcome = _LOST if args.outcome == _DIED else args.outcome
+    found = Store.open().runs(args.n, args.world, outcome=outcome, search=args.search, tag=args.tag)
     if found:
         _publish(listing(found))
     elif any((args.outcome, args.search, args.tag)):

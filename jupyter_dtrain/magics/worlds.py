@@ -153,6 +153,8 @@ def start(args: Parsed) -> None:
     if "save_profile" in args:
         file = save_profile(args.save_profile, **given)
         print(f"Saved the profile {args.save_profile!r} in {file}: %distributed start --profile {args.save_profile}")
+        if running is not None:
+            return
     if running is not None:
         check_running(running, given)
         ranks = quantity(running.world.size, "rank")
@@ -377,7 +379,7 @@ def _state(rank: Rank, runs: Sequence[Run]) -> str:
     in_run = None if run is None else as_seen(run.states[rank.rank], run.errors.get(rank.rank))
     replaced = run is not None and run.pids.get(rank.rank, rank.pid) != rank.pid
     found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False, replaced=replaced)
-    return {"sent": "not begun", "ok": "done"}.get(found, found)
+    return {"sent": "queued", "ok": "done"}.get(found, found)
 
 
 def _publish(data: dict[str, str]) -> None:

@@ -107,7 +107,8 @@ def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins)
         problem = f"{path!r} cannot be read: {type(error).__name__}: {error}"
     problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
     if problems:
-        raise TransferFailed(f"Nothing was compared. {'; '.join(problems)}.")
+        words = "; ".join(problems)
+        raise TransferFailed(f"Nothing was compared. {words[:1].upper()}{words[1:]}.")
     return parts
 
 

@@ -109,7 +109,7 @@ export class Chart {
     const single = metric.columns.size <= 1 && metric.band === null;
     const soften = (line: (number | null)[]): (number | null)[] => smoothed(line, options.smoothing);
     return {
-      ...{ height: HEIGHT, right: 8, theme, log: this.log, range: options.range, whole: extent(metric) },
+      ...{ height: HEIGHT, right: 18, theme, log: this.log, range: options.range, whole: extent(metric) },
       data: [
         view.steps,
         view.high,

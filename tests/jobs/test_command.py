@@ -59,7 +59,9 @@ def test_a_refusal_ends_the_command_with_its_words(lesson, capsys):
         ("export lesson.ipynb --to frob", 2, "invalid choice: 'frob'"),
         ("frob", 2, "invalid choice: 'frob'"),
         ("runs --outcome error", 0, "No stored run matches these conditions."),
-        ("list", 0, ""),
+        ("list", 0, "list is called jupyter dtrain worlds now"),
+        ("worlds", 0, ""),
+        ("snapshots", 0, "There is no snapshot in"),
     ],
 )
 def test_the_command_lists_what_there_is_and_refuses_the_rest(lesson, capsys, line, status, words):

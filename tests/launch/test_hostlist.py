@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.launch.hostlist import named_hosts, parse_hosts, place, read_hostfile
+from jupyter_dtrain.launch.options import check
 
 
 @pytest.fixture
@@ -67,6 +68,13 @@ def test_a_bad_list_is_refused_with_the_fix(text, words):
 
     assert words in str(caught.value)
     assert caught.value.option == "hosts"
+
+
+@pytest.mark.parametrize("hosts", ["gpu1:8,gpu2", ["gpu1:8", "gpu2"], ("gpu1:8", "gpu2"), {"gpu1": 8, "gpu2": 1}])
+def test_a_program_gives_hosts_as_text_a_list_or_a_dict(hosts):
+    """For a start, and where hosts alone are asked for, as by the doctor."""
+    assert check({"hosts": hosts}).place().hosts == {"gpu1": 8, "gpu2": 1}
+    assert named_hosts(hosts, None) == {"gpu1": 8, "gpu2": 1}
 
 
 def test_a_hostfile_may_have_either_format(hostfile):

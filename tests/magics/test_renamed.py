@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 SAID = "is called {} now. The former name works until the next release."
@@ -61,13 +63,13 @@ def test_runs_are_shown_compared_and_deleted_below_their_noun(trained):
     trained.ok("%distributed runs compare 1 2")
     trained.ok("%distributed compare 1 2")
     said = trained.ok("%distributed runs delete 1").out
-    gone = trained.run("%distributed runs show world/1").said
+    (label,) = re.findall(r"Deleted 1 run: (.*/1)\.", said)
+    gone = trained.run(f"%distributed runs show {label}").said
     none = trained.run("%distributed runs delete 2,999").said
 
     assert "first" in listed
     assert shown[-1].splitlines()[0] == short[-1].splitlines()[0]
-    assert said.startswith("Deleted 1 run: ")
-    assert "There is no run world/1" in gone
+    assert f"There is no run {label}" in gone
     assert "999" in none
     assert trained.ok("%distributed runs show 2").display_texts
 

@@ -292,10 +292,10 @@ def test_a_rank_that_ignores_the_interrupt_is_named_and_left_behind(hasty):
 
 def test_waiting_ends_with_the_ranks_that_are_busy(hasty):
     """The exception names them and the fix."""
-    with pytest.raises(DistributedInterrupt, match=r"still busy: rank 2 \(%distributed kill 2 ends it\)") as caught:
+    with pytest.raises(RunTimeout, match=r"still busy: rank 2 \(%distributed kill 2 ends it\)") as caught:
         run(hasty, STUBBORN.format(seconds=3), ranks=2, timeout=0.2)
 
-    assert [2] == caught.value.busy
+    assert [2] == caught.value.run.busy
     until(lambda: hasty.world.ranks[2].state == "idle")
     assert same(3) == values(run(hasty, "3"))
 
