@@ -29,12 +29,12 @@ from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.notices import Notices
-from jupyter_dtrain.client.rank_requests import RankRequests
+from jupyter_dtrain.client.rank_requests import RankRequests, still_work
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, snapshots
 from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.declarations import load, session_methods
-from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest, RanksBusy
 from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
@@ -140,6 +140,11 @@ class Session:
     def controls(self) -> bool:
         """Whether this session controls the world, and may run cells; else it is read-only: another client does."""
         return self._link.controls
+
+    @property
+    def controller(self) -> str:
+        """What controls the world, in words, such as the name of a notebook."""
+        return self._link.controller
 
     @property
     def started_here(self) -> bool:
@@ -668,18 +673,21 @@ class Session:
         """End all ranks and start the same world with fresh ones; their variables are gone.
 
         ``ranks``: only these, and all that are dead; the others keep their processes and variables, and the answer
-        tells what became of the fresh ones, as that of :meth:`replace`. ``replay``: runs whose cells the fresh ranks
-        run again. ``load``: a snapshot that all ranks load then, as :meth:`load` does with ``ready``.
+        tells what became of the fresh ones, as that of :meth:`replace`. All living ranks are all. ``replay``: runs
+        whose cells the fresh ranks run again. ``load``: a snapshot that all ranks load then, as :meth:`load` does with
+        ``ready``.
 
         Raises :class:`BadRequest`, before anything ends, for a run or a snapshot that is not there, and
         :class:`StartFailed` when the world does not come up again; then it has ended. With ``ranks``, as :meth:`kill`
-        and :meth:`replace`.
+        and :meth:`replace`; :class:`RanksBusy`, before anything ends, while other ranks work on a run without these.
         """
         self._link.check_drives()
         if ranks is not None:
             if load is not None:
                 raise BadRequest("A snapshot is loaded by all ranks: leave out the ranks, or load it afterwards.")
-            return self._restart_some(ranks, list(replay), progress)
+            chosen, world = self._link.choose(ranks), self._link.world
+            if not {rank.rank for rank in world.ranks if not rank.has_ended} <= {*chosen}:
+                return self._restart_some(chosen, list(replay), progress)
         cells = self._heals.sources(replay)
         if load is not None:
             find_snapshot(load)
@@ -692,12 +700,14 @@ class Session:
             self.load(load, ready=True)
         return None
 
-    def _restart_some(self, ranks: Ranks, replay: list[int], progress: Callable[[str], None] | None) -> Replaced:
+    def _restart_some(self, chosen: list[int], replay: list[int], progress: Callable[[str], None] | None) -> Replaced:
         world = self._link.world
-        chosen = self._link.choose(ranks)
         self._heals.check_alone(self._heals.sources(replay))
+        if others := [run for run in self.running if not {*run.ranks} & {*chosen}]:
+            raise RanksBusy(f"Nothing was killed: {still_work(dict.fromkeys(others[-1].ranks, others[-1].number))}.")
         if living := [rank for rank in chosen if not world.ranks[rank].has_ended]:
             self._membership.kill(living)
+        self._heals.await_idle(self.settings.release_grace + self.settings.interrupt_timeout)
         return self.replace(replay=replay, progress=progress)
 
     def stop(self) -> None:

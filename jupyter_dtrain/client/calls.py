@@ -11,9 +11,10 @@ import contextlib
 import itertools
 import linecache
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
     from .rank_requests import RankRequests
 
+MANY = 64
+"""Failed calls whose values the next call removes."""
 POLL = 0.05
 """Seconds between two looks whether ranks that have begun another cell are free."""
+_registry = threading.Lock()
+"""Held while functions are pickled."""
 
 
 class Calls:
@@ -43,6 +48,8 @@ class Calls:
         self._run = run
         self._busy = busy
         self._numbers = itertools.count(1)
+        self._left: deque[str] = deque(maxlen=MANY)
+        """The names of calls that failed: the ranks that ended them have values, and the next call removes these."""
 
     def call(
         self, function: Callable[..., Any], arguments: Sequence[Any], ranks: Ranks, timeout: float | None
@@ -71,8 +78,13 @@ class Calls:
                 f"({type(error).__name__}: {error}). Make that on the ranks, inside the function or in a cell."
             ) from None
         name = f"_dtrain_value_{next(self._numbers)}"
-        code = CALL.format("calls", verb, (name,), {"ranks": ranks} if isinstance(ranks, list) else {})
-        run = self._run(code, ranks, inputs={ARGUMENTS: data}, timeout=timeout, name=cut_name(f"call {label}"))
+        some = {"ranks": ranks} if isinstance(ranks, list) else {}
+        code = CALL.format("calls", verb, (name,), some | {"left": [*self._left]})
+        try:
+            run = self._run(code, ranks, inputs={ARGUMENTS: data}, timeout=timeout, name=cut_name(f"call {label}"))
+        except BaseException:
+            self._left.append(name)
+            raise
         while True:
             try:
                 return self._requests.pull([name], run.ranks, forget=True)[name]
@@ -90,14 +102,26 @@ def _whole(function: Callable[..., Any]) -> Iterator[None]:
     """Have the functions and classes of a module travel whole where an import on the ranks would not find it."""
     name = getattr(function, "__module__", None) or "__main__"
     module = sys.modules.get(name)
-    if name == "__main__" or not getattr(module, "__file__", None) or PathFinder.find_spec(name.partition(".")[0]):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with _registry:  # cloudpickle's is one for all threads
+        if (
+            name == "__main__"
+            or not getattr(module, "__file__", None)
+            or name in cloudpickle.list_registry_pickle_by_value()
+            or _is_found(name.partition(".")[0])
+        ):
+            yield
+            return
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_found(name: str) -> bool:
+    """Whether an import finds a module of that name, imported or not; pytest's finder knows its own alone."""
+    finders = [one for one in sys.meta_path if not type(one).__module__.startswith("_pytest")]
+    return any(one.find_spec(name, None) is not None for one in finders)
 
 
 def _lines(function: Callable[..., Any]) -> tuple[str, list[str]]:

@@ -195,6 +195,12 @@ class Heals:
         kept_gpus = any(rank.device != "cpu" and rank.local_rank != rank.rank for rank in state.moved)
         return Replaced(ranks, seconds, names if ranks else [], chosen, list(cells), notes, kept_gpus)
 
+    def await_idle(self, seconds: float) -> None:
+        """Wait until no rank works, at most ``seconds``: those that waited for a killed one are freed first."""
+        deadline = time.monotonic() + seconds
+        while self._scheduler.busy() and time.monotonic() < deadline:
+            time.sleep(POLL)
+
     def companion(
         self, code: str, replay: Iterable[int], make_view: Callable[[Run], RunView | None], **options: Any
     ) -> Companion:

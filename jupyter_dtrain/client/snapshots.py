@@ -30,6 +30,7 @@ from jupyter_dtrain.core.snapshots import (
     SnapshotAnswer,
     check_snapshot_name,
     list_snapshots,
+    numbers,
     parse_every,
     parse_reference,
     read_manifest,
@@ -84,11 +85,14 @@ def find_snapshot(reference: str) -> Snapshot:
     return read_snapshot(place.find(), snapshot_key(data_folder(), make=False))
 
 
-def named_snapshots(reference: str) -> list[Snapshot]:
-    """The snapshot with a number, or all of a name. Raises :class:`BadRequest` where there is none."""
+def snapshot_folders(reference: str) -> list[Path]:
+    """The folder of the snapshot with a number, or those of all with a name, also of what cannot be read.
+
+    Raises :class:`BadRequest` where there is none.
+    """
     place = parse_reference(reference, snapshots_folder())
-    first = find_snapshot(reference)
-    return [first] if place.number is not None else [one for one in snapshots(place.root) if one.name == place.name]
+    found, home = place.find(), place.root / place.name
+    return [found] if place.number is not None else [home / str(number) for number in numbers(home)]
 
 
 class _Standing(NamedTuple):

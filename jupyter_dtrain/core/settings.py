@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raise :class:`BadRequest` for a value that is not a number above 0, or without end."""
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
         for name in self.__struct_fields__:
             value, now = getattr(self, name), FORMER.get(name)
             if now is None:
@@ -78,8 +79,9 @@ class Settings(msgspec.Struct, frozen=True):
             elif value is not None:
                 check_number(name, value)
                 words = f"The setting {name} is called {now} now. The former name works until the next release."
-                warnings.warn(words, DeprecationWarning, stacklevel=3)
-                msgspec.structs.force_setattr(self, now, value)
+                warnings.warn(words, DeprecationWarning, stacklevel=2)
+                if getattr(self, now) == defaults[now]:
+                    msgspec.structs.force_setattr(self, now, value)
                 msgspec.structs.force_setattr(self, name, None)
 
     @classmethod
@@ -88,7 +90,8 @@ class Settings(msgspec.Struct, frozen=True):
         environ = os.environ if environ is None else environ
         known = {field.name: field for field in msgspec.structs.fields(cls) if field.name not in FORMER}
         values: dict[str, float] = {}
-        for key, text in environ.items():
+        # A present name comes after the former one of the same setting, and wins.
+        for key, text in sorted(environ.items(), key=lambda one: one[0][len(PREFIX) :].lower() not in FORMER):
             if not key.startswith(PREFIX) or key == STORE_VARIABLE:
                 continue
             name = key[len(PREFIX) :].lower()

@@ -291,6 +291,14 @@ class Reference(NamedTuple):
         return home / str(self.number)
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """``path``, with a ``~`` at its beginning as a home. Raises :class:`BadRequest` where nobody has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BadRequest(f"{os.fspath(path)!r} begins with the name of no user of this machine.") from None
+
+
 def parse_reference(text: str, root: Path) -> Reference:
     """``NAME``, ``NAME:NUMBER``, or either in a folder of its own as ``DIR/NAME``. ``root``: where a name alone is.
 
@@ -301,7 +309,7 @@ def parse_reference(text: str, root: Path) -> Reference:
         folder, last = root, text
     else:
         before, _, last = text.rpartition("/")
-        folder = Path(before or "/").expanduser().absolute()
+        folder = expanded(before or "/").absolute()
     name, colon, number = last.rpartition(":") if isinstance(last, str) and ":" in last else (last, "", "")
     if colon and not (number.isascii() and number.isdecimal()):
         raise BadRequest(f"{last!r} names no snapshot: write NAME, or NAME:NUMBER for an older one.")
@@ -329,9 +337,16 @@ def numbers(folder: Path) -> list[int]:
 
 
 def list_snapshots(root: Path, key: bytes) -> list[Snapshot]:
-    """All snapshots, newest first. It leaves out those that cannot be read."""
-    found = []
-    for home in root.iterdir() if root.exists() else ():
+    """All snapshots, newest first. It leaves out those that cannot be read.
+
+    Raises :class:`BadRequest` for a folder that cannot be read.
+    """
+    found: list[Snapshot] = []
+    try:
+        homes = list(root.iterdir()) if root.exists() else []
+    except OSError as error:
+        raise BadRequest(f"{root} cannot be listed: {error.strerror or error}.") from None
+    for home in homes:
         for number in numbers(home):
             with contextlib.suppress(RequestError):
                 found.append(read_snapshot(home / str(number), key))

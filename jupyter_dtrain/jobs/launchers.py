@@ -96,10 +96,10 @@ def make_slurm(job: Job) -> Made:
         "--output=%x-%j.out",
     ]
     settings = dict(job.settings)
-    if world.gpus_per_node and not (settings["gpus_per_node"] or settings["gres"]):
+    if world.gpus_per_node and not any(settings[one] for one in ("gpus_per_node", "gpus_per_task", "gres")):
         settings["gpus_per_node"] = str(world.gpus_per_node)
     options += [f"{one.flag}={settings[one.name]}" for one in _AS_SBATCH if settings[one.name]]
-    options += shlex.split(settings["sbatch"])
+    options += [settings["sbatch"]] if settings["sbatch"] else []  # sbatch reads several options, and quotes, in a line
     folder = job.path.parent.absolute()
     lines = [
         "# The ranks find each other on the first node, at a port that belongs to this job.",
@@ -121,6 +121,7 @@ _AS_SBATCH: Final = (
     Setting(
         "gpus_per_node", "", "GPUs of each node, such as 8 or a100:8 (default: those of its ranks)", "gpus_per_node"
     ),
+    Setting("gpus_per_task", "", "GPUs of each rank, such as 2 or a100:2 (default: Slurm's own)", "gpus_per_task"),
     Setting("gres", "", "other resources of each node, such as gpu:a100:8", "gres"),
 )
 """The settings that are an option of sbatch, with its name."""

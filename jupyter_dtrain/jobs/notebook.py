@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 
@@ -41,8 +40,9 @@ class NotebookCell(msgspec.Struct, frozen=True):
         return f"cell {self.number}"
 
 
-_BY_NODE: Final = {"gpus_per_node", "gres"}
-"""What a start asks of a scheduler for a whole node, with all its ranks."""
+def _gpus_in_gres(option: str, value: str) -> bool:
+    """Whether what a start asks of Slurm is GPUs of a node as a generic resource, and no other resource."""
+    return option == "gres" and re.search(r"(^|,|[:/])gpu\b", value) is not None
 
 
 class JobWorld(msgspec.Struct, frozen=True):
@@ -90,8 +90,9 @@ class JobWorld(msgspec.Struct, frozen=True):
         if other.per_node == self.per_node:
             return other
         # The GPUs of a node go with its ranks, so they are counted anew; those of the start were for another number.
-        asked = {name: value for name, value in self.asked.items() if name not in _BY_NODE}
-        return msgspec.structs.replace(other, asked=asked, gpus=self.gpus or bool(_BY_NODE & self.asked.keys()))
+        of_node = {name for name, value in self.asked.items() if name == "gpus_per_node" or _gpus_in_gres(name, value)}
+        asked = {name: value for name, value in self.asked.items() if name not in of_node}
+        return msgspec.structs.replace(other, asked=asked, gpus=self.gpus or bool(of_node))
 
 
 class Notebook(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -259,17 +260,22 @@ def describe_launchers() -> list[dict[str, Any]]:
     ]
 
 
-def check(values: Mapping[str, Any], launcher: str | None = None, *, titled: bool = False) -> Asked:
+def check(
+    values: Mapping[str, Any], launcher: str | None = None, *, folder: Path | None = None, titled: bool = False
+) -> Asked:
     """Check each of ``values``, by option; None stands for the default. What they leave out, the profile may have.
 
-    ``launcher``: its name; None where the options choose it. ``titled``: errors call options by their titles, as the
-    dialog does, instead of by their names. Raises :class:`BadRequest`.
+    ``launcher``: its name; None where the options choose it. ``folder``: where the notebook is, default this process's.
+    ``titled``: errors call options by their titles, as the dialog does, instead of by their names. Raises
+    :class:`BadRequest`.
     """
     values = dict(_by_present_names(values))
     name = values.pop("profile", None)
     if name is None:
         return _check(values, launcher, titled=titled)
-    profile = _checked_profile(name)
+    profile = _checked_profile(name, folder)
+    if launcher == LOCAL:
+        launcher = None  # where a dialog leaves this machine, the profile may name another place
     given = {one: value for one, value in values.items() if value is not None}
     asked = _check(profile.options | given, launcher, titled=titled)
     named = msgspec.structs.replace(asked.world, profile=profile.name)
@@ -331,11 +337,11 @@ def chosen_values(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in every if found.get(name) not in (None, every[name])}
 
 
-def _checked_profile(name: Any) -> Profile:
+def _checked_profile(name: Any, folder: Path | None) -> Profile:
     """The profile of this name, with options that can be. Raises :class:`BadRequest`."""
     if not isinstance(name, str):
         raise BadRequest(f"profile must be text, not {name!r}.", option="profile")
-    found = find_profile(name)
+    found = find_profile(name, folder)
     if "profile" in found.options:
         raise BadRequest(f"In {found.words}: a profile cannot name another one.", option="profile")
     try:
@@ -351,7 +357,7 @@ def _by_present_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if name in former:
             words = f"The option {name} is called {former[name]} now. The former name works until the next release."
-            warnings.warn(words, DeprecationWarning, stacklevel=6)
+            warnings.warn(words, DeprecationWarning, stacklevel=5)
         yield former.get(name, name), value
 
 

@@ -56,11 +56,14 @@ class Profile(NamedTuple):
         return f"the profile {self.name!r} of {self.file}"
 
 
-def profile_files() -> list[Path]:
-    """Where profiles may be: beside the notebook, then in Jupyter's configuration folder."""
+def profile_files(folder: Path | None = None) -> list[Path]:
+    """Where profiles may be: beside the notebook, then in Jupyter's configuration folder.
+
+    ``folder``: where the notebook is, default this process's.
+    """
     folders = [Path(jupyter_config_dir())]
     with contextlib.suppress(OSError):  # the folder of the notebook is gone
-        folders.insert(0, Path.cwd())
+        folders.insert(0, folder or Path.cwd())
     return [folder / FILE for folder in folders]
 
 
@@ -73,9 +76,9 @@ def profile_names() -> list[str]:
     return list(found)
 
 
-def find_profile(name: str) -> Profile:
-    """The profile ``name``. Raises :class:`BadRequest`."""
-    tables = {file: _read(file) for file in profile_files()}
+def find_profile(name: str, folder: Path | None = None) -> Profile:
+    """The profile ``name``; ``folder`` as for :func:`profile_files`. Raises :class:`BadRequest`."""
+    tables = {file: _read(file) for file in profile_files(folder)}
     for file, found in tables.items():
         if name in found:
             return _profile(name, file, found[name])

@@ -205,7 +205,7 @@ def launch(
     this process's. Nothing is made before each option has been checked, the ranks have their places, and the launcher
     has examined those, which may take some seconds. Raises as :meth:`.Session.start`; then nothing is left behind.
     """
-    asked = check(values, launcher, titled=titled).share_gpus()
+    asked = check(values, launcher, folder=cwd, titled=titled).share_gpus()
     plan = asked.place()
     if asked.launcher.examination is not None:
         plan = asked.launcher.examination(asked.launcher_options, plan)

@@ -81,7 +81,7 @@ def _session(ranks: str | None, inputs: dict[str, Any], options: dict[str, Any])
     except NoWorld:
         if open_sessions.failure and not options:
             raise
-        size = check(options).place().size
+        size = check(options).share_gpus().place().size
         parse_ranks(ranks, size)
         pickle_values(inputs)
         print(f"No world is running: starting one with {quantity(size, 'rank')}{'' if options else _how()}.")

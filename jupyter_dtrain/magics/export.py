@@ -70,7 +70,8 @@ def setting_arguments(parser: MagicParser, targets: Sequence[Target]) -> None:
             help="; ".join(helps).replace("%", "%%"),
         )
         parser.takes_dashes(action)
-    parser.add_argument("--set", action=_Set, nargs="+", type=assignment, help=argparse.SUPPRESS)
+    present = {one.formerly: one.name for target in targets for one in target.settings if one.formerly}
+    parser.add_argument("--set", action=_Set, nargs="+", type=assignment, present=present, help=argparse.SUPPRESS)
 
 
 def _help(setting: Setting) -> str:
@@ -81,13 +82,18 @@ def _help(setting: Setting) -> str:
 
 
 class _Set(argparse.Action):
-    """``--set NAME=value``: the former way to give a setting."""
+    """``--set NAME=value``: the former way to give a setting. ``present``: by former name, the one of now."""
+
+    def __init__(self, *args: Any, present: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.present = present
 
     def __call__(self, _parser: Any, namespace: Parsed, values: Any, _option: str | None = None) -> None:
         """Keep the settings; one that the target does not have is refused later."""
         for name, value in values:
-            say_renamed(f"--set {name}=…", f"--{name.replace('_', '-')} …")
-            setattr(namespace, f"{SETTING}{name}", value)
+            now = self.present.get(name, name)
+            say_renamed(f"--set {name}=…", f"--{now.replace('_', '-')} …")
+            setattr(namespace, f"{SETTING}{now}", value)
 
 
 def export_cells(target: str, args: Parsed) -> None:

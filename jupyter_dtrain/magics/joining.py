@@ -90,8 +90,7 @@ def _show(session: Session) -> None:
     how = "" if session.controls else ", read-only"
     print(f"Attached to world {session.name!r}{how}: {quantity(world.size, 'rank')}{living}.")
     if not session.controls:
-        who = session._link.controller  # noqa: SLF001 — for the magics alone
-        print(f"{who} controls it; %distributed attach {session.name} --control takes control.")
+        print(f"{session.controller} controls it; %distributed attach {session.name} --control takes control.")
 
 
 def listing(_args: Parsed) -> None:

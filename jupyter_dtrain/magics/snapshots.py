@@ -9,8 +9,8 @@ from typing import Any, Final
 from IPython.core import display_functions
 
 from jupyter_dtrain.client import snapshots as stored
-from jupyter_dtrain.client.snapshots import find_snapshot, named_snapshots, snapshots_folder
-from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
+from jupyter_dtrain.client.snapshots import find_snapshot, snapshot_folders, snapshots_folder
+from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer, newest, remove
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
 from jupyter_dtrain.view.labels import human
@@ -176,13 +176,18 @@ def delete_arguments(parser: MagicParser) -> None:
 
 def delete(args: Parsed) -> None:
     """``%distributed snapshots delete NAME …``: all of them, or none where one does not exist."""
-    found = {one.folder: one for name in args.names for one in named_snapshots(name)}
-    for one in found.values():
-        one.delete()
-    freed = human(sum(one.bytes for one in found.values()))
-    print(
-        f"Deleted {quantity(len(found), 'snapshot')}: {', '.join(one.reference for one in found.values())} ({freed})."
-    )
+    folders = list(dict.fromkeys(folder for name in args.names for folder in snapshot_folders(name)))
+    labels = [_label(folder) for folder in folders]
+    freed = human(sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file()))
+    for folder in folders:
+        remove(folder)
+    print(f"Deleted {quantity(len(folders), 'snapshot')}: {', '.join(labels)} ({freed}).")
+
+
+def _label(folder: Path) -> str:
+    """The name of a snapshot, with its number where it is not the newest."""
+    name, number = folder.parts[-2:]
+    return name if folder == newest(folder.parents[1], name) else f"{name}:{number}"
 
 
 def show_arguments(parser: MagicParser) -> None:

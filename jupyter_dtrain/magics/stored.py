@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
-from jupyter_dtrain.core.errors import NoWorld, StoreFailed
+from jupyter_dtrain.core.errors import BadRequest, NoWorld, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import quantity
@@ -110,11 +110,15 @@ def delete_arguments(parser: MagicParser) -> None:
 
 
 def delete(args: Parsed) -> None:
-    """``%distributed runs delete RUN …``: all of them, or none where one cannot be deleted."""
+    """``%distributed runs delete RUN …``: all of them, or none where one cannot be deleted.
+
+    A number alone is one of this notebook's world: the newest run with that number, which ``show`` takes otherwise, may
+    be another project's.
+    """
     from jupyter_dtrain.store import Store
 
     store = Store.open()
-    found = list({run.id: run for run in _find_all(store, args.run_names)}.values())
+    found = list({run.id: run for run in _find_all(store, args.run_names, here_only=True)}.values())
     for run in found:
         run.check_deletable()
     for run in found:
@@ -143,8 +147,11 @@ def show_finished() -> None:
         return
 
 
-def _find(store: Store, name: str) -> StoredRun:
-    """The stored run that ``name`` means: a name in the store, or a variable of the notebook that holds a Run."""
+def _find(store: Store, name: str, *, here_only: bool = False) -> StoredRun:
+    """The stored run that ``name`` means: a name in the store, or a variable of the notebook that holds a Run.
+
+    ``here_only``: refuse a number alone that no run of this notebook's world has.
+    """
     shell = get_ipython()
     held = shell.user_ns.get(name) if shell is not None else None
     if isinstance(held, Run):
@@ -154,18 +161,26 @@ def _find(store: Store, name: str) -> StoredRun:
         session = current()
         last, here = session.last_run, session.id
     found = store.run(name, here)
+    if here_only and name.isdecimal() and found.world_id != here:
+        raise BadRequest(
+            f"Nothing was deleted: no run {name} is of this notebook's world. Give the world, too, such as "
+            f"{found.label}."
+        )
     if last is not None and (last.world_id, last.number) == (found.world_id, found.number):
         # It may have ended a moment ago, and the store may not have its end yet.
         return store.run_of(last)
     return found
 
 
-def _find_all(store: Store, names: list[str]) -> list[StoredRun]:
+def _find_all(store: Store, names: list[str], *, here_only: bool = False) -> list[StoredRun]:
     """The stored runs that ``names`` mean, in their order; a list such as ``1,3-5`` is one of numbers."""
     found: list[StoredRun] = []
     for name in names:
         several = re.fullmatch(r"[\d,-]*[,-][\d,-]*", name)
-        found += [_find(store, one) for one in (map(str, run_numbers(name)) if several else [name])]
+        listed = [str(number) for number in run_numbers(name)] if several else [name]
+        if not listed:
+            raise BadRequest(f"{name!r} names no run. Use for example 3 or 1,3-5.")
+        found += [_find(store, one, here_only=here_only) for one in listed]
     return found
 
 

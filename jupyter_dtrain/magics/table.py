@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Literal, get_args
 
 import msgspec
+from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.declarations import declarations, load_rows
 from jupyter_dtrain.jobs import TARGETS
@@ -65,7 +66,9 @@ class Verb(msgspec.Struct, frozen=True):
                 title=f"{self.below}s", metavar=self.below.upper(), parser_class=MagicParser, prog=parser.prog
             )
             for verb in self.verbs:
-                verb.fill(below.add_parser(verb.name, help=verb.help, description=verb.sentence))
+                child = below.add_parser(verb.name, help=verb.help, description=verb.sentence)
+                verb.fill(child)
+                child.set_defaults(run=partial(_run_below, parser, child.prog, verb.run))
 
     def sections(self, before: str) -> Iterator[tuple[str, str, MagicParser, str]]:
         """As :func:`sections`, of this verb and of those that may follow it; ``before``: the words before it."""
@@ -117,6 +120,14 @@ CELL_MAGICS: Final = (
 def cell_magic(name: str) -> CellMagic:
     """The magic with one of its names."""
     return next(magic for magic in CELL_MAGICS if name in magic.names)
+
+
+def _run_below(parser: MagicParser, title: str, run: Callable[[Parsed], None], args: Parsed) -> None:
+    """Run a verb that follows another one, whose own options may not stand between them: this verb ignores them."""
+    for action, _ in parser.known:
+        if action.dest in args and getattr(args, action.dest) != action.default:
+            raise UsageError(f"{action.option_strings[-1]} is an option of {parser.prog} alone, and not of {title}.")
+    run(args)
 
 
 def _none(parser: MagicParser) -> None:

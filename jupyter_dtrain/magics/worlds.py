@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -176,6 +177,8 @@ def check_running(session: Session, given: Mapping[str, Any], *, only: bool = Fa
     ``only``: compare the options that are given, not those that are left open.
     """
     asked, started = check(given), session.request
+    with contextlib.suppress(BadRequest):  # they are compared with those of the world, which has its GPUs
+        asked = asked.share_gpus()
     request = started.resized(session.world.size)  # the same cell again is harmless after a resize, too
     wanted = msgspec.structs.replace(
         asked.world,

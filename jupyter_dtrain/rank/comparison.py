@@ -22,10 +22,10 @@ import msgspec
 
 from jupyter_dtrain.core.contents import COMPARISON, ORDER, Amount, Compared, Difference, PartSummary
 from jupyter_dtrain.core.dotted_paths import resolve
-from jupyter_dtrain.core.errors import TransferFailed
 
 from .contents import fingerprint, parts_of, random_parts
 from .rank_context import answer, verb_cell
+from .resync import agree
 
 if TYPE_CHECKING:
     from jupyter_dtrain.plugins.framework import Part
@@ -105,10 +105,7 @@ def _parts(comm: Any, path: str, namespace: Mapping[str, Any], plugins: Plugins)
         problem = f"{path!r} is not defined"
     except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks must go on together
         problem = f"{path!r} cannot be read: {type(error).__name__}: {error}"
-    problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
-    if problems:
-        words = "; ".join(problems)
-        raise TransferFailed(f"Nothing was compared. {words[:1].upper()}{words[1:]}.")
+    agree(comm, problem, "Nothing was compared.")
     return parts
 
 

@@ -53,9 +53,7 @@ def resync(
     packed, shapes, problem = _pack(names, lacking, namespace, plugins) if here else (b"", {}, "")
     shapes = comm.bcast(shapes, root=source)
     problem = problem or ("" if here or is_new else _unlike(shapes, source, namespace))
-    problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
-    if problems:
-        raise TransferFailed(f"Nothing was changed. {'; '.join(problems)}.")
+    agree(comm, problem, "Nothing was changed.")
     # With new ranks, the others keep values that are no states.
     replaced = [name for name in names if name not in missing and (new is None or has_state(namespace[name]))]
     notes = _lost(comm, replaced, source, namespace, plugins)
@@ -153,3 +151,14 @@ def _broadcast(comm: Any, data: bytes, source: int) -> bytes:
     for start in range(0, size, PIECE):
         comm.Bcast(view[start : start + PIECE], root=source)
     return bytes(whole)
+
+
+def agree(comm: Any, problem: str, words: str) -> None:
+    """Raise :class:`TransferFailed` on all ranks where there is a ``problem`` on one. ``words``: what came of it."""
+    groups: dict[str, list[int]] = {}
+    for rank, one in enumerate(comm.allgather(problem)):
+        if one:
+            groups.setdefault(one, []).append(rank)
+    if groups:
+        problems = "; ".join(f"{count_ranks(ranks)}: {one}" for one, ranks in groups.items())
+        raise TransferFailed(f"{words} {problems[:1].upper()}{problems[1:]}.")

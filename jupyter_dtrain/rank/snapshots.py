@@ -45,6 +45,7 @@ from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .contents import has_state
+from .resync import agree
 from .user_text import words_of
 
 if TYPE_CHECKING:
@@ -190,14 +191,14 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     missing = [name for name in order.names if name not in namespace]
     savers = comm.allgather(plugins.savers())
     lacking = sorted({one for others in savers for one in others} - set(savers[rank]))
-    problem = f"{', '.join(missing)} not defined" if missing else ""
+    problem = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not defined" if missing else ""
     problem = problem or (f"the plug-in of {', '.join(lacking)} does not work" if lacking else "")
-    _agree(comm, problem, "Nothing was saved.")
+    agree(comm, problem, "Nothing was saved.")
     values = {name: namespace[name] for name in order.names}
     part = _begun(comm, order)
     try:
         unseen = "" if part.is_dir() else f"this host does not see {order.root}"
-        _agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
+        agree(comm, unseen, "Nothing was saved: DTRAIN_SNAPSHOTS must name a folder that all hosts share.")
         held: dict[str, str] = {}
         files: dict[str, Any] = {}
         notes: list[str] = []
@@ -211,11 +212,11 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
                     held[name], files[f"rank-{rank}/{name}.pickle"] = _pickled(name, values[name], plugins)
         except Exception as error:  # noqa: BLE001 — a user's class may raise anything, and all ranks go on together
             problem = words_of(error)
-        _agree(comm, problem, "Nothing was saved.")
+        agree(comm, problem, "Nothing was saved.")
         _match(comm, held, files)
         taken = comm.allreduce(sum(len(content) for content in files.values()))
         problem, note = explain_no_room(part, taken, order.keep) if rank == 0 else ("", "")
-        _agree(comm, problem, "Nothing was saved.")
+        agree(comm, problem, "Nothing was saved.")
         notes += [note] if note else []
     except BaseException:
         if rank == 0:
@@ -258,13 +259,13 @@ def load(
     manifest = _checked(comm, folder, key, trust=trust)
     unknown = [name for name in names if name not in manifest.held]
     problem = f"{', '.join(unknown)} not in the snapshot, which has {', '.join(manifest.held)}" if unknown else ""
-    _agree(comm, problem, "Nothing was loaded.")
+    agree(comm, problem, "Nothing was loaded.")
     wanted = {name: how for name, how in manifest.held.items() if not names or name in names}
     absent = {name for name, how in wanted.items() if how != VALUE and name not in namespace}
     absent = set().union(*comm.allgather(absent))
     if absent and not ready:
         names_there = ", ".join(sorted(absent))
-        _agree(
+        agree(
             comm,
             f"make {names_there} first, as it was when it was saved: a snapshot has its state alone",
             "Nothing was loaded.",
@@ -285,10 +286,10 @@ def load(
             problem = _stateless(wanted, values, namespace)
     except Exception as error:  # noqa: BLE001 — unpickling may raise anything, and all ranks go on together
         problem = words_of(error)
-    _agree(comm, problem, "Nothing was loaded.")
+    agree(comm, problem, "Nothing was loaded.")
     pickled = {name: (wanted[name], value) for name, value in values.items()}
     problem, more = _hand_over(by_plugin, pickled, namespace, plugins, folder)
-    _agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
+    agree(comm, problem, "The load ended in the middle, so load again or make the variables anew.")
     return list(wanted), sorted(absent), notes + more
 
 
@@ -433,14 +434,3 @@ def _match(comm: Any, held: Mapping[str, str], files: dict[str, Any]) -> None:
     for name in shared:
         if any(name in one for one in codes[: comm.Get_rank()]):
             del files[name]
-
-
-def _agree(comm: Any, problem: str, words: str) -> None:
-    """Raise :class:`TransferFailed` on all ranks where there is a problem on one."""
-    groups: dict[str, list[int]] = {}
-    for rank, one in enumerate(comm.allgather(problem)):
-        if one:
-            groups.setdefault(one, []).append(rank)
-    if groups:
-        problems = [f"rank {format_ranks(ranks)}: {one}" for one, ranks in groups.items()]
-        raise TransferFailed(f"{words} {'; '.join(problems)}.")

@@ -49,6 +49,9 @@ def test_a_former_name_works_and_says_the_present_one(former, now):
         assert getattr(Settings.from_environment({variable: "7"}), now) == 7
     with pytest.warns(DeprecationWarning, match=f"The setting {former} is called {now} now"):
         assert Settings(**{former: 7}) == Settings(**{now: 7})
+    with pytest.warns(DeprecationWarning, match="is called") as told:
+        assert getattr(Settings(**{former: 7, now: 8}), now) == 8, "the present name wins"
+    assert told[0].filename == __file__, "the line that has the name"
     with pytest.raises(BadRequest, match=f"{former} must be a number above 0"):
         Settings(**{former: 0})
 

@@ -224,7 +224,7 @@ def test_what_stops_one_rank_from_saving_stops_all(sharded):
         sharded,
         "step()\nhidden = opt\nif dist.get_rank(): hidden = torch.optim.SGD(torch.nn.Linear(2, 2).parameters())",
     )
-    with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 1: .*'hidden' steps parameters of no model"):
+    with pytest.raises(DistributedError, match=r"Nothing was saved\. Rank 1: .*'hidden' steps parameters of no model"):
         sharded.save("hidden", ["hidden"])
 
 

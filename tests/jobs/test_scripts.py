@@ -125,7 +125,7 @@ def test_a_batch_script_asks_for_what_the_world_asked_for(tmp_path):
     found = sbatch_lines(tmp_path)
 
     assert {"--partition=gpu", "--time=8:00:00", "--gpus-per-node=a100:4", "--mem=0"} <= set(found)
-    assert found[-3:] == ["--exclusive", "-C", "x"]
+    assert found[-1] == "--exclusive -C x"
 
 
 def test_another_number_of_ranks_has_its_own_number_of_gpus(tmp_path):
@@ -134,6 +134,32 @@ def test_another_number_of_ranks_has_its_own_number_of_gpus(tmp_path):
     found = sbatch_lines(tmp_path)
 
     assert {"--ntasks-per-node=2", "--gpus-per-node=2", "--partition=gpu"} <= set(found)
+
+
+def test_options_for_sbatch_keep_their_quotes_and_values(tmp_path):
+    """sbatch reads several options in one line; each word in a line of its own would lose its option."""
+    more = '--constraint a100 --comment="a b"'
+    export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world={"asked": {"sbatch": more}})
+
+    assert sbatch_lines(tmp_path)[-1] == more
+
+
+def test_the_gpus_of_each_rank_are_asked_for_and_not_those_of_a_node_too(tmp_path):
+    world = {"ranks": 8, "nodes": 2, "gpus": True, "asked": {"gpus_per_task": "2"}}
+    export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world=world)
+    found = sbatch_lines(tmp_path)
+
+    assert "--gpus-per-task=2" in found
+    assert not [line for line in found if line.startswith("--gpus-per-node")]
+
+
+def test_a_resource_that_is_no_gpu_stays_and_makes_none(tmp_path):
+    world = {"ranks": 4, "asked": {"gres": "lscratch:100"}}
+    export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", world=world, ranks=2)
+    found = sbatch_lines(tmp_path)
+
+    assert "--gres=lscratch:100" in found
+    assert not [line for line in found if "gpus" in line]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,16 @@ def test_what_cannot_be_is_refused_with_its_place(files, text, name, words):
     assert caught.value.option == "profile"
 
 
+def test_the_dialog_takes_the_profile_beside_its_notebook_and_the_place_that_it_names(files, tmp_path):
+    """The server has another folder. The dialog sends this machine where a person has left it."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / FILE).write_text("[a100]\nslurm = true\nnodes = 3\n")
+    asked = check({"profile": "a100"}, "local", folder=folder)
+
+    assert (asked.launcher.name, asked.launcher_options.nodes) == ("slurm", 3)
+
+
 def test_a_line_that_chooses_another_launcher_than_its_profile_is_refused(files):
     assert files[1].exists()
     with pytest.raises(BadRequest, match="slurm and hosts each say where the ranks run: give one of them"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -66,23 +67,33 @@ def test_runs_are_shown_compared_and_deleted_below_their_noun(trained):
     (label,) = re.findall(r"Deleted 1 run: (.*/1)\.", said)
     gone = trained.run(f"%distributed runs show {label}").said
     none = trained.run("%distributed runs delete 2,999").said
+    other = trained.run("%distributed runs --world nobody delete 2").said
+    empty = trained.run("%distributed runs delete ,").said
 
     assert "first" in listed
     assert shown[-1].splitlines()[0] == short[-1].splitlines()[0]
     assert f"There is no run {label}" in gone
     assert "999" in none
+    assert "--world is an option of %distributed runs alone, and not of %distributed runs delete" in other
+    assert "names no run" in empty
     assert trained.ok("%distributed runs show 2").display_texts
 
 
 def test_a_snapshot_is_shown_and_deleted(trained):
     shown = trained.ok("%distributed snapshots show kept").display_texts[0]
     refused = trained.run("%distributed snapshots delete kept nothing").said
+    elsewhere = trained.run("%distributed snapshots --in /tmp delete kept").said
+    nobody = trained.run("%distributed load ~nobody-has-this-name/kept").said
+    file = trained.run("%distributed snapshots --in /etc/hostname").said
     still = trained.ok("%distributed snapshots").display_texts[0]
     said = trained.ok("%distributed snapshots delete kept").out
 
     assert shown.startswith("Snapshot 'kept': saved ")
     assert any(line.split()[0] == "x" for line in shown.splitlines()[1:] if line.strip())
     assert "There is no snapshot 'nothing'" in refused
+    assert "--in is an option of %distributed snapshots alone" in elsewhere
+    assert "begins with the name of no user" in nobody
+    assert "/etc/hostname cannot be listed: Not a directory" in file
     assert "kept" in still
     assert said.startswith("Deleted 1 snapshot: kept (")
     assert "There is no snapshot 'kept'" in trained.run("%distributed load kept").said
@@ -99,3 +110,44 @@ def test_one_rank_restarts_and_the_others_keep_everything(trained):
     assert min(set(before) & set(after)).startswith("[0]")
     assert len(set(before) & set(after)) == 2
     assert "is called" in trained.run(f"%distributed restart --replay {number} {number}").err
+
+
+def test_a_snapshot_that_is_damaged_can_be_deleted(trained):
+    trained.ok("%%distributed\nx = 1")
+    trained.ok("%distributed save torn x")
+    trained.ok("%distributed save torn x --keep 2")
+    code = "from jupyter_dtrain.client.snapshots import snapshots_folder\nprint(snapshots_folder(), end='')"
+    folder = Path(trained.ok(code).out) / "torn"
+    (folder / "2" / "manifest.json").write_text("garbage")
+
+    assert trained.ok("%distributed snapshots delete torn").out.startswith("Deleted 2 snapshots: torn:1, torn (")
+    assert not folder.exists()
+
+
+def test_a_restart_of_all_ranks_by_their_numbers_is_a_restart(trained):
+    trained.ok("%%distributed\ny = 1")
+    trained.ok("%distributed restart -r 0-2")
+
+    assert "'y' in globals()" not in trained.ok("%%distributed\nprint('y' in globals())").out
+    assert "False" in trained.ok("%%distributed\nprint('y' in globals())").out
+
+
+def test_a_restart_of_a_rank_kills_nothing_while_others_work(trained):
+    trained.ok("%%distributed\nimport os, pathlib, time\nmine = os.getpid()")
+    trained.ok("%%rank 0 --no-wait\nwhile not pathlib.Path('enough').exists(): time.sleep(0.01)")
+    refused = trained.run("%distributed restart -r 1")
+    trained.ok("import pathlib; pathlib.Path('enough').touch()")
+
+    assert "Nothing was killed: rank 0 is still working on run" in refused.said
+    assert trained.ok("%%distributed\nprint(mine == os.getpid())").out == "[0-2] True\n"
+
+
+def test_a_restart_of_a_rank_frees_those_that_wait_for_it(trained):
+    """It hangs in a cell of all ranks; their run ends, and then it is replaced."""
+    trained.ok("%%distributed\nimport time, torch.distributed as dist\ndist.init_process_group()\nz = 1")
+    cell = "%%distributed --no-wait\nif dist.get_rank() == 1: time.sleep(1000)\ndist.barrier()"
+    trained.ok(cell)
+    told = trained.ok("%distributed restart -r 1")
+
+    assert "Rank 1 has a new process" in told.display_texts[-1]
+    assert trained.ok("%%rank 0,2\nprint(z)").out == "[0,2] 1\n"

@@ -43,7 +43,7 @@ OWN_OBJECTS = {
     "setattr(sys.modules['__main__'], path, value)",  # the user's own module
     "setattr(part if name in _FOLDED else stored, name, value)",
     "setattr(picture, name, value)",
-    "setattr(namespace, f'{SETTING}{name}', value)",  # a parsed line
+    "setattr(namespace, f'{SETTING}{now}', value)",  # a parsed line
 }
 """Attributes of our own objects."""
 

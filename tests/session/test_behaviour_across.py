@@ -71,7 +71,7 @@ def test_parts_that_only_some_ranks_have_are_a_difference_of_form(held):
 def test_a_name_that_is_missing_is_named_with_its_ranks(held):
     """Before anything is read."""
     run(held, "if rank == 1: here = 1")
-    with pytest.raises(DistributedError, match=r"Nothing was compared\. Rank 0: 'here' is not defined; rank 2"):
+    with pytest.raises(DistributedError, match=r"Nothing was compared\. Ranks 0,2: 'here' is not defined\."):
         held.diff("here")
     with pytest.raises(TransferFailed, match=r"No rank has 'nowhere'\."):
         held.vars(["nowhere"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
 import os
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, RunTimeout, TransferFailed
@@ -39,6 +43,40 @@ def test_a_call_leaves_no_name_on_the_ranks(called):
     called.call(len, [1, 2])
 
     assert values(run(called, "[name for name in globals() if name.startswith('_dtrain')]")) == same([])
+
+
+def test_a_call_that_failed_leaves_no_value_after_the_next(called):
+    def on_some():
+        if os.environ["RANK"] == "1":
+            raise ValueError
+        return [0] * 1000
+
+    with pytest.raises(DistributedError):
+        called.call(on_some)
+    called.call(len, [])
+
+    assert values(run(called, "[name for name in globals() if name.startswith('_dtrain')]")) == same([])
+
+
+def test_threads_may_call_at_once_also_a_function_of_a_module_that_no_import_finds(called, tmp_path):
+    """As those of pytest's importlib mode. What the user has registered stays so."""
+    file = tmp_path / "unfound.py"
+    file.write_text("def twice(x):\n    return helper(x)\ndef helper(x):\n    return 2 * x\n")
+    spec = importlib.util.spec_from_file_location("unfound", file)
+    module = sys.modules["unfound"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda x: called.call(module.twice, x, ranks=0), range(4)))
+        cloudpickle.register_pickle_by_value(module)
+        called.call(module.twice, 1)
+        kept = "unfound" in cloudpickle.list_registry_pickle_by_value()
+        cloudpickle.unregister_pickle_by_value(module)
+    finally:
+        del sys.modules["unfound"]
+
+    assert found == [{0: 0}, {0: 2}, {0: 4}, {0: 6}]
+    assert kept
 
 
 def test_items_are_shared_among_ranks_and_come_back_in_order(called):

@@ -73,17 +73,17 @@ class Tensor:
 parts = Model(Tensor(3 + rank))
 """,
     )
-    with pytest.raises(DistributedError, match=r"rank 1: weight of 'parts' is \(4,\), and rank 0 has \(3,\)"):
+    with pytest.raises(DistributedError, match=r"Rank 1: weight of 'parts' is \(4,\), and rank 0 has \(3,\)"):
         apart.broadcast(["parts"])
 
 
 def test_an_impossible_resync_raises_and_changes_nothing(apart):
     """A name that is missing on some rank, one that is no name, what cannot be pickled, a rank that is not there."""
     run(apart, "mine = rank\nif rank == 2: here = 1")
-    with pytest.raises(DistributedError, match=r"Nothing was changed\. rank 0: 'here' is not defined"):
+    with pytest.raises(DistributedError, match=r"Nothing was changed\. Rank 0: 'here' is not defined"):
         apart.broadcast(["mine", "here"])
     run(apart, "import threading; lock = threading.Lock()")
-    with pytest.raises(DistributedError, match=r"Nothing was changed\. rank 0: mine, lock cannot be pickled"):
+    with pytest.raises(DistributedError, match=r"Nothing was changed\. Rank 0: mine, lock cannot be pickled"):
         apart.broadcast(["mine", "lock"])
     assert {0: 0, 1: 1, 2: 2} == values(run(apart, "mine"))
     with pytest.raises(BadRequest):

@@ -72,7 +72,7 @@ class TestSnapshots:
         run(world, "Model.load_state_dict = lambda self, _: 1 / (rank - 1)")
         with pytest.raises(DistributedError) as caught:
             load_soon(world, "first")
-        words = "The load ended in the middle, so load again or make the variables anew. rank 1: ZeroDivisionError"
+        words = "The load ended in the middle, so load again or make the variables anew. Rank 1: ZeroDivisionError"
         assert [error.evalue.startswith(words) for error in caught.value.run.errors.values()] == [True] * 3
         run(world, PREPARE)
         assert load_soon(world, "first").names == ["model", "epoch", "mine"]
@@ -168,9 +168,9 @@ class TestSnapshots:
         """A name that is missing, a value that cannot be pickled, no name at all, a name that is a path."""
         run(world, "import threading; lock = threading.Lock()\nif rank == 1: here = 1")
         before = newest(saved, "first")
-        with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 0,2: here not defined"):
+        with pytest.raises(DistributedError, match=r"Nothing was saved\. Ranks 0,2: here is not defined"):
             world.save("first", ["here"])
-        with pytest.raises(DistributedError, match=r"Nothing was saved\. rank 0-2: .*'lock' cannot be saved"):
+        with pytest.raises(DistributedError, match=r"Nothing was saved\. Ranks 0-2: .*'lock' cannot be saved"):
             world.save("first", ["epoch", "lock"])
         with pytest.raises(BadRequest, match="Name the variables"):
             world.save("first", [])
@@ -216,7 +216,7 @@ class TestSnapshots:
         run(world, f"import os; place = os.getcwd(); epoch = 1; os.chdir({str(tmp_path)!r})", 0)
         run(world, "epoch = 1", [1, 2])
         try:
-            with pytest.raises(DistributedError, match="rank 1-2: this host does not see"):
+            with pytest.raises(DistributedError, match="Ranks 1-2: this host does not see"):
                 world.save("unseen", ["epoch"])
         finally:
             run(world, "os.chdir(place)", 0)
