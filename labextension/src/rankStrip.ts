@@ -260,5 +260,5 @@ export function useOf(rank: Rank): number | null {
 export function usageOf(rank: Rank): string {
   const use = useOf(rank);
   if (use === null) return "";
-  return rank.gpu === null ? `CPU ${use.toFixed(0)} % of one core` : `GPU ${use.toFixed(0)} %`;
+  return rank.gpu === null ? `${use.toFixed(0)} % of a core` : `GPU ${use.toFixed(0)} %`;
 }

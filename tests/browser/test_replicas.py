@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-TRAIN = """%%distributed --check model --every 5
+TRAIN = """%%distributed --check model --check-every 5
 import torch, torch.distributed as dist, time
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 WORLD = "digits"
 WAIT = 120_000  # two ranks import torch on a machine that has much else to do
-TRAIN = """%%distributed --run "rate RATE"
+TRAIN = """%%distributed --name "rate RATE"
 import torch
 import torch.distributed as dist
 from jupyter_dtrain import progress
@@ -45,7 +45,7 @@ for step in progress(range(STEPS), name="train"):
     if step % 100 == 0:
         print(f"step {step}: loss {loss.item():.2f}")
 """
-DIVERGES = """%%distributed --run "too fast"
+DIVERGES = """%%distributed --name "too fast"
 from jupyter_dtrain import log
 for step in range(60):
     log(loss=1.5 ** step if step < 40 else float("nan"), step=step)
