@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -97,8 +98,9 @@ def _how() -> str:
     return f", {why} (to choose, begin the first cell with %%distributed -n 4, or other options of %distributed start)"
 
 
+@lru_cache(1)
 def cell_parser() -> MagicParser:
-    """The parser of ``%%distributed``."""
+    """The parser of ``%%distributed``, made once: that takes most of a millisecond."""
     parser = MagicParser(
         prog="%%distributed",
         description="Run the cell on the ranks of the current world. If there is none, start one:\nwith the options of "
@@ -112,8 +114,9 @@ def cell_parser() -> MagicParser:
     return parser
 
 
+@lru_cache(1)
 def rank_parser() -> MagicParser:
-    """The parser of ``%%rank``."""
+    """The parser of ``%%rank``, made once, too."""
     parser = MagicParser(
         prog="%%rank",
         description="Run the cell on some ranks: the short form of %%distributed -r RANKS.",
