@@ -101,8 +101,8 @@ def fault_lines(found: Mapping[int, str], ranks: Sequence[int]) -> list[str]:
     fix = "%distributed restart replaces all ranks."
     if len(hit) < len(ranks):
         fix = (
-            f"The other ranks keep theirs. %distributed kill {format_ranks(hit)} and then %distributed replace "
-            f"{'replaces it' if one else 'replace them'}; {fix}"
+            f"The other ranks keep theirs. %distributed restart -r {format_ranks(hit)} replaces "
+            f"{'it' if one else 'them'}; {fix}"
         )
     place = (
         "A GPU reports such a fault late, so the line above may be a later one: a world that is started with "

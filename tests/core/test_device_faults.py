@@ -44,8 +44,7 @@ def test_the_rank_is_named_with_what_replaces_it(ended_run):
     assert "\n".join(lines[-3:]) == (
         "Rank 1 has lost the GPU (an illegal memory access was encountered): tensors there are gone, and every later "
         "call on the GPU fails in that process.\n"
-        "The other ranks keep theirs. %distributed kill 1 and then %distributed replace replaces it; %distributed "
-        "restart replaces all ranks.\n"
+        "The other ranks keep theirs. %distributed restart -r 1 replaces it; %distributed restart replaces all ranks.\n"
         "A GPU reports such a fault late, so the line above may be a later one: a world that is started with "
         "--env CUDA_LAUNCH_BLOCKING=1 stops at the right one."
     )
@@ -57,7 +56,7 @@ def test_several_ranks_and_all_ranks():
     every = fault_lines({0: "misaligned address"}, range(1))
 
     assert some[0].startswith("Ranks 0,2 have lost the GPU (misaligned address): ")
-    assert "%distributed kill 0,2 and then %distributed replace replace them;" in some[1]
+    assert "%distributed restart -r 0,2 replaces them;" in some[1]
     assert every[1] == "%distributed restart replaces all ranks."
 
 

@@ -69,12 +69,11 @@ def test_a_rank_after_an_illegal_memory_access_is_named_and_can_be_replaced(begu
     assert cell.errors[0].waited == "barrier"
     said = told(cell)
     assert "Rank 1 has lost the GPU (an illegal memory access was encountered)" in said
-    assert "%distributed kill 1 and then %distributed replace replaces it" in said
+    assert "%distributed restart -r 1 replaces it" in said
     assert values(run(session, "kept.sum().item()", ranks=0)) == {0: 24.0}
     assert "lost the GPU" in told(fail(session, "torch.ones(2, device=device).sum().item()", ranks=1))
 
-    session.kill(1)
-    session.replace()
+    session.restart(1)
     run(session, START, ranks=1, timeout=PATIENCE)
     assert values(run(session, SUM, timeout=PATIENCE)) == same(2.0, 2)
     assert values(run(session, "kept.sum().item()", ranks=0)) == {0: 24.0}
