@@ -59,24 +59,29 @@ def test_nothing_shows_a_former_name(trained):
 
 def test_runs_are_shown_compared_and_deleted_below_their_noun(trained):
     """The short forms ``show`` and ``compare`` stay."""
+    trained.ok("%%distributed --name below\n1")
+    trained.ok("%%distributed\n2")
+    second = trained.value("__import__('jupyter_dtrain').current().last_run.number")
+    first = second - 1
     listed = trained.ok("%distributed runs -n 50").display_texts[0]
-    shown, short = trained.ok("%distributed runs show 1").display_texts, trained.ok("%distributed show 1").display_texts
-    trained.ok("%distributed runs compare 1 2")
-    trained.ok("%distributed compare 1 2")
-    said = trained.ok("%distributed runs delete 1").out
-    (label,) = re.findall(r"Deleted 1 run: (.*/1)\.", said)
+    shown = trained.ok(f"%distributed runs show {first}").display_texts
+    short = trained.ok(f"%distributed show {first}").display_texts
+    trained.ok(f"%distributed runs compare {first}-{second}")
+    trained.ok(f"%distributed compare {first} {second}")
+    said = trained.ok(f"%distributed runs delete {first}").out
+    (label,) = re.findall(rf"Deleted 1 run: (.*/{first})\.", said)
     gone = trained.run(f"%distributed runs show {label}").said
-    none = trained.run("%distributed runs delete 2,999").said
-    other = trained.run("%distributed runs --world nobody delete 2").said
+    none = trained.run(f"%distributed runs delete {second},999").said
+    other = trained.run(f"%distributed runs --world nobody delete {second}").said
     empty = trained.run("%distributed runs delete ,").said
 
-    assert "first" in listed
+    assert "below" in listed
     assert shown[-1].splitlines()[0] == short[-1].splitlines()[0]
     assert f"There is no run {label}" in gone
     assert "999" in none
     assert "--world is an option of %distributed runs alone, and not of %distributed runs delete" in other
     assert "names no run" in empty
-    assert trained.ok("%distributed runs show 2").display_texts
+    assert trained.ok(f"%distributed runs show {second}").display_texts
 
 
 def test_a_snapshot_is_shown_and_deleted(trained):

@@ -121,6 +121,10 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
         ("runs -n -3", "'-3' is not a whole number above 0"),
         ("runs -n x", "'x' is not a whole number above 0"),
         ("show -1", "names no run"),
+        (
+            "runs delete 1-2",
+            "Nothing was deleted: no run 1 is of this notebook's world. Give the world, too, such as world/1",
+        ),
     ],
 )
 def test_a_wrong_line_gets_an_error_with_the_right_form(notebook, line, words):
