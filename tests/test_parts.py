@@ -16,11 +16,11 @@ from tests.steward.until import until
 PASSES = "def test_it_passes():\n    pass\n"
 FAILS = "def test_it_fails():\n    print('seen by whoever looks')\n    assert 1 == 2\n"
 HANGS = """
-import pathlib, time
+import os, pathlib, time
 
 def test_it_hangs():
-    (pathlib.Path(__file__).parents[1] / "begun").touch()
-    time.sleep(600)
+    place = pathlib.Path(__file__).parents[1] / "begun"
+    os.mkdir(place); time.sleep(600)  # one step, so that no frame of pathlib is interrupted after it
 """
 WAITS = """
 import pathlib, time
