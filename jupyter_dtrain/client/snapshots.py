@@ -29,6 +29,7 @@ from jupyter_dtrain.core.snapshots import (
     Snapshot,
     SnapshotAnswer,
     check_snapshot_name,
+    expanded,
     list_snapshots,
     numbers,
     parse_every,
@@ -65,7 +66,7 @@ def data_folder() -> Path:
 def snapshots_folder() -> Path:
     """The folder of all snapshots."""
     chosen = os.environ.get(FOLDER_VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else data_folder() / "snapshots"
+    return expanded(chosen).absolute() if chosen else data_folder() / "snapshots"
 
 
 def key() -> bytes:
@@ -75,7 +76,7 @@ def key() -> bytes:
 
 def snapshots(folder: str | os.PathLike[str] | None = None) -> list[Snapshot]:
     """Your snapshots, newest first, in ``folder`` (default: where they are saved without ``to``)."""
-    root = snapshots_folder() if folder is None else Path(folder).expanduser().absolute()
+    root = snapshots_folder() if folder is None else expanded(folder).absolute()
     return list_snapshots(root, snapshot_key(data_folder(), make=False))
 
 
@@ -149,7 +150,7 @@ class SessionSnapshots:
             raise BadRequest("Name the variables to save: %distributed save NAME model opt")
         for one in names:
             check_variable(one)
-        root = str(snapshots_folder() if to is None else Path(to).expanduser().absolute())
+        root = str(snapshots_folder() if to is None else expanded(to).absolute())
         place = (name, names, root, self._request.name, keep)
         if every is None:
             return self._order("run_save", place, {}, f"save {name}")

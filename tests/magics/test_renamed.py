@@ -90,6 +90,7 @@ def test_a_snapshot_is_shown_and_deleted(trained):
     elsewhere = trained.run("%distributed snapshots --in /tmp delete kept").said
     nobody = trained.run("%distributed load ~nobody-has-this-name/kept").said
     file = trained.run("%distributed snapshots --in /etc/hostname").said
+    to = trained.run("%distributed save other x --to ~nobody-has-this-name").said
     still = trained.ok("%distributed snapshots").display_texts[0]
     said = trained.ok("%distributed snapshots delete kept").out
 
@@ -98,6 +99,7 @@ def test_a_snapshot_is_shown_and_deleted(trained):
     assert "There is no snapshot 'nothing'" in refused
     assert "--in is an option of %distributed snapshots alone" in elsewhere
     assert "begins with the name of no user" in nobody
+    assert "begins with the name of no user" in to
     assert "/etc/hostname cannot be listed: Not a directory" in file
     assert "kept" in still
     assert said.startswith("Deleted 1 snapshot: kept (")
