@@ -19,7 +19,7 @@ import logging
 import math
 import threading
 import traceback
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -58,6 +58,12 @@ _BITS = 63
 _log = logging.getLogger(__name__)
 
 
+@functools.cache
+def _installed() -> list[EntryPoint]:
+    """The installed plug-ins, by name. Looking through all installed packages takes as long as importing a plug-in."""
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
 class Plugins:
     """The plug-ins of this process, by name. Any thread may ask, as far as the member's contract allows it."""
 
@@ -87,11 +93,18 @@ class Plugins:
     def load(cls, log: Callable[[str], object] = _log.error) -> Plugins:
         """Make a fresh object of each installed plug-in. One that cannot be loaded is left out, with a notice."""
         loaded = cls([], log)
-        for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        for entry in _installed():
             with loaded._guard(entry.name, ""):
                 plugin = entry.load()()
                 loaded._plugins.append((as_text(plugin.name), plugin))
         return loaded
+
+    @staticmethod
+    def preload() -> None:
+        """Import the installed plug-ins for the processes that this one forks. :meth:`load` names those that fail."""
+        for entry in _installed():
+            with contextlib.suppress(Exception, SystemExit):
+                entry.load()
 
     def take_notices(self) -> list[str]:
         """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""

@@ -32,6 +32,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
@@ -47,6 +48,7 @@ from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
 from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
+from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.rank.slots import Slot, Slots
 from jupyter_dtrain.wire.agent_messages import AnyWatchRequest, InspectRank, RenewWatch, SendSignal
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, from_content, refused
@@ -425,8 +427,16 @@ def _read_line() -> tuple[bytes, bytes]:
     return line, rest
 
 
+def _preload() -> None:
+    """Import once what each rank would import after its fork: plug-ins, and MPI's library, which nothing starts here."""
+    Plugins.preload()
+    with contextlib.suppress(Exception):  # each rank meets it again, and says so
+        find_spec("mpi4py.MPI")  # mpi4py loads the library to see which MPI it is
+
+
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
+    _preload()
     line, rest = _read_line()
     if not line:
         sys.exit("The start failed before this host's part of it began.")
