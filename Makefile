@@ -36,6 +36,8 @@ WHEELHOUSE     ?= build/wheelhouse
 
 PY    := $(VENV)/bin/python
 PIP   := $(PY) scripts/install.py
+# As pip does for a package that is not editable: where bytecode is not written, each process would compile the sources.
+COMPILE = $(PY) -m compileall -q jupyter_dtrain
 TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
 BARE               := .venv-bare
@@ -181,6 +183,7 @@ $(VENV)/installed-demo: pyproject.toml constraints.txt | $(PY)
 $(VENV)/installed: pyproject.toml constraints.txt hatch_build.py scripts/install.py $(FRONT_END) | $(PY)
 	@echo "Installing into $(VENV) the package with its front end, all frameworks and the tools of the tests"
 	@$(PIP) -c constraints.txt $(TORCH) -e '.[torch,test]'
+	@$(COMPILE)
 	@touch $(VENV)/installed-demo $@
 
 # An environment of its own: Horovod's build needs an old setuptools.

@@ -53,6 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
     patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
     patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    patch.setenv("JUPYTER_DTRAIN_WARM_START", "0")  # kernels of tests are many, and most of them start no world
     yield folder
     left = wait_until_gone(str(folder))
     patch.undo()

@@ -330,6 +330,8 @@ def main() -> int:
 
     REPORTS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    # Where bytecode is not written, each process of each world would compile what was edited since the installation.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "jupyter_dtrain"], cwd=ROOT, check=False)
     try:
         done = Runner(slow=wanted.all).run([name for name in parts() if not wanted.parts or name in wanted.parts])
         seconds = time.monotonic() - began

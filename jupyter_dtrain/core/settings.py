@@ -24,6 +24,9 @@ STORE_VARIABLE = "JUPYTER_DTRAIN_STORE"
 FORMER = {"hold": "output_delay", "lease": "keep_alive", "spool_cap": "log_cap", "spool_days": "log_days"}
 """The names of the release before, and those of now."""
 
+MAY_BE_OFF = ("warm_start",)
+"""The settings that may be 0."""
+
 
 class Settings(msgspec.Struct, frozen=True):
     """All settings. Durations are seconds, sizes bytes."""
@@ -59,6 +62,9 @@ class Settings(msgspec.Struct, frozen=True):
     larger value is tidier where ranks are far from each other or share few processors."""
     shown_bytes: int = 2_000_000
     """How much of its ranks' text a cell shows before it shows only the last lines."""
+    warm_start: float = 600.0
+    """How long programs wait for a start after ``%load_ext``, with all imported that they need; 0 for none. They take
+    about 150 MB of memory, and no GPU."""
     lease: float | None = None
     hold: float | None = None
     spool_cap: int | None = None
@@ -75,9 +81,9 @@ class Settings(msgspec.Struct, frozen=True):
         for name in self.__struct_fields__:
             value, now = getattr(self, name), FORMER.get(name)
             if now is None:
-                check_number(name, value)
+                _check(name, name, value)
             elif value is not None:
-                check_number(name, value)
+                _check(now, name, value)
                 words = f"The setting {name} is called {now} now. The former name works until the next release."
                 warnings.warn(words, DeprecationWarning, stacklevel=2)
                 if getattr(self, now) == defaults[now]:
@@ -108,9 +114,15 @@ class Settings(msgspec.Struct, frozen=True):
                 value = int(text) if known[name].type is int else float(text)
             except ValueError:
                 raise BadRequest(f"{key} must be a number, not {text!r}.") from None
-            check_number(key, value)
+            _check(name, key, value)
             values[name] = value
         return msgspec.convert(values, readable(cls))
+
+
+def _check(name: str, shown: str, value: object) -> None:
+    """Raise :class:`BadRequest` unless the setting ``name``, which the user calls ``shown``, may have this value."""
+    if name not in MAY_BE_OFF or isinstance(value, bool) or value != 0:
+        check_number(shown, value)
 
 
 def check_number(name: str, value: object) -> None:

@@ -33,9 +33,9 @@ from jupyter_dtrain.store.tensorboard import check_folder
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
-from . import local
+from . import local, prepared
 from .launcher import WorldPlan
-from .leftovers import MARK, MEMORY, remove_dead
+from .leftovers import MEMORY, remove_dead
 from .mpi import find_mpiexec
 from .options import Asked, assign_roles, check
 from .worlds import Listing, list_worlds, runtime_folder, spool_folder, write_listing
@@ -321,14 +321,17 @@ def _launch_steward(request: WorldRequest) -> Listing:
         hb_port=4,
         control_port=5,
     )
-    env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "JPY_SESSION_NAME")}
-    env.setdefault("HOME", str(Path.home()))  # Open MPI does not start without it
-    env[MARK], own_id = request.id, request.id.encode()
+    env, own_id = prepared.steward_environment(request.id), request.id.encode()
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
+    order = prepared.Order([connection_file], request.id, env, str(folder), str(log_file))
+    data = msgspec.json.encode(request)
     with open(log_file, "a+b") as log:
-        process = subprocess.Popen(
-            [*local.program("jupyter_dtrain.steward.__main__"), connection_file],
+        process = prepared.take(order)
+        if process is not None:
+            data = order.to_bytes() + data
+        process = process or subprocess.Popen(
+            [*local.program(prepared.STEWARD), connection_file],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -338,7 +341,7 @@ def _launch_steward(request: WorldRequest) -> Listing:
         )
         try:
             patience = max(request.settings.request_timeout, request.settings.start_timeout)
-            answer, _ = process.communicate(msgspec.json.encode(request), timeout=patience)
+            answer, _ = process.communicate(data, timeout=patience)
             # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
             [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
             return msgspec.structs.replace(

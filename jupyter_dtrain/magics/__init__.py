@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from IPython.core.magic import Magics, magics_class
 
-from jupyter_dtrain.core.errors import Refused, package_gone
+from jupyter_dtrain.core.errors import BadRequest, Refused, package_gone
+from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.launch import prepared
 
 from .completion import Inspections, RankCompletions
 from .hints import Hints
@@ -135,6 +137,8 @@ def load(shell: InteractiveShell, *, replace: bool = False) -> None:
         part.install(shell)
     show_worlds_after_cell(shell)
     show_finished()
+    with contextlib.suppress(BadRequest):  # a start says it
+        prepared.prepare(Settings.from_environment().warm_start)
 
 
 def part_of(shell: Any, kind: type[P]) -> P | None:
@@ -147,6 +151,7 @@ def unload(shell: InteractiveShell) -> None:
     found = _loaded.pop(id(shell), None)
     if found is None:
         return
+    prepared.discard()
     for part in reversed(found):
         part.uninstall(shell)
     for name in _names():

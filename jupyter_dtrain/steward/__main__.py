@@ -1,7 +1,8 @@
 """The steward's process: ``python -m jupyter_dtrain.steward CONNECTION_FILE < request.json``.
 
 It prints the world's id and its own process id, and leaves its parent behind, so that it is the child of no kernel; its
-own parent is a guard.
+own parent is a guard. With ``--waits=SECONDS`` in place of the file it imports everything, and waits for a start with
+the other programs of a world beneath it, see :mod:`jupyter_dtrain.launch.prepared`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import gc
 import os
 import shutil
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.launch.prepared import Programs
     from jupyter_dtrain.wire.requests import WorldRequest
+
+NICENESS = 5
+"""The niceness of the session of a steward that waits."""
 
 
 def remains(request: WorldRequest) -> list[list[str]]:
@@ -28,9 +34,45 @@ def remains(request: WorldRequest) -> list[list[str]]:
     return [] if allocation is None else allocation.remains()
 
 
+def wait_for_world(seconds: float, tell: int) -> tuple[Programs, bytes]:
+    """As the steward: import all, and wait for a start. Returns what has waited, too, and the request.
+
+    ``tell``: the pipe to the guard. Ends this process where no start comes in so many ``seconds``, or any more.
+    """
+    from jupyter_dtrain.launch.prepared import Programs, be_nice, read_order
+    from jupyter_dtrain.rank.plugins import Plugins
+
+    from .processes import die_with_parent
+
+    be_nice(NICENESS)
+    programs = Programs(die_with_parent)
+    for module in ("kernel", "supervisor"):
+        import_module(f"jupyter_dtrain.steward.{module}")
+    Plugins.preload()
+    if (order := read_order(seconds)) is None:
+        os._exit(0)
+    be_nice(0)
+    order.follow()
+    request = sys.stdin.buffer.read()
+    with open(tell, "wb") as guard:
+        guard.write(order.to_bytes() + request)
+    return programs, request
+
+
+def read_told() -> bytes:
+    """As the guard: the request that the steward passes on. Ends this process where the steward has ended."""
+    from jupyter_dtrain.launch.prepared import read_order
+
+    if (order := read_order()) is None:
+        os._exit(0)
+    order.follow()
+    return sys.stdin.buffer.read()
+
+
 def main() -> None:
     """Start the world, then serve its clients until it has ended."""
-    data = sys.stdin.buffer.read()
+    waits = float(sys.argv[1].partition("=")[2]) if sys.argv[1].startswith("--waits=") else None
+    data = b"" if waits is not None else sys.stdin.buffer.read()
     gc.disable()  # while it imports, as in launch.local.program
     # Files of the steward and the controller are for this user alone; ranks write as the notebook does.
     umask = os.umask(0o077)
@@ -44,12 +86,20 @@ def main() -> None:
 
     from .processes import become_subreaper, dismiss, guard
 
-    request = msgspec.json.decode(data, type=readable(WorldRequest))
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
     become_subreaper()
     guardian = os.getpid()
-    steward = os.fork()
+    told, tell = os.pipe()  # from a steward that waits to its guard
+    steward, programs = os.fork(), None
+    if waits is not None and steward:
+        os.dup2(null, 1)
+        os.dup2(told, 0)
+        os.close(tell)
+        data = read_told()
+    elif waits is not None:
+        programs, data = wait_for_world(waits, tell)
+    request = msgspec.json.decode(data, type=readable(WorldRequest))
+    os.dup2(null, 0)
     if steward:
         os.dup2(2, 1)
         guard(steward, request.passing_folders, remains(request))
@@ -64,7 +114,7 @@ def main() -> None:
     os.dup2(2, 1)
     from .supervisor import Supervisor
 
-    supervisor = Supervisor(request, umask)
+    supervisor = Supervisor(request, umask, programs)
     # The processes start while the rest of the steward is still being imported.
     supervisor.start()
     from .kernel import serve

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ from .rendezvous import Rendezvous
 from .watches import WatchEnd, Watches
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.launch.prepared import Programs
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .progress import StartProgress
@@ -67,8 +69,16 @@ _log = logging.getLogger(__name__)
 class Cluster:
     """The processes of one launch."""
 
-    def __init__(self, request: WorldRequest, launcher: Launcher, incarnation: int, umask: int) -> None:
-        """``incarnation`` counts the world's restarts; ``umask`` is for the ranks."""
+    def __init__(
+        self,
+        request: WorldRequest,
+        launcher: Launcher,
+        incarnation: int,
+        umask: int,
+        programs: Programs | None = None,
+    ) -> None:
+        """``incarnation`` counts restarts; ``umask`` is for the ranks; ``programs`` have waited for this launch."""
+        self._programs = programs
         self.incarnation = incarnation
         self._request = request
         self._umask = umask
@@ -133,6 +143,10 @@ class Cluster:
             log = f"watch-{watch.host}" if watch.host else "watch"
             process = self._spawn(watch.command, log, environment, piped=True)
             self._watches.add(watch.host, process, watch.first_line)
+        if self._programs is not None:
+            self._programs.end()
+        if not launcher.remote:
+            self._start_mpiexec("")
         told = ServerSpec(secrets.token_hex(32))
         port = int(request.options.env.get("MASTER_PORT", "0"))
         address = launcher.address
@@ -168,7 +182,6 @@ class Cluster:
         )
         self._watches.begin(spec)
         if not launcher.remote:
-            self._start_mpiexec("")
             assert self._mpiexec is not None
             # A start on other hosts works there, where nothing here can see it.
             processes = (self._controller, self._mpiexec, *self._watches.processes)
@@ -242,14 +255,19 @@ class Cluster:
 
         ``piped``: with pipes to its standard input and from its standard output.
         """
-        with open(self._logs / f"{log}.log", "ab") as file:
+        path, where = self._logs / f"{log}.log", cwd or self._request.cwd
+        if self._programs is not None and (
+            process := self._programs.take(command, env=env or os.environ, cwd=where, log=path, piped=piped)
+        ):
+            return process
+        with open(path, "ab") as file:
             return subprocess.Popen(
                 command,
                 env=env,
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
-                cwd=cwd or self._request.cwd,
+                cwd=where,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 — one prctl call, on a libc that is loaded
             )
 

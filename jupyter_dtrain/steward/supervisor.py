@@ -67,6 +67,7 @@ from .watches import WatchEnd
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
+    from jupyter_dtrain.launch.prepared import Programs
     from jupyter_dtrain.wire.channels import RanksChannel
 
 LAUNCHES = 3
@@ -83,12 +84,13 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """Starts, watches and ends one world."""
 
-    def __init__(self, request: WorldRequest, umask: int) -> None:
-        """``umask``: the one that ranks get."""
+    def __init__(self, request: WorldRequest, umask: int, programs: Programs | None = None) -> None:
+        """``umask``: the one that ranks get; ``programs``: those that have waited for this world."""
         self.ended = threading.Event()
         """Set when nothing of the world is left."""
         self._request = request
         self._umask = umask
+        self._programs = programs
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lease = Lease(request.settings.keep_alive)
         self._state = State(request, self._lease)
@@ -222,7 +224,8 @@ class Supervisor:
         self._gpus.clear()
         self._elsewhere.clear()
         progress = self._state.progress = StartProgress(self._request.size, self._request.settings)
-        cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask)
+        programs, self._programs = self._programs, None
+        cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask, programs)
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
             self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)

@@ -427,8 +427,8 @@ def _read_line() -> tuple[bytes, bytes]:
     return line, rest
 
 
-def _preload() -> None:
-    """Import once what each rank would import after its fork: plug-ins, and MPI's library, which nothing starts here."""
+def prepare() -> None:
+    """Import once what each rank would import after its fork: plug-ins, and MPI's library, which nothing starts."""
     Plugins.preload()
     with contextlib.suppress(Exception):  # each rank meets it again, and says so
         find_spec("mpi4py.MPI")  # mpi4py loads the library to see which MPI it is
@@ -436,7 +436,7 @@ def _preload() -> None:
 
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
-    _preload()
+    prepare()
     line, rest = _read_line()
     if not line:
         sys.exit("The start failed before this host's part of it began.")
