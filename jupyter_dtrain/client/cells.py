@@ -176,6 +176,8 @@ class CellRunner:
 
     def ended(self, run: Run) -> None:
         """``run`` has ended, for the session. A cell that was refused may all the same begin on a rank, later."""
+        if run.outcome != "ok":
+            self._link.ask_again()
         if run.not_sent:
             self._known.discard(run.number)
 

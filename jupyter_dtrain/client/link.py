@@ -73,6 +73,10 @@ _log = logging.getLogger(__name__)
 LOOK_PERIOD = 1.0
 """Seconds between two checks that the steward lives; a request to it finds out at once."""
 LISTEN = 0.25
+FRESH = 0.25
+"""Seconds for which an answer of the steward is news enough for a cell, unless a broadcast came or a run failed.
+
+Cells that follow each other closely ask once; they might lack only news whose broadcast was lost in that time."""
 CONFIRM = 1.0
 """Seconds in which the steward may name the driver; no cell waits longer for that."""
 LEAVING = 1.0
@@ -108,6 +112,8 @@ class Link:
         self._lost = ""
         self._lets_go = True
         """Whether the listening thread closes what leads to a lost world; otherwise :meth:`close` will."""
+        self._fresh_until = 0.0
+        """Until when a cell need not ask the steward for news (monotonic); 0 once something has happened."""
         self._renew_wanted = False
         """Whether the next renewal of the lease should not wait."""
         self._lock = threading.RLock()
@@ -264,15 +270,19 @@ class Link:
     def confirm_drives(self) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
 
-        It waits at most :data:`CONFIRM` seconds for the steward's answer. Returns the runs that go on in the world.
+        It does not ask where the steward has answered within :data:`FRESH` seconds. It waits at most :data:`CONFIRM`
+        seconds for the steward's answer. Returns the runs that go on in the world.
         """
         self.check_drives()
         runs: list[OpenRun] = []
+        if (now := time.monotonic()) < self._fresh_until:
+            return runs
         with contextlib.suppress(WorldLost, Refused):
             # It announces the number of the next run too: a client that takes over now gives its own another one.
             driven = self._steward.ask(self._renewal(self._next_run), CONFIRM)
             runs = self._take_driven(driven)
             check_still(driven.news)
+            self._fresh_until = now + FRESH
         self.check_drives()
         return runs
 
@@ -355,7 +365,7 @@ class Link:
 
     def _listen(self) -> None:
         """Take the steward's broadcasts, and renew the lease; at last, leave nothing of a lost world."""
-        renew_at = look_at = 0.0
+        renew_at = look_at = tell_at = 0.0
         while not self.over:
             try:
                 event = self._steward.listen(LISTEN)
@@ -370,8 +380,9 @@ class Link:
             if now >= look_at:
                 look_at = now + LOOK_PERIOD
                 self.check_alive()
-            if now >= renew_at or self._notices.waiting or self._renew_wanted:
+            if now >= renew_at or (self._notices.waiting and now >= tell_at) or self._renew_wanted:
                 self._renew_wanted = False
+                tell_at = now + LISTEN
                 renew_at = now + min(self._settings.keep_alive / 4, 30.0)
                 try:
                     self._renew()
@@ -445,7 +456,12 @@ class Link:
         if self._scheduler is not None:
             self._scheduler.ranks_replaced(ranks, size)
 
+    def ask_again(self) -> None:
+        """The world may have changed: the next cell asks the steward for news."""
+        self._fresh_until = 0.0
+
     def _heard(self, event: AnyBroadcast) -> None:
+        self.ask_again()
         match event:
             case RankDied() | RanksReplaced() | RankPaused() | RanksReleased() | RanksStuck():
                 if event.incarnation == self._incarnation:

@@ -160,6 +160,7 @@ class Agent:
         self._healing = healing
         self._shell = kernel.shell
         self._sources = CellSources(kernel.shell)
+        self._usual_transformers = self._transformers()
         self._place = place
         self._generation = self._whole = generation
         """The generation of the last cell, and the one for which the frameworks are whole."""
@@ -302,12 +303,12 @@ class Agent:
         finally:
             self._hearing = False
 
-    async def _run(self, stream: Any, ident: Any, parent: Any) -> None:
+    async def _run(self, _stream: Any, _ident: Any, parent: Any) -> None:
+        """Run a cell. Its events say all that there is to say: nobody waits for a reply, not even for a refusal."""
         try:
             cell = from_content(parent["content"], RunCell)
             self._take(cell.run)
-        except Refused as error:
-            self._kernel.session.send(stream, "dtrain_run_reply", refused(error), parent, ident=ident)
+        except Refused:
             return
         exception: BaseException | None = None
         self._questions.inventory.yield_values()
@@ -326,7 +327,6 @@ class Agent:
             )
         finally:
             self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
-        self._kernel.session.send(stream, "dtrain_run_reply", accepted(Done()), parent, ident=ident)
 
     def _over(self) -> None:
         self._questions.inventory.take_values()
@@ -400,12 +400,15 @@ class Agent:
         result, user_code = None, self._interrupts.left_behind.in_force
         with self._interrupts.enabled():
             with user_code():
-                try:
-                    transformed, failure = shell.transform_cell(code), None
-                except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as the cell's error
-                    transformed, failure = code, sys.exc_info()
+                transformed, failure = code, None
+                if waits := self._may_wait(code):
+                    try:
+                        transformed = shell.transform_cell(code)
+                    except Exception:  # noqa: BLE001 — a user's input transformer; run_cell reports it as an error
+                        failure = sys.exc_info()
+                    waits = shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure)
                 # Code without a top-level await runs in no task: what an interrupt raises in a task may leave the loop.
-                if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+                if not waits:
                     result = shell.run_cell(code, store_history=True)
             if result is None:
                 result = await self._run_async(code, transformed, failure)
@@ -413,6 +416,14 @@ class Agent:
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
+
+    def _may_wait(self, code: str) -> bool:
+        """Whether ``code`` may have a top-level await. Only then is it worth to transform it, as IPython will again."""
+        return "await" in code or "async" in code or self._transformers() != self._usual_transformers
+
+    def _transformers(self) -> list[list[Any]]:
+        shell = self._shell
+        return [list(shell.input_transformers_cleanup), list(shell.input_transformers_post)]
 
     async def _run_async(self, code: str, transformed: str, failure: Any) -> Any:
         shell = self._shell

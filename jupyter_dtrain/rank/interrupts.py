@@ -27,6 +27,9 @@ import sys
 import threading
 import time
 import traceback
+
+# Without a conversion to enumerations, which for all signals takes as long as the rest of a cell's end.
+from _signal import getsignal as _getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from types import FrameType, FunctionType, MethodType
 from typing import Any, TypeVar, cast
@@ -40,9 +43,7 @@ LOOK = 0.1
 BRIEF = 2.0
 """Seconds for which an interrupt waits at most for code of others."""
 
-_HANDLED = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
-_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-"""Without a conversion to enumerations, which takes longer than all the rest of a cell's step."""
+_HANDLED = tuple(map(int, sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})))
 
 T = TypeVar("T")
 

@@ -54,6 +54,8 @@ WIRE_POINTS = 30_000
 """Points of metrics, about 1 MB, that a rank announces in a second; of more, only the lowest and highest."""
 TOTALS_PERIOD = 0.25
 """Seconds between two announcements past that."""
+BEGINNING = 0.05
+"""Seconds for which the beginning of a run waits for more: most cells are over by then, and one batch tells it all."""
 GATHER = 0.004
 """Seconds that text waits for more of it."""
 PENDING_LIMIT = 256 << 10
@@ -128,6 +130,11 @@ class _Open:
         self._next_totals = 0.0
         self._wire_room = float(WIRE_POINTS)
         self._wire_time = self.started
+
+    @property
+    def has_just_begun(self) -> bool:
+        """Whether its beginning is all that there is to announce."""
+        return self.announced == 0 and self.seq == 1
 
     def append_text(self, stream: str, text: str, descriptor: int, *, log: bool) -> None:
         """Append printed text, as :meth:`Recorder.write` got it; past the cap it is only counted."""
@@ -453,6 +460,9 @@ class Recorder:
                     # Totals that were held back leave when their time has come, though nobody prints any more.
                     late = opened is not None and opened.announced < opened.seq
                     self._wake.wait(TOTALS_PERIOD if late else None)
+                opened = self._current
+                if opened is not None and opened.has_just_begun and not self._pending and not self._closing:
+                    self._wake.wait(BEGINNING)
                 if self._closing:
                     return
             # Text of one burst shares an event; the lock is free meanwhile.

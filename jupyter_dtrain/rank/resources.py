@@ -21,6 +21,8 @@ from jupyter_dtrain.core.gpus import visible_gpus
 
 from .process_tree import workers
 
+FIRST = 0.1
+"""Seconds of a run before the first look."""
 PERIOD = 1.0
 """Seconds between two samples."""
 
@@ -67,6 +69,9 @@ class Sampler:
     def _loop(self) -> None:
         while True:
             self._on.wait()
+            # Most cells are over by then, and looking at all processes of the session takes longer than they do.
+            if self._off.wait(FIRST):
+                continue
             (own, family), at = self._spent(self._found()), time.monotonic()
             while not self._off.wait(_pause()):
                 # One sample may fail; the next may work.

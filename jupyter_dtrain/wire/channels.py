@@ -94,7 +94,6 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         super().__init__(str(connection_file), timeout=10)
         if on_events is None:
             self._io_loop.add_callback(self._iopub_socket.setsockopt, zmq.UNSUBSCRIBE, b"")
-        self._queue_handlers["dtrain_run_reply"] = self._resolve
         self._queue_handlers["dtrain_hello_reply"] = self._resolve
         self._queue_handlers["dtrain_values_reply"] = self._resolve
 
@@ -156,18 +155,19 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         return answer
 
     def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
-        """Send a cell with the values that it needs. Its events report its progress; the reply does not."""
+        """Send a cell with the values that it needs. Its events report its progress, and no reply comes."""
         # A cell names its ranks: packed for each rank anew, its cost would grow with their square.
         packed = self._packed
         if packed is None or packed[0] is not cell:
             packed = self._packed = cell, self.session.pack(to_content(cell))
-        self._send(
+        sent = self._send(
             self._mux_stream,
             RUN_MESSAGE,
             content=packed[1],
             buffers=list(pickles),
             ident=engine.encode(),
         )
+        self._forget(sent)
 
     def ask(self, identity: str, request: AgentRequest[A] | WatchRequest[A]) -> Future[A]:
         """Ask the agent of a rank or the watch of a host, by its routing identity: the future gets the answer."""

@@ -128,13 +128,14 @@ class Steppers:
         ranks, and is left out: ranks that made no step of it are not behind.
         """
         with self._lock:
-            steppers = list(self._all)
+            made = [(one, one.newest) for one in self._all if one.newest is not None and one.newest[3]]
         found: dict[str, int] = {}
+        if not made:
+            return found
         names = dict(user_names())
-        for one in steppers:
-            if one.newest is not None and one.newest[3]:
-                name = _variable(one, names) or (f"{LOCAL}{one.name}" if one.named else f"a {one.name}")
-                found[name] = max(found.get(name, 0), one.newest[0])
+        for one, newest in made:
+            name = _variable(one, names) or (f"{LOCAL}{one.name}" if one.named else f"a {one.name}")
+            found[name] = max(found.get(name, 0), newest[0])
         return found
 
     def born(self, optimizer: Any) -> None:
