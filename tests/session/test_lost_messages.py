@@ -105,7 +105,6 @@ LOSSES = {
     "a cell that is sent again is lost again": [is_cell] * 5,
     "a cell, and the greeting after it": [is_cell, is_greeting],
     "a cell, and the answer to the greeting": [is_cell, lambda message: message.sort == "dtrain_hello_reply"],
-    "the reply to a cell": [lambda message: message.sort == "dtrain_run_reply"],
     "the beginning": [announces("started")],
     "output": [announces("output")],
     "output, and the request for it": [announces("output"), asks("read")],
@@ -121,7 +120,6 @@ LOSSES = {
 
 OFTEN = (
     "the cell of one rank",
-    "the reply to a cell",
     "output, and the answer",
     "the end, and the answer",
     "the beginning",
