@@ -41,7 +41,7 @@ MAX_NAME = 200
 HANDOVER = 1.0
 """Seconds in which a flush between two runs may finish."""
 
-_NUMBERS = frozenset((float, int, bool))
+_NUMBERS = frozenset((float, int, bool, Columns))
 
 _Point = tuple[str, int, float, Any, "Read | None"]
 
@@ -76,7 +76,8 @@ class MetricBuffer:
         """The newest step of this run."""
         self.on = False
         """Whether a cell runs: points are kept only then."""
-        self._epoch = time.time() - time.monotonic()
+        self.epoch = time.time() - time.monotonic()
+        """What :func:`time.monotonic` lacks to :meth:`now`."""
         self._start()
 
     def _start(self) -> None:
@@ -88,7 +89,7 @@ class MetricBuffer:
 
     def now(self) -> float:
         """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
-        return time.monotonic() + self._epoch
+        return time.monotonic() + self.epoch
 
     def begin(self) -> None:
         """Begin a run, without the points and names of the one before."""
@@ -105,7 +106,7 @@ class MetricBuffer:
             self._logged.clear()
             self._counts.clear()
             self.step = None
-            self._epoch = time.time() - time.monotonic()
+            self.epoch = time.time() - time.monotonic()
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
@@ -184,6 +185,18 @@ class MetricBuffer:
             with self.shield:
                 self.flush()
 
+    def add_all(self, name: str, points: Columns) -> None:
+        """Add the ``points`` that a framework has of one series, like :meth:`add`; at least one."""
+        if not self.on:
+            return
+        with self._lock:
+            if name in self._logged:
+                name += BESIDE
+            self.step = points.steps[-1]
+            self._counts[name] = self.step + 1
+            self._points.append((name, self.step, points.times[-1], points, None))
+        self._wake.set()
+
     def _claim(self, name: str) -> None:
         """The user logs ``name`` from now on: its waiting points came from a framework."""
         self._logged.add(name)
@@ -259,6 +272,9 @@ class MetricBuffer:
                 if not self._admit(name):
                     continue
                 columns = found[name] = Columns.empty()
+            if type(value) is Columns:
+                columns.extend(value)
+                continue
             given: Any = read.get(index, value)
             try:
                 number = float(given)
