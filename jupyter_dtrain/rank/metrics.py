@@ -1,7 +1,8 @@
 """Points that a rank logs, on their way from the training loop to the recorder.
 
-The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, or sooner when there
-are many. The same thread reads values that a device has yet to compute, so that the loop never waits for a device.
+The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, later every
+:data:`CALM_PERIOD`, or sooner when there are many. The same thread reads values that a device has yet to compute, so
+that the loop never waits for a device.
 
 Under failure: a line on the rank's stderr stands for a point that cannot be recorded, and for one name too many; the
 other points are recorded. Points wait for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes
@@ -12,6 +13,7 @@ the next run gets a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import defaultdict
@@ -26,7 +28,10 @@ from .interrupts import Shield
 from .user_text import words_of
 
 PERIOD = 0.25
-"""Seconds between two events."""
+"""Seconds between two events, in the first :data:`LIVELY` seconds of a run's points."""
+LIVELY = 3.0
+CALM_PERIOD = 0.5
+"""Seconds between two events after that, as between two messages of the panel: each wakes five processes."""
 SOON = 2048
 """Points that make an event before that: 64 kB of spool."""
 LIMIT = 1 << 18
@@ -67,6 +72,7 @@ class MetricBuffer:
         # The thread that collects more points before it flushes: those must not make it flush again.
         self._flusher = 0
         self._expected = False
+        self._calm_from = math.inf
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
         self._complaints: set[str] = set()
@@ -106,6 +112,7 @@ class MetricBuffer:
             self._logged.clear()
             self._counts.clear()
             self.step = None
+            self._calm_from = math.inf
             self.epoch = time.time() - time.monotonic()
             self.on = True
 
@@ -232,6 +239,7 @@ class MetricBuffer:
                 self._soon.clear()
                 self._wake.clear()
                 points, self._points = self._points, []
+                self._calm_from = min(self._calm_from, time.monotonic() + LIVELY)
             if self._ended is not None:
                 self._soon.set()
             if self._expected or self._ended is not None:
@@ -314,7 +322,8 @@ class MetricBuffer:
         while flushing is self._flushing:
             self._wake.wait()
             # All ranks of a host flush at the same moments: a program that waits for all of them waits once.
-            self._soon.wait(PERIOD - time.time() % PERIOD)
+            period = PERIOD if time.monotonic() < self._calm_from else CALM_PERIOD
+            self._soon.wait(period - time.time() % period)
             ended = self._ended
             try:
                 self.flush()

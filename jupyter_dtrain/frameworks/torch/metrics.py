@@ -395,7 +395,7 @@ class TorchMetrics:
                 and training.quick
                 and not training.stepping
                 and not self._grad_norm
-                and not self._captures
+                and not (self._captures and values.is_captured())
                 and training.ident == ident()
             ):
                 training.stepping = not training.one_step
@@ -438,7 +438,7 @@ class TorchMetrics:
                     and not training.nested
                     and not training.listed
                     and not training.one_step
-                    and not self._captures
+                    and not (self._captures and values.is_captured())
                     and training.ident == ident()
                     and (stepper := steppers.found.get(id(optimizer))) is not None
                     and optimizer is stepper.optimizer()
