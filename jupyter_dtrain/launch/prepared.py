@@ -1,8 +1,8 @@
-"""Programs of a world that have imported what they need, and wait to be told which world is theirs.
+"""PreparedPrograms of a world that have imported what they need, and wait to be told which world is theirs.
 
 Imports take most of a start. So ``%load_ext`` starts a steward that imports everything, and has a controller and a
-watch beneath it do the same (:class:`Programs`). The next start of this kernel takes them over (:func:`take`): each
-gets what would be in its command, had it only been started now (:class:`Order`). They hold no GPU, no port and no file.
+watch beneath it do the same (:class:`PreparedPrograms`). The next start of this kernel takes them over (:func:`take`): each
+gets what would be in its command, had it only been started now (:class:`StartOrder`). They hold no GPU, no port and no file.
 While they import, Linux gives them the processors that others leave.
 
 A prepared program is used only where it is what a new one would be: where limits, processors and umask of the kernel
@@ -55,7 +55,7 @@ _LENGTH: Final = 8
 """Bytes of the number before an order."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class StartOrder(msgspec.Struct, frozen=True):
     """What a program that waits has to become."""
 
     arguments: list[str]
@@ -86,11 +86,11 @@ class Order(msgspec.Struct, frozen=True):
         sys.argv[1:] = self.arguments
 
 
-def read_order(seconds: float | None = None) -> Order | None:
+def read_order(seconds: float | None = None) -> StartOrder | None:
     """The order in the standard input, and no byte more; None where that is closed, or after so many ``seconds``."""
     if not select.select([0], [], [], seconds)[0] or not (head := _read(_LENGTH)):
         return None
-    return msgspec.json.decode(_read(int(head)), type=readable(Order))
+    return msgspec.json.decode(_read(int(head)), type=readable(StartOrder))
 
 
 def _read(length: int) -> bytes:
@@ -121,7 +121,7 @@ def main() -> None:
 # In the steward.
 
 
-class Programs:
+class PreparedPrograms:
     """A controller and a watch that wait. One thread at a time may use it."""
 
     def __init__(self, preexec: Callable[[], object]) -> None:
@@ -149,7 +149,7 @@ class Programs:
             return None
         process = self._waiting.pop(module)
         arguments = list(command[len(program(module)) :])
-        order = Order(arguments, env[MARK], dict(env), cwd, str(log), output=not piped)
+        order = StartOrder(arguments, env[MARK], dict(env), cwd, str(log), output=not piped)
         if starts_alike(os.environ, env) and process.poll() is None:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -281,7 +281,7 @@ def discard() -> None:
         _kept.pop().leave()
 
 
-def take(order: Order) -> subprocess.Popen[bytes] | None:
+def take(order: StartOrder) -> subprocess.Popen[bytes] | None:
     """The steward that has waited for ``order``, which is the first that its standard input must get; None without one.
 
     The programs that wait are those of the next start only, whether it can use them or not.

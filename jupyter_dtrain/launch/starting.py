@@ -324,7 +324,7 @@ def _launch_steward(request: WorldRequest) -> Listing:
     env, own_id = prepared.steward_environment(request.id), request.id.encode()
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
-    order = prepared.Order([connection_file], request.id, env, str(folder), str(log_file))
+    order = prepared.StartOrder([connection_file], request.id, env, str(folder), str(log_file))
     data = msgspec.json.encode(request)
     with open(log_file, "a+b") as log:
         process = prepared.take(order)

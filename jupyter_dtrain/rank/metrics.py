@@ -1,7 +1,8 @@
 """Points that a rank logs, on their way from the training loop to the recorder.
 
-The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, or sooner when there
-are many. The same thread reads values that a device has yet to compute, so that the loop never waits for a device.
+The loop appends a tuple and goes on. A thread turns the tuples into columns every :data:`PERIOD`, those of a fast loop
+every :data:`CALM_PERIOD`, or sooner when there are many. The same thread reads values that a device has yet to compute,
+so that the loop never waits for a device.
 
 Under failure: a line on the rank's stderr stands for a point that cannot be recorded, and for one name too many; the
 other points are recorded. Points wait for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes
@@ -27,6 +28,10 @@ from .user_text import words_of
 
 PERIOD = 0.25
 """Seconds between two events."""
+MANY = 500
+"""Points a second from which a loop is so fast that an event, which wakes five processes, is dear to it."""
+CALM_PERIOD = 0.5
+"""Seconds between two events then, as between two messages of the panel."""
 SOON = 2048
 """Points that make an event before that: 64 kB of spool."""
 LIMIT = 1 << 18
@@ -41,7 +46,7 @@ MAX_NAME = 200
 HANDOVER = 1.0
 """Seconds in which a flush between two runs may finish."""
 
-_NUMBERS = frozenset((float, int, bool))
+_NUMBERS = frozenset((float, int, bool, Columns))
 
 _Point = tuple[str, int, float, Any, "Read | None"]
 
@@ -67,6 +72,8 @@ class MetricBuffer:
         # The thread that collects more points before it flushes: those must not make it flush again.
         self._flusher = 0
         self._expected = False
+        self._fast, self._flushed = False, time.monotonic()
+        """Whether the points came faster than :data:`MANY` before the last flush, and when that was."""
         self._before_flush: list[Callable[[], None]] = []
         self._names: set[str] = set()
         self._complaints: set[str] = set()
@@ -76,7 +83,8 @@ class MetricBuffer:
         """The newest step of this run."""
         self.on = False
         """Whether a cell runs: points are kept only then."""
-        self._epoch = time.time() - time.monotonic()
+        self.epoch = time.time() - time.monotonic()
+        """What :func:`time.monotonic` lacks to :meth:`now`."""
         self._start()
 
     def _start(self) -> None:
@@ -88,7 +96,7 @@ class MetricBuffer:
 
     def now(self) -> float:
         """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
-        return time.monotonic() + self._epoch
+        return time.monotonic() + self.epoch
 
     def begin(self) -> None:
         """Begin a run, without the points and names of the one before."""
@@ -105,7 +113,8 @@ class MetricBuffer:
             self._logged.clear()
             self._counts.clear()
             self.step = None
-            self._epoch = time.time() - time.monotonic()
+            self._fast, self._flushed = False, time.monotonic()
+            self.epoch = time.time() - time.monotonic()
             self.on = True
 
     def end(self, patience: float | None = None) -> bool:
@@ -184,6 +193,18 @@ class MetricBuffer:
             with self.shield:
                 self.flush()
 
+    def add_all(self, name: str, points: Columns) -> None:
+        """Add the ``points`` that a framework has of one series, like :meth:`add`; at least one."""
+        if not self.on:
+            return
+        with self._lock:
+            if name in self._logged:
+                name += BESIDE
+            self.step = points.steps[-1]
+            self._counts[name] = self.step + 1
+            self._points.append((name, self.step, points.times[-1], points, None))
+        self._wake.set()
+
     def _claim(self, name: str) -> None:
         """The user logs ``name`` from now on: its waiting points came from a framework."""
         self._logged.add(name)
@@ -245,6 +266,9 @@ class MetricBuffer:
 
     def _record(self, flushing: threading.Lock, found: dict[str, Columns]) -> None:
         series = [pack(name, columns) for name, columns in found.items() if columns.values]
+        before, self._flushed = self._flushed, time.monotonic()
+        points = sum(len(columns.values) for columns in found.values())
+        self._fast = points >= MANY * (self._flushed - before)
         with self._emitting:
             # Else the run of these points is over.
             if series and flushing is self._flushing:
@@ -259,6 +283,9 @@ class MetricBuffer:
                 if not self._admit(name):
                     continue
                 columns = found[name] = Columns.empty()
+            if type(value) is Columns:
+                columns.extend(value)
+                continue
             given: Any = read.get(index, value)
             try:
                 number = float(given)
@@ -298,7 +325,8 @@ class MetricBuffer:
         while flushing is self._flushing:
             self._wake.wait()
             # All ranks of a host flush at the same moments: a program that waits for all of them waits once.
-            self._soon.wait(PERIOD - time.time() % PERIOD)
+            period = CALM_PERIOD if self._fast else PERIOD
+            self._soon.wait(period - time.time() % period)
             ended = self._ended
             try:
                 self.flush()

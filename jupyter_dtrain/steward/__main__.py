@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.launch.prepared import Programs
+    from jupyter_dtrain.launch.prepared import PreparedPrograms
     from jupyter_dtrain.wire.requests import WorldRequest
 
 NICENESS = 5
@@ -34,18 +34,18 @@ def remains(request: WorldRequest) -> list[list[str]]:
     return [] if allocation is None else allocation.remains()
 
 
-def wait_for_world(seconds: float, tell: int) -> tuple[Programs, bytes]:
+def wait_for_world(seconds: float, tell: int) -> tuple[PreparedPrograms, bytes]:
     """As the steward: import all, and wait for a start. Returns what has waited, too, and the request.
 
     ``tell``: the pipe to the guard. Ends this process where no start comes in so many ``seconds``, or any more.
     """
-    from jupyter_dtrain.launch.prepared import Programs, be_nice, read_order
+    from jupyter_dtrain.launch.prepared import PreparedPrograms, be_nice, read_order
     from jupyter_dtrain.rank.plugins import Plugins
 
     from .processes import die_with_parent
 
     be_nice(NICENESS)
-    programs = Programs(die_with_parent)
+    programs = PreparedPrograms(die_with_parent)
     for module in ("kernel", "supervisor"):
         import_module(f"jupyter_dtrain.steward.{module}")
     Plugins.preload()

@@ -51,7 +51,7 @@ from .rendezvous import Rendezvous
 from .watches import WatchEnd, Watches
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.launch.prepared import Programs
+    from jupyter_dtrain.launch.prepared import PreparedPrograms
     from jupyter_dtrain.wire.channels import RanksChannel
 
     from .progress import StartProgress
@@ -75,7 +75,7 @@ class Cluster:
         launcher: Launcher,
         incarnation: int,
         umask: int,
-        programs: Programs | None = None,
+        programs: PreparedPrograms | None = None,
     ) -> None:
         """``incarnation`` counts restarts; ``umask`` is for the ranks; ``programs`` have waited for this launch."""
         self._programs = programs

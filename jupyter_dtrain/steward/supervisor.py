@@ -67,7 +67,7 @@ from .watches import WatchEnd
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
-    from jupyter_dtrain.launch.prepared import Programs
+    from jupyter_dtrain.launch.prepared import PreparedPrograms
     from jupyter_dtrain.wire.channels import RanksChannel
 
 LAUNCHES = 3
@@ -84,7 +84,7 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """Starts, watches and ends one world."""
 
-    def __init__(self, request: WorldRequest, umask: int, programs: Programs | None = None) -> None:
+    def __init__(self, request: WorldRequest, umask: int, programs: PreparedPrograms | None = None) -> None:
         """``umask``: the one that ranks get; ``programs``: those that have waited for this world."""
         self.ended = threading.Event()
         """Set when nothing of the world is left."""

@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_dtrain.core.events import Metrics
 from jupyter_dtrain.core.metrics import RunMetrics, pack, unpack
+from jupyter_dtrain.rank import metrics
 from jupyter_dtrain.rank.interrupts import Shield
 from jupyter_dtrain.rank.metrics import BESIDE, LIMIT, MetricBuffer
 from jupyter_dtrain.rank.recorder import WIRE_POINTS
@@ -60,6 +61,19 @@ def test_points_come_in_their_order_with_steps_that_are_counted_or_named(buffer,
     assert buffer.step == 11
 
 
+def test_points_that_a_framework_adds_at_once_keep_their_place_and_their_name(buffer, said):
+    """Also where the user logs that name later, and where others of the name come one by one."""
+    buffer.add_all("loss", columns([2.0, 1.0]))
+    buffer.add("loss", 0.5)
+    buffer.add("loss", 9.0, logged=True)
+    buffer.add_all("loss", columns([0.25], first=3))
+    buffer.end()
+
+    assert said.points("loss" + BESIDE) == [(0, 2.0), (1, 1.0), (2, 0.5), (3, 0.25)]
+    assert said.points("loss") == [(0, 9.0)]
+    assert buffer.step == 3
+
+
 def test_points_are_recorded_without_an_end(buffer, said):
     """The buffer's own thread records them."""
     buffer.add("loss", 1.0)
@@ -69,6 +83,19 @@ def test_points_are_recorded_without_an_end(buffer, said):
         time.sleep(0.005)
 
     assert said.points("loss") == [(0, 1.0)]
+
+
+def test_a_fast_loop_makes_fewer_events(buffer, said, monkeypatch):
+    """Each event wakes threads in five processes, and such a loop pays for that."""
+    monkeypatch.setattr(metrics, "MANY", 1)
+    until = time.monotonic() + 2.2
+    while time.monotonic() < until:
+        buffer.add("loss", 1.0)
+        time.sleep(0.01)
+    found = len(said.events)
+    buffer.end()
+
+    assert 1 <= found <= 6  # the first, and one for each half second; every quarter makes 8
 
 
 def test_between_runs_points_are_left_out_and_steps_begin_anew(buffer, said):

@@ -111,10 +111,12 @@ class LoaderReadings:
     def stepped(self, stepper: Stepper, samples: int) -> None:
         """Note that an optimizer has stepped when ``samples`` had been given."""
         before = self._before.get(id(stepper), 0)
+        if samples <= before:
+            return
         self._before[id(stepper)] = samples
         turns = self._turns
         place = bisect_left(turns, samples, key=lambda turn: turn[0]) - 1
-        if samples <= before or place < 0:
+        if place < 0:
             return
         loader = turns[place][1]
         # Other loaders may have given batches for the same step.

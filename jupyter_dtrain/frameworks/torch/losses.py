@@ -56,6 +56,7 @@ class Training:
         self.on = True
         """Whether the run goes on."""
         self.thread = threading.current_thread()
+        self.ident = threading.get_ident()
         self.waiting: dict[str, Any] = {}
         """The values that wait for a step, by name: a number, or a list of numbers."""
         self.listed = False
@@ -111,6 +112,8 @@ class Losses:
         self.local = _Local()
         """``local.training`` is the thread's own :class:`Training`, one of an earlier run where it is not ``on``."""
         self._trainings: list[Training] = []
+        self.main: Training | None = None
+        """That of the main thread, whose number no other thread ever gets; None while it has none in this run."""
         self.begin()
 
     def begin(self) -> None:
@@ -136,6 +139,7 @@ class Losses:
         for training in self._trainings:
             training.on = False
         self._trainings = []
+        self.main = None
 
     def training(self) -> Training:
         """The calling thread's :class:`Training`, which this makes if needed."""
@@ -146,6 +150,8 @@ class Losses:
                 if len(self._trainings) > MAX_THREADS:
                     self._trainings[:] = [one for one in self._trainings if one.waiting or one.thread.is_alive()]
                 self._trainings.append(training)
+            if training.thread is threading.main_thread():
+                self.main = training
         return training
 
     def hear(

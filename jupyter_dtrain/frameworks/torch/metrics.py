@@ -24,15 +24,18 @@ between cells, each hook costs one comparison. ``torch.compile`` skips this pack
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jupyter_dtrain.core.metrics import Columns
 from jupyter_dtrain.plugins.patches import Patch, caller
 from jupyter_dtrain.rank.metrics import SOON
 
@@ -103,8 +106,11 @@ HIDING = Patch(
 )
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
-_Made = tuple[Stepper, Step, dict[str, values.Value]]
-"""A step, and the values that are its points."""
+_Made = tuple[Stepper, int, float, int, Any, str | None, Any]
+"""A point of a step: optimizer, number of steps, time, samples so far, learning rates, name and value.
+
+The rates are a list, or the only one. A step without points has one such tuple, whose name is None.
+"""
 
 
 class TorchMetrics:
@@ -125,6 +131,8 @@ class TorchMetrics:
         self._made: deque[_Made] = deque()
         self._reporting = threading.Lock()
         self._samples = 0
+        self._captures = True
+        """Whether a step may go into a CUDA graph: not where torch is built without CUDA."""
 
     def install(self) -> None:
         """Hook torch once user code imports it."""
@@ -236,13 +244,32 @@ class TorchMetrics:
         self._steppers.report()
 
     def _report_steps(self) -> None:
+        made, found, newest = self._made, dict[str, Columns](), dict[Stepper, Step]()
         with self._reporting:
-            for _ in range(len(self._made)):
-                stepper, newest, points = self._made.popleft()
-                stepper.stepped(newest)
-                self._reading.stepped(stepper, newest[2])
-                for name, value in points.items():
-                    self._losses.add(name, value, newest[0] - 1, at=newest[1])
+            for _ in range(len(made)):
+                stepper, count, at, samples, rates, name, value = made.popleft()
+                step = newest[stepper] = (count, at, samples, rates)
+                if stepper.base is None:
+                    stepper.stepped(step)
+                if samples:
+                    self._reading.stepped(stepper, samples)
+                if name is None:
+                    continue
+                columns = found.get(name)
+                if type(value) is not float:
+                    if columns is not None:
+                        self._metrics.add_all(name, found.pop(name))
+                    self._losses.add(name, value, count - 1, at=at)
+                    continue
+                if columns is None:
+                    columns = found[name] = Columns.empty()
+                columns.steps.append(count - 1)
+                columns.times.append(at)
+                columns.values.append(value)
+            for stepper, step in newest.items():
+                stepper.stepped(step)
+            for name, columns in found.items():
+                self._metrics.add_all(name, columns)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.complain(f"Metrics: some points are missing: {type(error).__name__}: {error}")
@@ -250,7 +277,9 @@ class TorchMetrics:
     # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook_backward(self, torch: Any) -> None:
-        hidden(BACKWARD.replace(torch.autograd, "backward", self._backward(torch)))
+        original = torch.autograd.backward
+        guarded = BACKWARD.replace(torch.autograd, "backward", self._backward(torch))
+        BACKWARD.put(torch.autograd, "backward", hidden(self._quick_backward(torch, original, guarded)))
 
     def _hook_optimizers(self, module: Any) -> None:
         self._follow(module.Optimizer, OPTIMIZERS)
@@ -273,39 +302,68 @@ class TorchMetrics:
         iterator = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001 — every loader returns one
         hidden(BATCHES.replace(iterator, "__next__", self._next_batch))
 
-    def _backward(self, torch: Any) -> Callable[..., Any]:  # noqa: C901 — see below
-        losses, local, known = self._losses, self._losses.local, self._sites.known
-        getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
-        method, plain = torch.Tensor.backward.__code__, torch.Tensor
+    # In a loop of short steps these hooks run between two long calls of native code, which push everything else out of
+    # the processor's caches: then each line and each call of Python costs many times what it costs by itself. So what
+    # is the same in nearly all steps has a form of its own, in one function, without a call of another one.
 
-        # The fast path below looks redundant: with a small model, each line of Python here costs measurable time.
+    def _quick_backward(
+        self, torch: Any, original: Callable[..., Any], guarded: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """What stands for ``original``: the next number of a known series, or else ``guarded``."""
+        losses, known, ident = self._losses, self._sites.known, threading.get_ident
+        getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
+        plain = torch.Tensor
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            training: Any = losses.main
+            name: Any = None
+            value = None
+            # Within a step, it matters whether a name has had its value.
+            if (
+                training is not None
+                and training.quick
+                and not training.depth
+                and not training.stepping
+                and training.ident == ident()
+            ):
+                try:
+                    tensor = args[0]
+                    if type(tensor) is plain and tensor.is_cpu and args[1] is None:
+                        # The caller of Tensor.backward, which called this function. Code that calls torch's function
+                        # directly misses this look-up.
+                        frame = getframe(2)
+                        name = known.get((id(frame.f_code), frame.f_lasti))
+                        if name is not None and name not in training.waiting:
+                            value = tensor.item()
+                except Exception:  # noqa: BLE001 — no single number, say: torch itself tells what is wrong
+                    value = None
+            if type(value) is not float:
+                return guarded(*args, **kwargs)
+            training.waiting[name] = value
+            training.depth = 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                training.depth = 0
+
+        return backward
+
+    def _backward(self, torch: Any) -> Callable[..., Any]:
+        losses, method = self._losses, torch.Tensor.backward.__code__
+        getframe = sys._getframe  # noqa: SLF001 — documented in spite of its name
+
         def backward(original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            training = local.training
-            if training is None or not training.on:
-                if not self._on:
-                    return original(tensors, grad_tensors, *args, **kwargs)
-                training = losses.training()
+            if not self._on:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            training = losses.training()
             if not training.depth:
                 try:
-                    heard = False
-                    # Within a step, it matters whether a name has had its value.
-                    plainly = training.quick and grad_tensors is None and not training.stepping
-                    if plainly and type(tensors) is plain and tensors.is_cpu:
-                        # The caller of Tensor.backward, which called the guard, which called this function. Code that
-                        # calls torch's function directly misses this look-up.
-                        frame = getframe(3)
-                        name = known.get((id(frame.f_code), frame.f_lasti))
-                        if name is not None and name not in training.waiting and tensors.numel() == 1:
-                            value = tensors.item()
-                            if type(value) is float:
-                                training.waiting[name] = value
-                                heard = True
-                    if not heard:
-                        frame = getframe(2)
-                        if frame.f_code is method:
-                            losses.hear(training, tensors, grad_tensors, frame.f_back, Call.METHOD)
-                        else:
-                            losses.hear(training, tensors, grad_tensors, frame, Call.FUNCTION)
+                    frame = getframe(3)  # beyond the guard and the quick form
+                    if frame.f_code is method:
+                        losses.hear(training, tensors, grad_tensors, frame.f_back, Call.METHOD)
+                    else:
+                        losses.hear(training, tensors, grad_tensors, frame, Call.FUNCTION)
                 except Exception as error:  # noqa: BLE001 — the user's training goes on
                     self._failed(error)
             training.depth += 1
@@ -328,66 +386,96 @@ class TorchMetrics:
         original(optimizer, *args, **kwargs)
 
     def _before_step(self) -> Callable[..., None]:
-        losses, local = self._losses, self._losses.local
+        losses, ident = self._losses, threading.get_ident
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            training = local.training
-            if training is None or not training.on:
-                if not self._on:
-                    return
-                training = losses.training()
-            if training.one_step or values.is_captured():
-                return
-            try:
-                if training.stepping:
-                    frame = sys._getframe(1)  # noqa: SLF001 — documented in spite of its name
-                    if _is_within_step(frame):
-                        training.nested += 1
-                        return
-                    # The step before this one raised.
-                    training.nested = 0
-                    losses.give_up(training)
-                training.stepping = True
+            training = losses.main
+            if (
+                training is not None
+                and training.quick
+                and not training.stepping
+                and not self._grad_norm
+                and not (self._captures and values.is_captured())
+                and training.ident == ident()
+            ):
+                training.stepping = not training.one_step
                 training.in_step.clear()
-                if self._grad_norm:
-                    self._log_norm(training, optimizer)
-            except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._failed(error)
+            elif self._on:
+                self._step_begins(losses.training(), optimizer, sys._getframe(1))  # noqa: SLF001 — as above
 
         return hidden(before_step)
 
+    def _step_begins(self, training: Training, optimizer: Any, frame: FrameType) -> None:
+        """Note that an optimizer is about to step. ``frame``: torch's wrapper around the step."""
+        if training.one_step or values.is_captured():
+            return
+        try:
+            if training.stepping:
+                if _is_within_step(frame):
+                    training.nested += 1
+                    return
+                # The step before this one raised.
+                training.nested = 0
+                self._losses.give_up(training)
+            training.stepping = True
+            training.in_step.clear()
+            if self._grad_norm:
+                self._log_norm(training, optimizer)
+        except Exception as error:  # noqa: BLE001 — the user's training goes on
+            self._failed(error)
+
     def _after_step(self) -> Callable[..., None]:
-        losses, local, made, now = self._losses, self._losses.local, self._made, self._metrics.now
+        losses, ident, monotonic = self._losses, threading.get_ident, time.monotonic
+        made, metrics, steppers = self._made, self._metrics, self._steppers
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 — torch's signature
-            training = local.training
-            if training is None or not training.on:
-                if not self._on:
-                    return
-                training = losses.training()
-            if training.one_step or values.is_captured():
-                return
+            training = losses.main
             try:
-                if training.nested:
-                    training.nested -= 1
-                    return
-                stepper = self._steppers.found.get(id(optimizer))
-                if not training.quick or training.listed or stepper is None or stepper.optimizer() is not optimizer:
-                    self._stepped(training, optimizer)
-                    return
-                # A short form of _stepped.
-                training.stepping = False
-                training.steps += 1
-                stepper.count += 1
-                points, training.waiting = training.waiting, {}
-                made.append((stepper, (stepper.count, now(), self._samples, rates_of(optimizer)), points))
-                waiting = len(made)
-                if waiting == 1 or waiting >= SOON:
-                    self._metrics.expect(waiting)
+                if (
+                    training is not None
+                    and training.quick
+                    and training.stepping
+                    and not training.nested
+                    and not training.listed
+                    and not training.one_step
+                    and not (self._captures and values.is_captured())
+                    and training.ident == ident()
+                    and (stepper := steppers.found.get(id(optimizer))) is not None
+                    and optimizer is stepper.optimizer()
+                ):
+                    # A short form of _stepped.
+                    training.stepping = False
+                    training.steps += 1
+                    stepper.count = count = stepper.count + 1
+                    groups = optimizer.param_groups
+                    rates = groups[0].get("lr") if len(groups) == 1 else None
+                    if type(rates) is not float:
+                        rates = rates_of(optimizer)
+                    points, at = training.waiting, monotonic() + metrics.epoch
+                    if len(points) == 1:
+                        name, value = points.popitem()
+                        made.append((stepper, count, at, self._samples, rates, name, value))
+                        waiting = len(made)
+                        if waiting == 1 or waiting >= SOON:
+                            metrics.expect(waiting)
+                    else:
+                        training.waiting = {}
+                        self._made_step((stepper, count, at, self._samples, rates), points)
+                elif self._on:
+                    self._step_ended(losses.training(), optimizer)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._failed(error)
 
         return hidden(after_step)
+
+    def _step_ended(self, training: Training, optimizer: Any) -> None:
+        """Note that an optimizer has stepped."""
+        if training.one_step or values.is_captured():
+            return
+        if training.nested:
+            training.nested -= 1
+        else:
+            self._stepped(training, optimizer)
 
     def _stepped(self, training: Training, optimizer: Any) -> None:
         """Count a step that an optimizer ended or a scaler skipped."""
@@ -396,11 +484,14 @@ class TorchMetrics:
         stepper = self._find(training, optimizer)
         stepper.count += 1
         points = self._losses.step(training)
-        made = self._made
-        made.append((stepper, (stepper.count, self._metrics.now(), self._samples, rates_of(optimizer)), points))
-        waiting = len(made)
-        if waiting == 1 or waiting >= SOON:
-            self._metrics.expect(waiting)
+        self._made_step((stepper, stepper.count, self._metrics.now(), self._samples, rates_of(optimizer)), points)
+
+    def _made_step(self, step: tuple[Stepper, int, float, int, Any], points: dict[str, values.Value]) -> None:
+        for name, value in points.items() or ((None, None),):
+            self._made.append((*step, name, value))
+            waiting = len(self._made)
+            if waiting == 1 or waiting >= SOON:
+                self._metrics.expect(waiting)
 
     def _find(self, training: Training, optimizer: Any) -> Stepper:
         stepper = self._steppers.found.get(id(optimizer))
@@ -413,6 +504,7 @@ class TorchMetrics:
             stepper = self._steppers.meet(optimizer, training, name or type(optimizer).__name__)
             stepper.named = name is not None
             stepper.replicas = replicas_of(optimizer)  # now: the cell may drop both before the metrics are flushed
+            self._captures = values.may_capture()
         return stepper
 
     def _log_norm(self, training: Training, optimizer: Any) -> None:

@@ -31,7 +31,13 @@ class StepHook:
 
     def install(self, module: Any) -> None:
         """Hook the steps of all optimizers, once ``torch.optim.optimizer`` is imported."""
-        module.register_optimizer_step_post_hook(hidden(STEPS.callback(self._after_step)))
+        guarded = STEPS.callback(self._after_step)
+
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if self._call is not None:
+                guarded(optimizer, args, kwargs)
+
+        module.register_optimizer_step_post_hook(hidden(after_step))
 
     def follow(self, call: Callable[[int], object] | None) -> None:
         """Call ``call`` after each step of the optimizer that steps first from now on; None ends that."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.events import LOCAL
@@ -35,8 +36,13 @@ SHORTEST = 0.1
 """The least number of seconds over which a rate is measured; the first rate of a run may cover less."""
 
 
-Step = tuple[int, float, int, list[Any]]
-"""The newest step of an optimizer: number of steps, time, samples returned so far, learning rates."""
+Step = tuple[int, float, int, Any]
+"""The newest step of an optimizer: number of steps, time, samples returned so far, learning rates (:func:`listed`)."""
+
+
+def listed(rates: Any) -> list[Any]:
+    """The learning rates of a :data:`Step`: a list, or a number where there is only one."""
+    return rates if isinstance(rates, list) else [rates]
 
 
 class Stepper:
@@ -47,7 +53,7 @@ class Stepper:
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
         """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
         self.thread = thread
-        self.optimizer = weakref.ref(optimizer)
+        self.optimizer: Callable[[], Any] = weakref.ref(optimizer)
         self.name = name
         self.label = label
         self.count = count
@@ -128,7 +134,7 @@ class Steppers:
         ranks, and is left out: ranks that made no step of it are not behind.
         """
         with self._lock:
-            made = [(one, one.newest) for one in self._all if one.newest is not None and one.newest[3]]
+            made = [(one, one.newest) for one in self._all if one.newest is not None and listed(one.newest[3])]
         found: dict[str, int] = {}
         if not made:
             return found
@@ -182,7 +188,7 @@ class Steppers:
         for stepper in steppers:
             if stepper.newest is not None and stepper.newest[0] > stepper.sent:
                 stepper.sent, _, _, rates = stepper.newest
-                self._report_rates(f"lr{stepper.label}", rates, stepper.sent - 1)
+                self._report_rates(f"lr{stepper.label}", listed(rates), stepper.sent - 1)
         self._report_speed(steppers)
 
     def _report_rates(self, name: str, rates: list[Any], step: int) -> None:

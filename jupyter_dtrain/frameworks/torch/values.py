@@ -111,6 +111,11 @@ def is_captured() -> bool:
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
+def may_capture() -> bool:
+    """Whether :func:`is_captured` may ever be true: not where torch is built without CUDA."""
+    return bool(sys.modules["torch"].backends.cuda.is_built())
+
+
 @undisturbed()
 def take(tensor: Any) -> float | Later | None:
     """The number in ``tensor`` as it is now, whatever happens to the tensor later. Never waits for a device.
