@@ -20,12 +20,13 @@ from pathlib import Path
 
 from tests import devices
 
-from . import cell, fan_out, gpu, output, scaling, start, training
+from . import cell, fan_out, gpu, objects, output, scaling, start, training
 from .report import Measurement
 
 MEASUREMENTS = {
     "start": start.measure,
     "cell": cell.measure,
+    "objects": objects.measure,
     "bytes": output.measure_bytes,
     "first-line": output.measure_first_line,
     "flood": output.measure_flood,

@@ -27,7 +27,6 @@ from jupyter_dtrain.wire.messages import Cell, Watching
 from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
-from jupyter_dtrain.wire.values import pickle_values
 
 from .rank_requests import check_free
 from .submitted_run import SubmittedRun
@@ -212,7 +211,7 @@ class CellRunner:
         check_syntax(code, cell.above if cell is not None else 0)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
-        pickled = pickle_values(inputs)
+        packed = self._requests.pack(inputs, chosen)
         self._link.check_ranks(chosen)
         check_free(chosen, self._scheduler.left_behind())
         with StopButton() as stop_button:
@@ -222,7 +221,7 @@ class CellRunner:
                 submitted = SubmittedRun(
                     run,
                     view,
-                    inputs=pickled,
+                    inputs=packed,
                     timeout=timeout,
                     watch=watch,
                     cell=cell,

@@ -9,6 +9,8 @@ sent, then after waits that double up to :data:`LONGEST`. The rank's main thread
 the answer means that the cell was lost, and the rank gets it again; while the main thread is busy, no copies of the
 cell wait for it. With the third ping, the run shows where that thread is. A rank that works on a run that this client
 does not know refuses the cell. The client then interrupts the cell on all ranks.
+
+The values of the cell stay in memory until each rank has begun it, or never will.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_dtrain.core.stacks import Stacks, describe_stacks
 from jupyter_dtrain.wire.agent_messages import RunCell
-from jupyter_dtrain.wire.values import digests
+from jupyter_dtrain.wire.values import Parcel
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.run import Run
@@ -60,18 +62,18 @@ class OutgoingCell:
         self._clock = clock
         self._message: RunCell | None = None
         """The cell as it was sent; None for a run that another client has begun."""
-        self._pickles: list[bytes] = []
+        self._inputs = Parcel([], [])
         self._pings: dict[int, int] = {}
         """How often a rank was pinged, or looked at, that has not begun the cell, by rank."""
         self._next_ping: dict[int, float] = {}
         """When it may be pinged again, by rank."""
 
     def send(
-        self, inputs: dict[str, bytes], watch: Watching, cell: Cell, joins: int | None = None, *, elastic: bool = False
+        self, inputs: Parcel, watch: Watching, cell: Cell, joins: int | None = None, *, elastic: bool = False
     ) -> None:
-        """Send the cell to the ranks of the run. ``inputs``: the values that they get first, pickled, by name."""
+        """Send the cell to the ranks of the run. ``inputs``: the values that they get first."""
         run = self._run
-        self._pickles = list(inputs.values())
+        self._inputs = inputs
         self._message = RunCell(
             run.number,
             run.source,
@@ -79,8 +81,8 @@ class OutgoingCell:
             self._connection.generation,
             watch,
             cell,
-            list(inputs),
-            digests(self._pickles),
+            inputs.values,
+            inputs.place,
             joins,
             elastic,
         )
@@ -92,8 +94,14 @@ class OutgoingCell:
         if (bound := self._connection.bound()) is None or self._message is None:
             return
         world, channel = bound
-        self._next_ping[rank] = self._clock() + _pause(self._pings.get(rank, 0)) + travel(self._pickles)
-        channel.run(world.ranks[rank].engine, self._message, self._pickles)
+        self._next_ping[rank] = self._clock() + _pause(self._pings.get(rank, 0)) + travel(self._inputs)
+        channel.run(world.ranks[rank].engine, self._message, self._inputs.frames)
+
+    def let_go(self) -> None:
+        """Give the memory of the values back if no rank will need them: each has begun, or never will."""
+        if self._inputs.values and not any(self._is_unbegun(rank) for rank in self._run.ranks):
+            self._inputs.close()
+            self._inputs = Parcel([], [])
 
     def unbegun(self, rank: int) -> None:
         """``rank`` is idle and has not begun the run."""
@@ -156,9 +164,9 @@ class OutgoingCell:
         self._interrupt()
 
 
-def travel(pickles: list[bytes]) -> float:
-    """Seconds for which the values of a cell may be on their way to a rank."""
-    return sum(map(len, pickles)) / SPEED
+def travel(inputs: Parcel) -> float:
+    """Seconds for which the values of a cell may be on their way to a rank; those in lent memory do not travel."""
+    return sum(map(len, inputs.frames)) / SPEED
 
 
 def _pause(pings: int) -> float:

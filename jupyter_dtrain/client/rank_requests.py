@@ -2,16 +2,21 @@
 
 A rank's main thread handles values, between cells; its agent handles everything else, also while a cell runs.
 
-Under failure: every question has a deadline. A rank that dies ends the wait for its answer at once.
+Large values go through memory that this process lends, where ranks can reach it. Their agents are asked so before
+values are sent; where ranks send values, each decides by itself.
+
+Under failure: every question has a deadline. A rank that dies ends the wait for its answer at once. The memory is given
+back when the request ends, however it ends; it ends with this process in any case.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -23,6 +28,7 @@ from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import AddressedWorld, count_ranks, format_ranks
 from jupyter_dtrain.wire.agent_messages import (
     FetchValues,
+    ReachMemory,
     ReadEvents,
     ReadPosition,
     ReadStack,
@@ -31,7 +37,8 @@ from jupyter_dtrain.wire.agent_messages import (
     Surroundings,
     ValuesRequest,
 )
-from jupyter_dtrain.wire.messages import AgentRequest, read_answer
+from jupyter_dtrain.wire.lent_memory import LentMemory
+from jupyter_dtrain.wire.messages import AgentRequest
 from jupyter_dtrain.wire.questions import (
     OUTSIDE_PATIENCE,
     Answers,
@@ -42,9 +49,11 @@ from jupyter_dtrain.wire.questions import (
     take_answers,
 )
 from jupyter_dtrain.wire.spool import read_file
-from jupyter_dtrain.wire.values import check_variable, collect_pulled, digests, pickle_values
+from jupyter_dtrain.wire.values import Parcel, Pulled, check_variable, needs_memory, pack, pickle_values
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel
@@ -104,79 +113,142 @@ class RankRequests:
         stop_button.check()
         return take_answers(ranks, futures)
 
+    def pack(self, values: Mapping[str, Any], ranks: list[int]) -> Parcel:
+        """Make ``values`` ready for ``ranks``. Raises :class:`TransferFailed` for one that cannot be pickled."""
+        pickled = pickle_values(values)
+        if not needs_memory(pickled):
+            return pack(pickled)
+        if self._reach(ranks):
+            with contextlib.suppress(OSError):
+                return pack(pickled, LentMemory.lend())
+        return pack(pickle_values(values, whole=True))
+
+    def _reach(self, ranks: list[int]) -> bool:
+        """Whether all ``ranks`` can reach memory of this process now. One that does not answer counts as unable."""
+        if (memory := _lend()) is None:
+            return False
+        try:
+            answers = self.ask_agents(ranks, STATE_PATIENCE, ReachMemory(memory.place))
+        finally:
+            memory.close()
+        return all(answer is not None and answer.yes for answer in answers.values())
+
     def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
         """As :meth:`.Session.push`."""
-        pickled = pickle_values(values)
-        request = StoreValues(list(pickled), digests(pickled.values()))
-        buffers = list(pickled.values())
-        self._ask_idle(dict.fromkeys(ranks, (request, buffers)), doing=f"push {', '.join(values)}")
+        doing = f"push {', '.join(values)}"
+        self._check_idle(ranks, doing)
+        self._store(dict.fromkeys(ranks, self.pack(values, ranks)), doing)
 
     def scatter(self, name: str, values: Mapping[int, Any]) -> None:
         """Bind ``name`` on each rank to its own value. ``values``: by rank."""
-        requests = {}
-        for rank, value in values.items():
-            pickled = pickle_values({name: value})
-            requests[rank] = StoreValues(list(pickled), digests(pickled.values())), list(pickled.values())
-        self._ask_idle(requests, doing=f"scatter {name}")
+        doing = f"scatter {name}"
+        self._check_idle(values, doing)
+        self._store({rank: self.pack({name: value}, [rank]) for rank, value in values.items()}, doing)
+
+    def _store(self, parcels: Mapping[int, Parcel], doing: str) -> None:
+        asked = {rank: (StoreValues(one.values, one.place), one.frames) for rank, one in parcels.items()}
+        try:
+            for _ in self._ask_idle(asked, doing):
+                pass
+        finally:
+            for parcel in parcels.values():
+                parcel.close()
 
     def pull(self, names: list[str], ranks: list[int], *, forget: bool = False) -> dict[str, dict[int, Any]]:
         """As :meth:`.Session.pull_many`. ``forget``: the ranks let go of them."""
         for name in names:
             check_variable(name)
-        request = FetchValues(names, forget)
-        found = self._ask_idle({rank: (request, []) for rank in ranks}, doing=f"pull {', '.join(names)}")
+        pulled = Pulled(names)
+        memory = {rank: _lend() for rank in ranks}
+        asked: dict[int, tuple[FetchValues, list[bytes]]] = {
+            rank: (FetchValues(names, forget, None if one is None else one.place), []) for rank, one in memory.items()
+        }
         try:
-            answers = {rank: answer for rank, (answer, _) in found.items()}
-            return collect_pulled(names, answers, {rank: pickles for rank, (_, pickles) in found.items()})
+            for rank, answer, frames in self._ask_idle(asked, f"pull {', '.join(names)}"):
+                pulled.add(rank, answer, frames, memory[rank])
         finally:
-            # pyzmq lets Python handle signals while it frees a message, where an exception is printed and lost:
-            # zmq/backend/cython/_zmq.py, Frame.__dealloc__.
-            with StopButton() as stop_button:
-                found.clear()
-            stop_button.check()
+            for one in memory.values():
+                if one is not None:
+                    one.close()
+        return pulled.collect(ranks)
 
-    def _ask_idle(
-        self, requests: Mapping[int, tuple[ValuesRequest[A], list[bytes]]], *, doing: str
-    ) -> dict[int, tuple[A, list[Any]]]:
-        """The answer of each rank's main thread, and its buffers. Raises :class:`TransferFailed` if one fails.
-
-        ``requests``: by rank, each with its buffers.
-        """
-        busy = {rank: run for rank, run in self._busy().items() if rank in requests}
+    def _check_idle(self, ranks: Collection[int], doing: str) -> None:
+        busy = {rank: run for rank, run in self._busy().items() if rank in ranks}
         if busy:
             raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
+
+    def _ask_idle(
+        self, requests: Mapping[int, tuple[ValuesRequest[A], list[bytes]]], doing: str
+    ) -> Iterator[tuple[int, A, list[Any]]]:
+        """The answer of each rank's main thread with its buffers, in the order in which they come.
+
+        ``requests``: by rank, each with its buffers. The list of buffers is emptied before the next answer. Raises
+        :class:`TransferFailed`, after the last answer, if a rank has failed.
+        """
+        self._check_idle(requests, doing)
         world, channel = self._bound()
         deadline = time.monotonic() + self._settings.transfer_timeout
-        answers: dict[int, tuple[A, list[Any]]] = {}
         failed: dict[str, list[int]] = {}
-        with StopButton() as stop_button:
-            futures = {rank: channel.values(world.ranks[rank].engine, *asked) for rank, asked in requests.items()}
-            for rank, future in futures.items():
+        came: SimpleQueue[int] = SimpleQueue()
+        futures: dict[int, Future[tuple[A, list[Any]]]] = {}
+        try:
+            with StopButton() as stop_button:
+                for rank, asked in requests.items():
+                    futures[rank] = channel.values(world.ranks[rank].engine, *asked)
+                    futures[rank].add_done_callback(lambda _, rank=rank: came.put(rank))  # type: ignore[misc]
+            stop_button.check()
+            while futures:
+                frames: list[Any] = []
+                answer = None
+                with StopButton() as stop_button:
+                    rank = self._next_rank(futures, came, deadline, stop_button)
+                    try:
+                        answer, frames = self._take_answer(rank, futures.pop(rank))
+                    except (RanksDead, Refused, TransferFailed) as error:
+                        failed.setdefault(str(error), []).append(rank)
                 try:
-                    reply = self._await_reply(rank, future, deadline, stop_button)
-                    answers[rank] = read_answer(reply["content"], requests[rank][0]), reply["buffers"]
-                except (RanksDead, Refused, TransferFailed) as error:
-                    failed.setdefault(str(error), []).append(rank)
-        stop_button.check()
+                    stop_button.check()
+                    if answer is not None:
+                        yield rank, answer, frames
+                finally:
+                    # pyzmq lets Python handle signals while it frees a message, where an exception is printed and lost:
+                    # zmq/backend/cython/_zmq.py, Frame.__dealloc__.
+                    with StopButton() as stop_button:
+                        frames.clear()
+                stop_button.check()
+        finally:
+            for future in futures.values():
+                future.cancel()
         if failed:
             raise TransferFailed(
                 f"Cannot {doing}. "
-                + " ".join(f"{count_ranks(bad).capitalize()}: {reason}." for reason, bad in failed.items())
+                + " ".join(
+                    f"{count_ranks(bad).capitalize()}: {reason}."
+                    for bad, reason in sorted((sorted(bad), reason) for reason, bad in failed.items())
+                )
             )
-        return answers
 
-    def _await_reply(self, rank: int, future: Any, deadline: float, stop_button: StopButton) -> dict[str, Any]:
-        """The reply of the main thread of ``rank``, unless the rank dies or the deadline passes first."""
-        while not future.done():
+    def _next_rank(
+        self, waiting: Mapping[int, object], came: SimpleQueue[int], deadline: float, stop_button: StopButton
+    ) -> int:
+        """A rank of ``waiting`` that has answered, that is dead, or whose time is over."""
+        while True:
+            with contextlib.suppress(Empty):
+                if (rank := came.get(timeout=0.2)) in waiting:
+                    return rank
             stop_button.check()
-            place = self._bound()[0].rank(rank)
-            if place.has_ended:
-                raise RanksDead(place.words)
-            if time.monotonic() > deadline:
-                raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
-            future.wait(0.2)
-        reply: dict[str, Any] = future.result()
-        return reply
+            for rank in waiting:
+                if self._bound()[0].rank(rank).has_ended or time.monotonic() > deadline:
+                    return rank
+
+    def _take_answer(self, rank: int, future: Future[tuple[A, list[Any]]]) -> tuple[A, list[Any]]:
+        """The answer of ``rank``. Raises :class:`Refused`; where there is none, what has kept the rank from it."""
+        if not future.cancel():
+            return future.result()
+        place = self._bound()[0].rank(rank)
+        if place.has_ended:
+            raise RanksDead(place.words)
+        raise TransferFailed(f"no answer within {self._settings.transfer_timeout:g} s")
 
     def read_events(self, run: Run, rank: int) -> Iterator[Event]:
         """All events of ``rank`` in ``run``: from its file where that is at hand, else from its agent.
@@ -206,6 +278,13 @@ class RankRequests:
                 return
             yield from batch.events
             from_seq = batch.last + 1
+
+
+def _lend() -> LentMemory | None:
+    try:
+        return LentMemory.lend()
+    except OSError:  # none, or no descriptor, is left
+        return None
 
 
 def check_free(ranks: list[int], left: Mapping[int, int]) -> None:

@@ -21,6 +21,7 @@ from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.wire.values import Parcel
 
 from .missed_events import MissedEvents
 from .outgoing_cell import OutgoingCell, travel
@@ -52,7 +53,7 @@ class SubmittedRun:
         run: Run,
         view: RunView | None = None,
         *,
-        inputs: dict[str, bytes] | None = None,
+        inputs: Parcel | None = None,
         timeout: float | None = None,
         watch: Watching | None = None,
         cell: Cell | None = None,
@@ -72,7 +73,7 @@ class SubmittedRun:
         """Whether the run is on its way to its ranks, or was; a queued run is not."""
         self.over = False
         """Whether the run ends now: its ranks have had their time, or nobody has said why they ended."""
-        self._inputs = inputs or {}
+        self._inputs = inputs or Parcel([], [])
         self._timeout = timeout
         self._watch = watch or Watching()
         self._cell = cell or Cell()
@@ -96,7 +97,7 @@ class SubmittedRun:
         now = time.monotonic()
         if self._timeout is not None:
             self._deadline = now + self._timeout
-        limit, values = connection.settings.hang_notice, travel(list(self._inputs.values()))
+        limit, values = connection.settings.hang_notice, travel(self._inputs)
         fold, size = self.run.fold, self.run.size
         self._hangs = HangDetector(fold, size, limit, self._ask_stacks, self._show_hang, now, values)
         # The last: it starts a thread, which may fail, and the run must end all the same.
@@ -104,7 +105,8 @@ class SubmittedRun:
 
     def send(self) -> None:
         """Send the cell to its ranks; it was :meth:`begin` before."""
-        self._outgoing.send(self._inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
+        inputs, self._inputs = self._inputs, Parcel([], [])
+        self._outgoing.send(inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
 
     def read_from_start(self, rank: int) -> None:
         """Read what ``rank`` has said so far, in a run that another client has begun."""
@@ -126,6 +128,7 @@ class SubmittedRun:
         fresh = self.run.apply(batch)
         if fresh is None:
             return
+        self._outgoing.let_go()
         if before is None and (found := self.run.divergence) is not None:
             self.painting.note(f"{found.words}. %distributed diff {found.name} says by how much.")
         self._hangs.hear(fresh.events, time.monotonic())
@@ -152,6 +155,7 @@ class SubmittedRun:
         self._missed.read_end(rank, events)
         if rank in self.run.unfinished:
             self.run.mark_lost(rank, words)
+            self._outgoing.let_go()
             self.painting.idle(rank)
             self._changed(self)
 

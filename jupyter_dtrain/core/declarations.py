@@ -106,6 +106,10 @@ class Declaration(msgspec.Struct, frozen=True):
     """``module:NAME`` of a function that takes data and a :class:`~jupyter_dtrain.core.sharding.Share` and returns that
     share, or None for data of another kind. It imports no framework: data of a kind comes from a module that is there.
     The declarations' order decides where several of them know a kind."""
+    reducers: dict[str, str] = {}
+    """Types whose values travel between notebook and ranks without copies, as ``module.NAME``, each with the
+    ``module:NAME`` of a function that takes a value and returns what its ``__reduce_ex__`` would, but with large data
+    in a :class:`pickle.PickleBuffer`."""
     place: str = ""
     """``module:NAME`` of a function that returns this process' rank and the number of ranks, or None where the
     framework has none. Asked outside a world."""
@@ -150,6 +154,12 @@ def explain_last_words(said: str) -> str:
 def session_methods() -> dict[str, str]:
     """The methods that frameworks add to a session: the ``module:NAME`` of each."""
     return {name: place for one in declarations() for name, place in one.methods.items()}
+
+
+@lru_cache(1)
+def reducers() -> dict[str, str]:
+    """The reducers of all frameworks: the ``module:NAME`` of each, by the type."""
+    return {kind: place for one in declarations() for kind, place in one.reducers.items()}
 
 
 def load(place: str) -> Any:

@@ -1,9 +1,9 @@
-"""PreparedPrograms of a world that have imported what they need, and wait to be told which world is theirs.
+"""Programs of a world that have imported what they need, and wait to be told which world is theirs.
 
 Imports take most of a start. So ``%load_ext`` starts a steward that imports everything, and has a controller and a
-watch beneath it do the same (:class:`PreparedPrograms`). The next start of this kernel takes them over (:func:`take`): each
-gets what would be in its command, had it only been started now (:class:`StartOrder`). They hold no GPU, no port and no file.
-While they import, Linux gives them the processors that others leave.
+watch beneath it do the same (:class:`PreparedPrograms`). The next start of this kernel takes them over (:func:`take`):
+each gets what would be in its command, had it only been started now (:class:`StartOrder`). They hold no GPU, no port
+and no file. While they import, Linux gives them the processors that others leave.
 
 A prepared program is used only where it is what a new one would be: where limits, processors and umask of the kernel
 are still the same, and so are the variables that count only while a process starts (:data:`AT_START`). Another start

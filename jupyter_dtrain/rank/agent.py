@@ -34,7 +34,9 @@ from jupyter_dtrain.wire.agent_messages import (
     EventsRead,
     FetchValues,
     InterruptRank,
+    MemoryReached,
     RankPosition,
+    ReachMemory,
     ReadEvents,
     ReadPosition,
     ReadStack,
@@ -46,6 +48,7 @@ from jupyter_dtrain.wire.agent_messages import (
     WidgetsSaid,
 )
 from jupyter_dtrain.wire.healing_messages import AnyHealingRequest
+from jupyter_dtrain.wire.lent_memory import LentMemory
 from jupyter_dtrain.wire.messages import (
     HELLO_MESSAGE,
     REPLY_MESSAGE,
@@ -59,7 +62,7 @@ from jupyter_dtrain.wire.messages import (
     replied,
 )
 from jupyter_dtrain.wire.reports import Report
-from jupyter_dtrain.wire.values import unpack
+from jupyter_dtrain.wire.values import Received
 
 from .cell_end import CellEnd
 from .cell_sources import CellSources
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from ipyparallel.engine.kernel import IPythonParallelKernel
 
     from jupyter_dtrain.core.world import Placement
+    from jupyter_dtrain.wire.lent_memory import MemoryPlace
 
     from .step_work import StepWork
 
@@ -94,7 +98,7 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_Direct = ReadPosition | ReleaseRank | ReadStack | InterruptRank | ReadEvents | AnyHealingRequest
+_Direct = ReadPosition | ReleaseRank | ReadStack | ReachMemory | InterruptRank | ReadEvents | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -284,10 +288,10 @@ class Agent:
         try:
             request: AnyValuesRequest = from_content(parent["content"], AnyValuesRequest)
             match request:
-                case StoreValues(names=names, digests=digests):
-                    store_values(unpack(names, digests, _taken(parent["buffers"])))
-                case FetchValues(names=names, forget=forget):
-                    answer, buffers = fetch_values(names, forget=forget)
+                case StoreValues(values=values, memory=place):
+                    store_values(Received(values, _taken(parent["buffers"]), place))
+                case FetchValues(names=names, forget=forget, memory=place):
+                    answer, buffers = fetch_values(names, place, forget=forget)
                 case SendToWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)
@@ -310,11 +314,13 @@ class Agent:
             self._take(cell.run)
         except Refused:
             return
+        # Before the first event: with that, the client gives back the memory in which they came.
+        inputs = Received(cell.inputs, _taken(parent["buffers"]), cell.memory)
         exception: BaseException | None = None
         self._questions.inventory.yield_values()
         try:
             self._begin(cell)
-            self._prepare(cell, parent["buffers"])
+            self._prepare(cell, inputs)
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
@@ -358,7 +364,7 @@ class Agent:
         self._sampler.begin(self._main_thread.still)
         ProgressBar.begin_run()
 
-    def _prepare(self, cell: RunCell, buffers: Any) -> None:
+    def _prepare(self, cell: RunCell, inputs: Received) -> None:
         generation = cell.generation
         left = self._main_thread.left() if generation != self._whole and len(cell.ranks) == self._place.size else []
         for call in sorted({wait.call for wait in left}):
@@ -372,7 +378,7 @@ class Agent:
         if generation != self._whole and len(cell.ranks) == self._place.size:
             self._recover(cell.code)
             self._whole = generation
-        store_values(unpack(cell.names, cell.digests, _taken(buffers)))
+        store_values(inputs)
         self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
@@ -503,6 +509,8 @@ class Agent:
                 return Done()
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
+            case ReachMemory():
+                return MemoryReached(_reaches(request.place))
             case InterruptRank():
                 return Signalled(self._interrupt(request))
             case ReadEvents():
@@ -560,6 +568,14 @@ def _format_nothing(_original: Any, *_args: Any, **_kwargs: Any) -> dict[str, An
 def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _reaches(place: MemoryPlace) -> bool:
+    try:
+        LentMemory.borrow(place).close()
+    except OSError:
+        return False
+    return True
 
 
 def _taken(buffers: list[Any]) -> list[Any]:

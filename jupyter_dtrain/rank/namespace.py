@@ -20,7 +20,8 @@ import cloudpickle
 from jupyter_dtrain.core.dotted_paths import is_plainly
 from jupyter_dtrain.plugins.patches import Patch, meant
 from jupyter_dtrain.wire.agent_messages import Fetched
-from jupyter_dtrain.wire.values import digests
+from jupyter_dtrain.wire.lent_memory import LentMemory, MemoryPlace
+from jupyter_dtrain.wire.values import Parcel, Pickled, Received, needs_memory, pack, pickle_value
 
 from .rank_context import rank_home, user_namespace
 
@@ -38,14 +39,17 @@ SPAWNED = Patch(
 )
 
 
-def store_values(pickled: dict[str, bytes]) -> None:
-    """Bind every name, or none. Raises :class:`ValueError` with the name and the reason."""
+def store_values(received: Received) -> None:
+    """Bind every name, or none.
+
+    Raises :class:`ValueError` with the name and the reason, and as the iteration over ``received``.
+    """
     values = {}
-    for name, data in pickled.items():
+    for one in received:
         try:
-            values[name] = pickle.loads(data)  # noqa: S301 — came signed, from the session that owns this world
+            values[one.name] = one.load()
         except Exception as error:  # noqa: BLE001 — unpickling may raise anything
-            raise ValueError(f"{name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
+            raise ValueError(f"{one.name!r} cannot be rebuilt here: {type(error).__name__}: {error}") from None
     user_namespace().update(values)
 
 
@@ -85,23 +89,48 @@ def _bound_by(statement: ast.stmt) -> list[str]:
     return [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
-def fetch_values(names: list[str], *, forget: bool = False) -> tuple[Fetched, list[bytes]]:
-    """The values of ``names`` as an answer and its pickles. ``forget``: the namespace lets go of them."""
+def fetch_values(
+    names: list[str], place: MemoryPlace | None = None, *, forget: bool = False
+) -> tuple[Fetched, list[bytes]]:
+    """The values of ``names`` as an answer and its buffers. ``forget``: the namespace lets go of them.
+
+    What is large goes into the memory at ``place``, where there is one that can be written.
+    """
     namespace = user_namespace()
-    values: dict[str, bytes] = {}
     failed: dict[str, str] = {}
-    for name in names:
-        if name in namespace:
-            try:
-                values[name] = cloudpickle.dumps(namespace[name], protocol=5)
-            except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
-                failed[name] = _why_not(namespace[name]) or f"{type(error).__name__}: {error}"
+
+    def pickled(*, whole: bool) -> list[Pickled]:
+        found = []
+        for name in names:
+            if name in namespace and name not in failed:
+                try:
+                    found.append(pickle_value(name, namespace[name], whole=whole))
+                except Exception as error:  # noqa: BLE001 — a user's __reduce__ may raise anything
+                    failed[name] = _why_not(namespace[name]) or f"{type(error).__name__}: {error}"
+        return found
+
+    parcel = _lent(pickled(whole=False), place) or pack(pickled(whole=True))
     missing = [name for name in names if name not in namespace]
     if forget:
         for name in names:
             namespace.pop(name, None)
-    pickles = list(values.values())
-    return Fetched(list(values), digests(pickles), missing, failed), pickles
+    return Fetched(parcel.values, missing, failed), parcel.frames
+
+
+def _lent(pickled: list[Pickled], place: MemoryPlace | None) -> Parcel | None:
+    """What the memory at ``place`` takes; None where that cannot be written, and something is large."""
+    if not needs_memory(pickled):
+        return pack(pickled)
+    if place is None:
+        return None
+    try:
+        memory = LentMemory.borrow(place)
+        try:
+            return pack(pickled, memory)
+        finally:
+            memory.close()
+    except OSError:
+        return None
 
 
 def _why_not(value: Any) -> str:

@@ -19,7 +19,6 @@ import msgspec
 from jupyter_dtrain.core.events import CommMessage
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.agent_messages import SendToWidgets
-from jupyter_dtrain.wire.messages import read_answer
 
 if TYPE_CHECKING:
     from .painter import KernelPainter
@@ -31,13 +30,13 @@ PATIENCE = 60.0
 
 
 class CommAnswer(Protocol):
-    """The rank's answer: a future of the whole reply."""
+    """The rank's answer: a future of that and the buffers beside it."""
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         """Call with the future once it is done."""
 
     def result(self) -> Any:
-        """The reply."""
+        """The answer and its buffers."""
 
 
 Send = Callable[[int, SendToWidgets], CommAnswer]
@@ -129,19 +128,19 @@ class CommRelay:
             del self._waiting[rank]
             self._unnote(rank)
         try:
-            request = SendToWidgets(waiting)
-            answer = self._send(rank, request)
+            answer = self._send(rank, SendToWidgets(waiting))
         except Exception:  # noqa: BLE001 — the world is gone, and its widgets with it
             with self._lock:
                 self._asked.pop(rank, None)
             return
-        answer.add_done_callback(lambda done: self._answered(rank, request, done))
+        answer.add_done_callback(lambda done: self._answered(rank, done))
 
-    def _answered(self, rank: int, request: SendToWidgets, done: Any) -> None:
+    def _answered(self, rank: int, done: Any) -> None:
         with self._lock:
             self._asked.pop(rank, None)
         with contextlib.suppress(Exception):
-            for message in read_answer(done.result()["content"], request).messages:
+            answer, _ = done.result()
+            for message in answer.messages:
                 painter = self._painters.get(message.comm_id) or next(iter(self._painters.values()))
                 self.hear(rank, message, painter)
         self._deliver(rank)

@@ -18,6 +18,7 @@ from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.variables import SeenVariable
 
 from .healing_messages import AnyHealingRequest
+from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -27,6 +28,18 @@ EVERY_FRAMEWORK = ""
 
 
 # To the rank's main thread.
+
+
+class PackedValue(msgspec.Struct, frozen=True):
+    """One value on its way: a pickle, and buffers that the pickle does not contain."""
+
+    name: str
+    digest: str
+    """SHA-256 of the pickle."""
+    size: int
+    """Bytes of the pickle in the lent memory; 0: it is the next buffer of the message."""
+    buffers: list[int]
+    """Bytes of each buffer, which follow in the lent memory."""
 
 
 class RunCell(msgspec.Struct, frozen=True):
@@ -39,10 +52,10 @@ class RunCell(msgspec.Struct, frozen=True):
     generation: int
     watch: Watching
     cell: Cell
-    names: list[str] = []
-    """The variables that the cell needs first; the buffers hold their pickles."""
-    digests: list[str] = []
-    """SHA-256 of each buffer."""
+    inputs: list[PackedValue] = []
+    """The variables that the cell needs first."""
+    memory: MemoryPlace | None = None
+    """Where those are that are not in the message."""
     joins: int | None = None
     """The run that goes on in other ranks, and that these ranks, which are new, join; None for a run of its own."""
     elastic: bool = False
@@ -54,17 +67,17 @@ class ValuesRequest(Request[A], frozen=True):
 
 
 class StoreValues(ValuesRequest[Done], frozen=True, tag="store"):
-    """Bind ``names`` to the pickles in the buffers."""
+    """Bind ``values``."""
 
-    names: list[str]
-    digests: list[str]
+    values: list[PackedValue]
+    memory: MemoryPlace | None = None
+    """Where those are that are not in the message."""
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """Values as pickles in the buffers, and the names that have none."""
+    """Values, and the names that have none."""
 
-    names: list[str]
-    digests: list[str]
+    values: list[PackedValue]
     missing: list[str]
     """The names that are not defined on the rank."""
     failed: dict[str, str]
@@ -77,6 +90,8 @@ class FetchValues(ValuesRequest[Fetched], frozen=True, tag="fetch"):
     names: list[str]
     forget: bool = False
     """Whether the rank lets go of them."""
+    memory: MemoryPlace | None = None
+    """Where what is large belongs, if the rank can reach it."""
 
 
 class WidgetsSaid(msgspec.Struct, frozen=True):
@@ -133,6 +148,18 @@ class ReleaseRank(AgentRequest[Done], frozen=True, tag="release"):
     frameworks: list[str]
     generation: int
     """The generation of the world; a rank that has a newer one ignores the request."""
+
+
+class MemoryReached(msgspec.Struct, frozen=True):
+    """Whether the rank can read memory that the client lends."""
+
+    yes: bool
+
+
+class ReachMemory(AgentRequest[MemoryReached], frozen=True, tag="reach"):
+    """Ask whether the rank can read the memory at ``place``, as on the same machine."""
+
+    place: MemoryPlace
 
 
 class ReadStack(AgentRequest[Stack], frozen=True, tag="stacks"):
@@ -247,6 +274,7 @@ AnyAgentRequest = (
     ReadPosition
     | ReleaseRank
     | ReadStack
+    | ReachMemory
     | InterruptRank
     | ReadEvents
     | Complete

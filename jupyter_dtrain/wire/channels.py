@@ -154,8 +154,8 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         answer.add_done_callback(lambda _: self._forget(sent))
         return answer
 
-    def run(self, engine: str, cell: RunCell, pickles: Iterable[bytes]) -> None:
-        """Send a cell with the values that it needs. Its events report its progress, and no reply comes."""
+    def run(self, engine: str, cell: RunCell, frames: Iterable[bytes]) -> None:
+        """Send a cell, with ``frames`` for its values. Its events report its progress, and no reply comes."""
         # A cell names its ranks: packed for each rank anew, its cost would grow with their square.
         packed = self._packed
         if packed is None or packed[0] is not cell:
@@ -164,7 +164,7 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
             self._mux_stream,
             RUN_MESSAGE,
             content=packed[1],
-            buffers=list(pickles),
+            buffers=list(frames),
             ident=engine.encode(),
         )
         self._forget(sent)
@@ -186,18 +186,32 @@ class RanksChannel(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has
         answer.add_done_callback(lambda _: self._forget(sent))
         return answer
 
-    def values(self, engine: str, request: ValuesRequest[A], buffers: Iterable[bytes] = ()) -> Any:
-        """Ask the main thread of an idle rank about its namespace; the future's result is the whole reply.
-
-        :func:`~.messages.read_answer` reads its content; pickles are in its buffers.
-        """
-        return self._send(
+    def values(
+        self, engine: str, request: ValuesRequest[A], frames: Iterable[bytes] = ()
+    ) -> Future[tuple[A, list[Any]]]:
+        """Ask the main thread of an idle rank about its namespace; the future gets the answer and its buffers."""
+        answer: Future[tuple[A, list[Any]]] = Future()
+        sent = self._send(
             self._mux_stream,
             VALUES_MESSAGE,
             content=to_content(request),
-            buffers=list(buffers),
+            buffers=list(frames),
             ident=engine.encode(),
         )
+
+        def done(future: Any) -> None:
+            self._forget(sent)
+            # A future that has been cancelled meanwhile takes no result.
+            with contextlib.suppress(InvalidStateError):
+                reply = future.result()
+                try:
+                    answer.set_result((read_answer(reply["content"], request), reply["buffers"]))
+                except Refused as error:
+                    answer.set_exception(error)
+
+        sent.add_done_callback(done)
+        answer.add_done_callback(lambda _: self._forget(sent))
+        return answer
 
     def _forget(self, future: Any) -> None:
         self._futures.pop(future.msg_id, None)

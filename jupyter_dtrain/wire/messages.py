@@ -39,7 +39,7 @@ import msgspec
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.structs import readable
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """The protocol that this version speaks."""
 UNNUMBERED: Final = 0
 """The protocol of worlds that were started before protocols had numbers."""

@@ -11,6 +11,7 @@ from jupyter_dtrain.client.outgoing_cell import LONGEST, SPEED, OutgoingCell
 from jupyter_dtrain.client.world_connection import WorldConnection
 from jupyter_dtrain.wire.agent_messages import InterruptRank
 from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.wire.values import Parcel
 from tests.machines import Clock, Ranks
 
 
@@ -33,7 +34,7 @@ class Scene:
 
     def send(self, **values):
         """The cell goes out, with values."""
-        self.outgoing.send(values, Watching(), Cell())
+        self.outgoing.send(Parcel([], [*values.values()]), Watching(), Cell())
 
     def _keep(self, engine, message, pickles):  # noqa: ARG002 — the channel's shape
         assert message.run == self.run.number

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, RanksBusy, TransferFailed
+from jupyter_dtrain.wire.values import LARGE
 from tests.session.cells import begin, run, same, values
 
 
@@ -43,6 +45,17 @@ def test_large_values_travel(world):
     world.push({"large": b"x" * 20_000_000}, ranks=0)
 
     assert {0: 20_000_000} == {rank: len(value) for rank, value in world.pull("large", ranks=0).items()}
+
+
+def test_large_arrays_travel_and_can_be_written(world):
+    """By memory to ranks on this machine, and in messages to those on other hosts."""
+    array = np.arange(LARGE, dtype=float)
+    world.push({"large": array})
+    run(world, "large += more", inputs={"more": np.ones(LARGE)})
+
+    for large in world.pull("large").values():
+        np.testing.assert_array_equal(large, array + 1)
+        large[0] = 0
 
 
 def test_inputs_are_there_before_the_cell(world):
