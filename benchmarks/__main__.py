@@ -2,7 +2,7 @@
 
     python -m benchmarks              all
     python -m benchmarks start cell   only these
-    python -m benchmarks --quick      one start of each and some cells, printed in three lines; no files, no exit status
+    python -m benchmarks --quick      one start of each, some cells and steps, beside the last release; writes no file
 
 Every figure that carries a promise is a ratio of two things measured in turn in this run; the promise stands beside it
 in the file and decides the exit status.
@@ -35,20 +35,35 @@ MEASUREMENTS = {
     "fan-out": fan_out.measure,
     "gpu": gpu.measure,
 }
+RELEASE = Path(__file__).with_name("release.json")
+"""The figures of the last release, on the machine that its file names."""
 DEVICES = {"gpu": 1}
 """The measurements that need CUDA devices, and how many; where they are missing, a line says so instead."""
+
+
+def tell() -> None:
+    """Print the figures of a start, an empty cell and training beside those of the last release, a line for each."""
+    before = json.loads(RELEASE.read_text())
+    for measure in (
+        lambda: start.measure(rounds=1),
+        lambda: cell.measure(rounds=30),
+        lambda: training.measure(["1 ms"], pairs=40),
+    ):
+        for promise in measure().promises:
+            bound = f"at most {promise.at_most:g}" if promise.at_most is not None else f"at least {promise.at_least:g}"
+            was = before["figures"].get(promise.name)
+            release = "" if was is None else f" ({before['release']}: {was:g})"
+            print(f"  {promise.name}: {promise.found:.3g}{release}, promised {bound}", flush=True)
 
 
 def main() -> int:
     """Measure, print, write; 0 if every promise held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*MEASUREMENTS, []], help="which (default: all)")
-    parser.add_argument("--quick", action="store_true", help="tell how a start and an empty cell compare, in 30 s")
+    parser.add_argument("--quick", action="store_true", help="tell how a start, an empty cell and training compare, in a minute")
     wanted = parser.parse_args()
     if wanted.quick:
-        for told in (start.measure(rounds=1), cell.measure(rounds=30)):
-            for promise in told.promises:
-                print(f"  {promise.name}: {promise.found:.2f}, promised at most {promise.at_most:g}", flush=True)
+        tell()
         return 0
     names = wanted.names or list(MEASUREMENTS)
     folder = Path("build/bench")

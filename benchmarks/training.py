@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,19 +97,20 @@ while (asked := go.readline().strip()) != "end":
 """
 
 
-def measure() -> Measurement:
-    """All sizes, in turns."""
+def measure(names: Sequence[str] = tuple(SIZES), pairs: int | None = None) -> Measurement:
+    """These sizes, in turns. ``pairs``: the turns of each, by default as many as tell a hundredth."""
     found = Measurement()
 
     def code(folder: Path) -> str:
         return MODEL + TURNS.format(folder=str(folder), sizes={name: tuple(size) for name, size in SIZES.items()})
 
     with torchrun(code) as their_turn, cell(code) as our_turn:
-        for name, size in SIZES.items():
+        for name in names:
+            size = SIZES[name]
             asked = f"go {size.steps} {name}"
             for turn in (their_turn, our_turn):
                 turn(asked)
-            low = compare(found, name, *alternate(our_turn, their_turn, size.pairs, asked), size.share)
+            low = compare(found, name, *alternate(our_turn, their_turn, pairs or size.pairs, asked), size.share)
             found.promise_at_least(f"{name} a step: the same, lower end of the interval", low, size.share - SLACK)
     return found
 
