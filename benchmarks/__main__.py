@@ -60,7 +60,9 @@ def main() -> int:
     """Measure, print, write; 0 if every promise held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*MEASUREMENTS, []], help="which (default: all)")
-    parser.add_argument("--quick", action="store_true", help="tell how a start, an empty cell and training compare, in a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="tell how a start, an empty cell and training compare, in a minute"
+    )
     wanted = parser.parse_args()
     if wanted.quick:
         tell()

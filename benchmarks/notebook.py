@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import secrets
 import socket
 import struct
@@ -24,11 +25,95 @@ from websocket import WebSocket, create_connection
 Message = dict[str, Any]
 
 
+class Sent:
+    """A cell that was sent, and what has come of it so far.
+
+    It never raises what the cell raised, and may be waited for more than once: that is how a cell that hangs is met.
+    """
+
+    def __init__(self, client: BlockingKernelClient, code: str) -> None:
+        self._client = client
+        self._answered = False
+        self._began = time.perf_counter()
+        self._parent = client.execute(code)
+        self.seconds = 0.0
+        """From the request until the kernel was idle again; 0 while it is not."""
+        self.text = ""
+        """All that was printed or shown, as plain text, errors with it."""
+        self.failed = False
+        """Whether the kernel answered with an error."""
+        self._shown: dict[str, Message] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the kernel has said that it is idle again."""
+        return self.seconds > 0
+
+    @property
+    def kinds(self) -> list[str]:
+        """The MIME types of what is shown in the end."""
+        return [kind for bundle in self._shown.values() for kind in _kinds(bundle)]
+
+    def wait(self, timeout: float) -> bool:
+        """Take what comes within ``timeout`` seconds; whether the cell has ended."""
+        deadline = time.monotonic() + timeout
+        while not self.ended and (left := deadline - time.monotonic()) > 0:
+            try:
+                message = self._client.get_iopub_msg(timeout=left)
+            except queue.Empty:
+                break
+            if message["parent_header"].get("msg_id") == self._parent:
+                self._take(message["msg_type"], message["content"])
+        if self.ended and not self._answered:
+            self._take_reply()
+        return self.ended
+
+    def _take_reply(self) -> None:
+        """A kernel may say in its reply alone that the cell has failed."""
+        self._answered = True
+        with contextlib.suppress(queue.Empty):
+            while (reply := self._client.get_shell_msg(timeout=2))["parent_header"].get("msg_id") != self._parent:
+                pass
+            self.failed = self.failed or reply["content"]["status"] == "error"
+
+    def _take(self, kind: str, content: Message) -> None:
+        if kind == "stream":
+            self.text += content["text"]
+        elif kind in {"display_data", "update_display_data", "execute_result"}:
+            self.text += content["data"].get("text/plain", "") + "\n"
+            name = content.get("transient", {}).get("display_id") or str(len(self._shown))
+            self._shown[name] = content["data"]
+        elif kind == "error":
+            self.failed = True
+            self.text += "\n".join([content["ename"], content["evalue"], *content["traceback"]]) + "\n"
+        elif kind == "status" and content["execution_state"] == "idle":
+            self.seconds = time.perf_counter() - self._began
+
+
+def _kinds(value: Any) -> list[str]:
+    """The MIME types of a bundle; one that holds the outputs of ranks stands for these."""
+    if isinstance(value, list):
+        return [kind for item in value for kind in _kinds(item)]
+    if not isinstance(value, dict):
+        return []
+    inner = [kind for item in value.values() for kind in _kinds(item)]
+    return inner or [kind for kind in value if "/" in kind]
+
+
 class Kernel:
     """Executes cells and gives every IOPub message that answers them, with its time of arrival and its size."""
 
-    def __init__(self, client: BlockingKernelClient) -> None:
+    def __init__(self, client: BlockingKernelClient, manager: KernelManager) -> None:
         self._client = client
+        self._manager = manager
+
+    def send(self, code: str) -> Sent:
+        """Send a cell, and wait for nothing."""
+        return Sent(self._client, code)
+
+    def interrupt(self) -> None:
+        """Press Stop."""
+        self._manager.interrupt_kernel()
 
     def execute(self, code: str, timeout: float = 120) -> list[Message]:
         """Run a cell to its end. Raises :class:`RuntimeError` when it failed."""
@@ -50,16 +135,19 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def kernel() -> Iterator[Kernel]:
-    """A kernel of this interpreter."""
+def kernel(
+    module: str = "ipykernel_launcher", env: dict[str, str] | None = None, interrupt_mode: str = "signal"
+) -> Iterator[Kernel]:
+    """A kernel of this interpreter, run from ``module``, with ``env`` over this process's environment."""
     manager = KernelManager()
-    manager.kernel_spec.argv[0] = sys.executable
-    manager.start_kernel()
+    manager.kernel_spec.argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
+    manager.kernel_spec.interrupt_mode = interrupt_mode
+    manager.start_kernel(env={**os.environ, **(env or {})})
     client = manager.blocking_client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
     try:
-        yield Kernel(client)
+        client.wait_for_ready(timeout=60)
+        yield Kernel(client, manager)
     finally:
         client.stop_channels()
         manager.shutdown_kernel()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,20 +134,26 @@ def compare(found: Measurement, name: str, ours: list[float], theirs: list[float
 
 def alternate(ours: Turn, theirs: Turn, pairs: int, asked: str = "go") -> tuple[list[float], list[float]]:
     """What both say when they take turns; who begins changes with each pair."""
-    said: dict[Turn, list[float]] = {ours: [], theirs: []}
-    for pair in range(pairs):
-        for turn in (ours, theirs) if pair % 2 else (theirs, ours):
-            said[turn].append(turn(asked))
-    return said[ours], said[theirs]
+    said = rounds({"ours": ours, "theirs": theirs}, pairs, asked)
+    return said["ours"], said["theirs"]
+
+
+def rounds(turns: Mapping[str, Turn], count: int, asked: str = "go") -> dict[str, list[float]]:
+    """What all say when they take turns; the order is turned round with each round."""
+    said: dict[str, list[float]] = {name: [] for name in turns}
+    for index in range(count):
+        for name in turns if index % 2 else reversed(list(turns)):
+            said[name].append(turns[name](asked))
+    return said
 
 
 @contextlib.contextmanager
-def cell(code: Callable[[Path], str], ranks: int = 2) -> Iterator[Turn]:
-    """A cell with ``code(folder)`` that waits for its turns; the pipes are in the folder."""
+def cell(code: Callable[[Path], str], ranks: int = 2, options: str = "") -> Iterator[Turn]:
+    """A cell with ``options`` and ``code(folder)`` that waits for its turns; the pipes are in the folder."""
     with tempfile.TemporaryDirectory() as folder, kernel() as notebook:
         turn = Turn(Path(folder), ranks)
         notebook.execute(f"%load_ext jupyter_dtrain\n%distributed start -n {ranks} --env OMP_NUM_THREADS=1")
-        wait = (f"%%distributed\n{code(Path(folder))}", MOST)
+        wait = (f"%%distributed {options}\n{code(Path(folder))}", MOST)
         running = threading.Thread(target=notebook.execute, args=wait, daemon=True)
         running.start()
         try:
@@ -160,22 +166,20 @@ def cell(code: Callable[[Path], str], ranks: int = 2) -> Iterator[Turn]:
 
 
 @contextlib.contextmanager
-def torchrun(code: Callable[[Path], str], ranks: int = 2) -> Iterator[Turn]:
-    """Processes with the same code that wait for their turns without taking anything of the machine."""
+def torchrun(
+    code: Callable[[Path], str], ranks: int = 2, launcher: Sequence[str] = ("torch.distributed.run", "--standalone")
+) -> Iterator[Turn]:
+    """Processes with the same code that wait for their turns without taking anything of the machine.
+
+    ``launcher``: a module that takes torchrun's ``--nproc-per-node``, and its first arguments.
+    """
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "train.py")
         script.write_text(code(Path(folder)))
         turn = Turn(Path(folder), ranks)
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                str(ranks),
-                str(script),
-            ],
+            [sys.executable, "-m", *launcher, "--nproc-per-node", str(ranks), str(script)],
+            cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

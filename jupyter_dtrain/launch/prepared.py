@@ -228,8 +228,13 @@ class _Kept:
             cwd="/",
             start_new_session=True,
         )
-        # It leaves the process that was started here as soon as it can.
-        threading.Thread(target=self.process.wait, name="dtrain-prepared", daemon=True).start()
+        threading.Thread(target=self._import, name="dtrain-prepared", daemon=True).start()
+
+    def _import(self) -> None:
+        """Import here what a start needs, too: ipyparallel's client, which takes a tenth of a second."""
+        self.process.wait()  # the steward leaves the process that was started here as soon as it can
+        with contextlib.suppress(Exception):  # the start meets it again
+            import_module("jupyter_dtrain.wire.channels")
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         return (

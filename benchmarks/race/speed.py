@@ -1,0 +1,227 @@
+"""How quick the tools are: a start, a cell, a world that does nothing, and how the first two grow with the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from .players import DidNotEnd, Player, carrying, program
+from .result import Entry, Row, exponent
+from .tools import LIMITS, TOOLS, not_installed
+
+NOTEBOOKS = [name for name, tool in TOOLS.items() if tool.notebook]
+LAUNCHERS = [name for name, tool in TOOLS.items() if tool.function]
+PAUSE = 5.0
+"""Seconds between what can be done before a start and the start, where it is called warm."""
+SLOW = ("Ray Train", "torchrunx", "nbdistributed")
+"""Tools that take so long that they run at 4 ranks only."""
+SLOWEST = ("Ray Train", "nbdistributed")
+"""Tools of which one cold start takes half a minute and more."""
+ONLY_AT_4 = "it is measured at 4 ranks only: it takes many seconds"
+LOST = 5.0
+"""Seconds after which nbdistributed's ranks are reached; it loses the first cell that comes straight after a start."""
+
+MATPLOTLIB = """import matplotlib
+matplotlib.use("agg")
+from matplotlib.figure import Figure
+from IPython.display import Image, display
+import io
+"""
+FIGURE = """figure = Figure(figsize=(4, 3))
+figure.subplots().plot(range(100))
+made = io.BytesIO()
+figure.savefig(made, format="png")
+display(Image(made.getvalue()))"""
+CELLS = {"empty": "pass", "100kB": 'print("x" * 100_000)', "figure": FIGURE}
+TITLES = {"empty": "an empty cell", "100kB": "a cell whose ranks each print 100 kB", "figure": "a cell with a figure"}
+
+
+def in_turns(
+    contestants: dict[str, Callable[[], float]], seconds: float, most: int, least: int = 1
+) -> dict[str, Entry]:
+    """Values of all, one each in turn, so that what else the machine does falls on all alike.
+
+    Every contestant has an equal share of ``seconds``: the quick get more values, up to ``most``; all get ``least``.
+    One that fails keeps the values that it has, and is asked no more.
+    """
+    share = seconds / max(1, len(contestants))
+    used = dict.fromkeys(contestants, 0.0)
+    entries = {name: Entry() for name in contestants}
+    running = set(contestants)
+    while running:
+        for name in [name for name in contestants if name in running]:
+            entry = entries[name]
+            began = time.monotonic()
+            try:
+                entry.values.append(contestants[name]())
+            except Exception as problem:  # noqa: BLE001 — the others go on
+                running.discard(name)
+                if not entry.values:
+                    entry.missing = _brief(problem)
+            used[name] += time.monotonic() - began
+            enough = len(entry.values) >= least and used[name] >= share * (1 - 1 / (len(entry.values) + 1))
+            if enough or len(entry.values) >= most:
+                running.discard(name)
+    return entries
+
+
+def _brief(problem: Exception) -> str:
+    words = " ".join(str(problem).split())
+    return f"it failed: {words[:200] or type(problem).__name__}"
+
+
+def start() -> list[Row]:
+    """From the request for ranks to the first cell done."""
+    rows = []
+    for ranks in (2, 4, 8):
+        for state in ("cold", "warm", "torch"):
+            contestants = {}
+            left_out = {}
+            for name in [*NOTEBOOKS, *LAUNCHERS, "torchrun", "mpiexec"]:
+                if name in SLOW and ranks != 4:
+                    left_out[name] = Entry(missing=ONLY_AT_4)
+                elif name in LIMITS and state == "warm":
+                    left_out[name] = Entry(missing="it has nothing to prepare: see cold")
+                elif name in SLOWEST and state != "cold":
+                    left_out[name] = Entry(missing="see cold: its ranks import PyTorch in any case")
+                else:
+                    contestants[name] = _one_start(name, ranks, state)
+            title = {
+                "cold": "start to the first cell done, in a fresh kernel",
+                "warm": f"the same, {PAUSE:g} s after the tool was loaded",
+                "torch": "start to the first cell done, which imports PyTorch",
+            }[state]
+            found = in_turns(contestants, 15, most=5)
+            note = (
+                "jupyter-distributed's kernel is its ranks, so its figure has the start of a kernel in it, and the "
+                "others' have not. A launcher's cell is a launch."
+            )
+            rows.append(Row(f"start-{ranks}-{state}", f"{title}, {ranks} ranks", "s", found | left_out, note))
+    return rows
+
+
+def _one_start(name: str, ranks: int, state: str) -> Callable[[], float]:
+    code = "import torch" if state == "torch" else "pass"
+
+    def run() -> float:
+        if name in LIMITS:
+            return program(name, ranks, f"{code}\nfrom mpi4py import MPI" if name == "mpiexec" else code)[0]
+        with Player(name, ranks) as player:
+            if state == "warm":
+                player.prepare()
+                time.sleep(PAUSE)
+            began = time.perf_counter()
+            if state != "warm":
+                player.prepare()
+            player.start()
+            first = player.cell(code, 75)
+            while "Timeout waiting for responses" in first.text:
+                first = player.cell(code, 75)
+            return time.perf_counter() - began
+
+    return run
+
+
+def cells() -> list[Row]:
+    """Cells of four kinds on worlds that are all alive; more ranks, fewer cells."""
+    rows = []
+    for ranks, seconds in ((2, 8.0), (4, 10.0), (8, 14.0), (32, 14.0)):
+        with contextlib.ExitStack() as alive:
+            players, missing = worlds(alive, [name for name in NOTEBOOKS if ranks < 32 or name not in SLOW], ranks)
+            for name, player in list(players.items()):
+                try:
+                    player.cell(MATPLOTLIB)
+                    for code in CELLS.values():
+                        player.cell(code)
+                except DidNotEnd as problem:
+                    missing[name] = Entry(missing=_brief(problem))
+                    del players[name]
+            if ranks == 32:
+                missing["nbdistributed"] = Entry(
+                    missing="32 of its ranks, which each import PyTorch, do not start here"
+                )
+            for kind, code in CELLS.items():
+                contestants = {name: _one_cell(player, code) for name, player in players.items()}
+                found = in_turns(contestants, seconds, most=200, least=5)
+                rows.append(Row(f"cell-{kind}-{ranks}", f"{TITLES[kind]}, {ranks} ranks", "s", found | missing))
+    return rows
+
+
+def _one_cell(player: Player, code: str) -> Callable[[], float]:
+    return lambda: player.cell(code).seconds
+
+
+def worlds(alive: contextlib.ExitStack, names: Sequence[str], ranks: int) -> tuple[dict[str, Player], dict[str, Entry]]:
+    """A world of each tool, and the reasons of those that have none."""
+    players, missing = {}, {}
+    for name in names:
+        if name in not_installed():
+            continue
+        try:
+            player = alive.enter_context(Player(name, ranks))
+            player.prepare()
+            player.start()
+            if name == "nbdistributed":
+                time.sleep(LOST)
+            player.cell("pass", 75)
+            players[name] = player
+        except Exception as problem:  # noqa: BLE001 — the others go on
+            missing[name] = Entry(missing=_brief(problem))
+    return players, missing
+
+
+def idle() -> list[Row]:
+    """What a world of 4 takes while nothing runs, its notebook's kernel included."""
+    rows = [
+        Row("idle-processes", "an idle world of 4: processes", ""),
+        Row("idle-memory", "an idle world of 4: memory (PSS)", "MiB"),
+        Row("idle-cpu", "an idle world of 4: processor, of one core", "%"),
+    ]
+    with contextlib.ExitStack() as alive:
+        players, missing = worlds(alive, NOTEBOOKS, 4)
+        time.sleep(PAUSE)
+        before = {name: _taken(player) for name, player in players.items()}
+        time.sleep(10)
+        for name, player in players.items():
+            processes, memory, seconds = _taken(player)
+            found = (processes, memory, (seconds - before[name][2]) / 10 * 100)
+            for row, value in zip(rows, found, strict=True):
+                row.entries[name] = Entry([value])
+        for row in rows:
+            row.entries |= missing
+            row.note = "One look after 5 s, over 10 s. Processes include the notebook's kernel."
+    return rows
+
+
+def _taken(player: Player) -> tuple[int, float, float]:
+    processes = carrying(player.mark)
+    memory, seconds = 0.0, 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            memory += process.memory_full_info().pss / 2**20
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return len(processes), memory, seconds
+
+
+def growth(rows: Sequence[Row]) -> list[Row]:
+    """How a start and an empty cell grow with the ranks, from the rows of these."""
+    made = []
+    for kind, title in (("start-{}-cold", "a cold start"), ("cell-empty-{}", "an empty cell")):
+        found = Row(f"growth-{kind.split('-')[0]}", f"{title}: exponent of its growth with the ranks", "")
+        for name in TOOLS:
+            points = [
+                (ranks, row.entries[name].median)
+                for ranks in (2, 4, 8, 32)
+                for row in rows
+                if row.name == kind.format(ranks) and row.entries.get(name) and row.entries[name].values
+            ]
+            known = [(ranks, median) for ranks, median in points if median]
+            if len(known) > 1:
+                found.entries[name] = Entry([exponent([n for n, _ in known], [median for _, median in known])])
+        found.note = "0: it takes as long for many ranks as for few. 1: twice the ranks take twice as long."
+        made.append(found)
+    return made
