@@ -136,13 +136,16 @@ class Kernel:
 
 @contextlib.contextmanager
 def kernel(
-    module: str = "ipykernel_launcher", env: dict[str, str] | None = None, interrupt_mode: str = "signal"
+    module: str = "ipykernel_launcher",
+    env: dict[str, str] | None = None,
+    interrupt_mode: str = "signal",
+    cwd: str | None = None,
 ) -> Iterator[Kernel]:
-    """A kernel of this interpreter, run from ``module``, with ``env`` over this process's environment."""
+    """A kernel of this interpreter, run from ``module`` in ``cwd``, with ``env`` over this process's environment."""
     manager = KernelManager()
     manager.kernel_spec.argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
     manager.kernel_spec.interrupt_mode = interrupt_mode
-    manager.start_kernel(env={**os.environ, **(env or {})})
+    manager.start_kernel(env={**os.environ, **(env or {})}, cwd=cwd)
     client = manager.blocking_client()
     client.start_channels()
     try:

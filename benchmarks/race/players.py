@@ -144,8 +144,10 @@ class Player:
         return self._env[MARK]
 
     def _open_kernel(self) -> None:
+        # In a folder of its own: some tools write logs where they are.
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         self._kernel = self._open.enter_context(
-            kernel(self._way.module, self._env, interrupt_mode=self._way.interrupt_mode)
+            kernel(self._way.module, self._env, interrupt_mode=self._way.interrupt_mode, cwd=folder)
         )
 
     def prepare(self) -> None:
