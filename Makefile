@@ -230,6 +230,7 @@ $(RACE)/installed: pyproject.toml constraints.txt hatch_build.py $(FRONT_END)
 	@for peer in $(PEERS); do \
 	  $(RACE)/bin/pip install --disable-pip-version-check --quiet --upgrade -c constraints.txt $(TORCH) "$$peer" || \
 	    echo "$$peer does not install here: the race goes on without it" >&2; done
+	$(RACE)/bin/python -m compileall -q jupyter_dtrain
 	@touch $@
 
 # The lower bound of each requirement. PyTorch's own wheels bring gigabytes of GPU libraries, which run on CPUs too; with
