@@ -114,6 +114,8 @@ class Link:
         """Whether the listening thread closes what leads to a lost world; otherwise :meth:`close` will."""
         self._fresh_until = 0.0
         """Until when a cell need not ask the steward for news (monotonic); 0 once something has happened."""
+        self._number_untold = False
+        """Whether the steward does not know the number of the newest run, which the question before a cell tells."""
         self._renew_wanted = False
         """Whether the next renewal of the lease should not wait."""
         self._lock = threading.RLock()
@@ -276,6 +278,7 @@ class Link:
         self.check_drives()
         runs: list[OpenRun] = []
         if (now := time.monotonic()) < self._fresh_until:
+            self._number_untold = True
             return runs
         with contextlib.suppress(WorldLost, Refused):
             # It announces the number of the next run too: a client that takes over now gives its own another one.
@@ -380,8 +383,9 @@ class Link:
             if now >= look_at:
                 look_at = now + LOOK_PERIOD
                 self.check_alive()
-            if now >= renew_at or (self._notices.waiting and now >= tell_at) or self._renew_wanted:
-                self._renew_wanted = False
+            tells = (self._notices.waiting or self._number_untold) and now >= tell_at
+            if now >= renew_at or tells or self._renew_wanted:
+                self._renew_wanted = self._number_untold = False
                 tell_at = now + LISTEN
                 renew_at = now + min(self._settings.keep_alive / 4, 30.0)
                 try:

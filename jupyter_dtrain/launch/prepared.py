@@ -52,7 +52,7 @@ MARGIN: Final = 15.0
 AUTOGROUP: Final = "/proc/self/autogroup"
 """The file with the niceness of a session. Unlike a process's own, its user may lower it again."""
 _LENGTH: Final = 8
-"""Bytes of the number before an order."""
+"""Bytes of the number before a part of the input."""
 
 
 class StartOrder(msgspec.Struct, frozen=True):
@@ -70,8 +70,7 @@ class StartOrder(msgspec.Struct, frozen=True):
 
     def to_bytes(self) -> bytes:
         """For the program's standard input."""
-        data = msgspec.json.encode(self)
-        return b"%0*d" % (_LENGTH, len(data)) + data
+        return part(msgspec.json.encode(self))
 
     def follow(self) -> None:
         """Become the program of that world. Raises :class:`OSError` where a file or folder is not there."""
@@ -88,9 +87,22 @@ class StartOrder(msgspec.Struct, frozen=True):
 
 def read_order(seconds: float | None = None) -> StartOrder | None:
     """The order in the standard input, and no byte more; None where that is closed, or after so many ``seconds``."""
-    if not select.select([0], [], [], seconds)[0] or not (head := _read(_LENGTH)):
+    if not select.select([0], [], [], seconds)[0] or not (data := read_part()):
         return None
-    return msgspec.json.decode(_read(int(head)), type=readable(StartOrder))
+    return msgspec.json.decode(data, type=readable(StartOrder))
+
+
+def part(data: bytes) -> bytes:
+    """``data`` for the standard input of a program that reads it by :func:`read_part`.
+
+    With its length: the end of the input may never come, since children of the sender may hold the pipe open.
+    """
+    return b"%0*d" % (_LENGTH, len(data)) + data
+
+
+def read_part() -> bytes:
+    """What :func:`part` has made, from the standard input; empty where that is closed."""
+    return _read(int(head)) if (head := _read(_LENGTH)) else b""
 
 
 def _read(length: int) -> bytes:
@@ -178,7 +190,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def be_nice(niceness: int) -> None:
     """Leave processors to other sessions with a ``niceness`` above 0, where Linux divides them between sessions."""
-    for _ in range(3):  # a user may set it ten times a second
+    for _ in range(30):  # all users of a machine together may set it ten times a second
         try:
             Path(AUTOGROUP).write_text(str(niceness))
         except BlockingIOError:
@@ -237,25 +249,38 @@ class _Kept:
             import_module("jupyter_dtrain.wire.channels")
 
     def fits(self, environment: Mapping[str, str]) -> bool:
-        return (
-            time.monotonic() < self.until
-            and len(os.fsencode(environment[MARK])) <= ROOM
-            and starts_alike(self.environment, environment)
-            and self.surroundings == _Surroundings.here()
-            and not self.has_ended()
-        )
+        with contextlib.suppress(Exception):  # what cannot be compared does not fit
+            return (
+                time.monotonic() < self.until
+                and len(os.fsencode(environment[MARK])) <= ROOM
+                and starts_alike(self.environment, environment)
+                and self.surroundings == _Surroundings.here()
+                and not self.has_ended()
+            )
+        return False
 
     def has_ended(self) -> bool:
         assert self.process.stdout is not None
-        return bool(select.select([self.process.stdout], [], [], 0)[0])
+        pipe = select.poll()  # select takes no descriptor above 1,023
+        pipe.register(self.process.stdout, 0)
+        return bool(pipe.poll(0))
 
     def leave(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 _kept: list[_Kept] = []
+# A child that keeps the pipe open would keep the programs alive, and it must not take them over.
+os.register_at_fork(after_in_child=lambda: discard())  # noqa: PLW0108 — it is defined below
+
+
+def _take_kept() -> _Kept | None:
+    with contextlib.suppress(IndexError):  # another thread may take it as well
+        return _kept.pop()
+    return None
 
 
 def steward_environment(world: str) -> dict[str, str]:
@@ -276,14 +301,14 @@ def prepare(seconds: float) -> None:
     if _kept and time.monotonic() < _kept[0].until:
         return
     discard()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # a start will say it
         _kept.append(_Kept(seconds))
 
 
 def discard() -> None:
     """End the programs that wait for this process."""
-    while _kept:
-        _kept.pop().leave()
+    while (kept := _take_kept()) is not None:
+        kept.leave()
 
 
 def take(order: StartOrder) -> subprocess.Popen[bytes] | None:
@@ -291,8 +316,7 @@ def take(order: StartOrder) -> subprocess.Popen[bytes] | None:
 
     The programs that wait are those of the next start only, whether it can use them or not.
     """
-    while _kept:
-        kept = _kept.pop()
+    if (kept := _take_kept()) is not None:
         if kept.fits(order.environment):
             return kept.process
         kept.leave()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import psutil
@@ -321,16 +321,19 @@ def _launch_steward(request: WorldRequest) -> Listing:
         hb_port=4,
         control_port=5,
     )
-    env, own_id = prepared.steward_environment(request.id), request.id.encode()
+    env = prepared.steward_environment(request.id)
     log_file = folder / "logs" / "steward.log"
     log_file.touch(mode=0o600)
     order = prepared.StartOrder([connection_file], request.id, env, str(folder), str(log_file))
     data = msgspec.json.encode(request)
     with open(log_file, "a+b") as log:
-        process = prepared.take(order)
-        if process is not None:
-            data = order.to_bytes() + data
-        process = process or subprocess.Popen(
+        if (waiting := prepared.take(order)) is not None:
+            try:
+                return _hand_over(request, waiting, order.to_bytes() + prepared.part(data), log)
+            except StartFailed:
+                if not folder.exists():  # it had begun, and its guard has cleaned up
+                    raise
+        process = subprocess.Popen(
             [*local.program(prepared.STEWARD), connection_file],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -339,24 +342,33 @@ def _launch_steward(request: WorldRequest) -> Listing:
             cwd=folder,
             start_new_session=True,
         )
-        try:
-            patience = max(request.settings.request_timeout, request.settings.start_timeout)
-            answer, _ = process.communicate(data, timeout=patience)
-            # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
-            [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
-            return msgspec.structs.replace(
-                _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
-            )
-        except BaseException as error:
-            _end_steward(process.pid)
-            process.wait()
-            if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
-                raise
-            log.seek(0)  # the log itself has gone with the world's folder
-            words = relevant(log.read().decode(errors="replace"))
-            raise StartFailed(
-                "The world's main process did not start.", package_gone() or (MEND if words else AGAIN), words
-            ) from error
+        return _hand_over(request, process, data, log)
+
+
+def _hand_over(request: WorldRequest, process: subprocess.Popen[bytes], data: bytes, log: BinaryIO) -> Listing:
+    """Send ``data`` to the new steward's ``process``; the world's listing, once that has taken it.
+
+    Where it does not, this ends it, and raises :class:`StartFailed` with the words in its ``log``.
+    """
+    try:
+        patience = max(request.settings.request_timeout, request.settings.start_timeout)
+        answer, _ = process.communicate(data, timeout=patience)
+        own_id = request.id.encode()
+        # Other lines are of whatever prints while Python starts: a sitecustomize, a file of an installed package.
+        [steward] = [int(line[1]) for line in map(bytes.split, answer.splitlines()) if line[:1] == [own_id]]
+        return msgspec.structs.replace(
+            _starting(request), steward=steward, created=psutil.Process(steward).create_time(), starting=False
+        )
+    except BaseException as error:
+        _end_steward(process.pid)
+        process.wait()
+        if not isinstance(error, (subprocess.TimeoutExpired, ValueError, psutil.Error)):
+            raise
+        log.seek(0)  # the log itself has gone with the world's folder
+        words = relevant(log.read().decode(errors="replace"))
+        raise StartFailed(
+            "The world's main process did not start.", package_gone() or (MEND if words else AGAIN), words
+        ) from error
 
 
 def _end_steward(group: int) -> None:

@@ -58,6 +58,10 @@ _BITS = 63
 _log = logging.getLogger(__name__)
 
 
+OWN = "jupyter-dtrain"
+"""The distribution whose plug-ins are known to be imported without effects."""
+
+
 @functools.cache
 def _installed() -> list[EntryPoint]:
     """The installed plug-ins, by name. Looking through all installed packages takes as long as importing a plug-in."""
@@ -101,9 +105,13 @@ class Plugins:
 
     @staticmethod
     def preload() -> None:
-        """Import the installed plug-ins for the processes that this one forks. :meth:`load` names those that fail."""
+        """Import this package's own plug-ins, for the processes that this one forks.
+
+        Those of others may do what each process must do by itself, such as to seed random numbers.
+        """
+        _installed.cache_clear()  # a process may wait long for its first fork
         for entry in _installed():
-            with contextlib.suppress(Exception, SystemExit):
+            if entry.dist is not None and entry.dist.name == OWN:
                 entry.load()
 
     def take_notices(self) -> list[str]:

@@ -54,7 +54,7 @@ WIRE_POINTS = 30_000
 """Points of metrics, about 1 MB, that a rank announces in a second; of more, only the lowest and highest."""
 TOTALS_PERIOD = 0.25
 """Seconds between two announcements past that."""
-BEGINNING = 0.05
+BEGINNING = 0.02
 """Seconds for which the beginning of a run waits for more: most cells are over by then, and one batch tells it all."""
 GATHER = 0.004
 """Seconds that text waits for more of it."""

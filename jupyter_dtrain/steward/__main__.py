@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 import sys
+import threading
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,17 @@ def wait_for_world(seconds: float, tell: int) -> tuple[PreparedPrograms, bytes]:
 
     ``tell``: the pipe to the guard. Ends this process where no start comes in so many ``seconds``, or any more.
     """
-    from jupyter_dtrain.launch.prepared import PreparedPrograms, be_nice, read_order
+    from jupyter_dtrain.core.processes import show_variable
+    from jupyter_dtrain.launch.leftovers import MARK
+    from jupyter_dtrain.launch.prepared import PreparedPrograms, be_nice, part, read_order, read_part
     from jupyter_dtrain.rank.plugins import Plugins
 
     from .processes import die_with_parent
 
+    try:
+        show_variable(MARK, os.environ[MARK])
+    except ValueError:  # the world's id could not be shown: the start will have a steward of its own
+        os._exit(0)
     be_nice(NICENESS)
     programs = PreparedPrograms(die_with_parent)
     for module in ("kernel", "supervisor"):
@@ -51,22 +58,22 @@ def wait_for_world(seconds: float, tell: int) -> tuple[PreparedPrograms, bytes]:
     Plugins.preload()
     if (order := read_order(seconds)) is None:
         os._exit(0)
-    be_nice(0)
+    threading.Thread(target=be_nice, args=(0,), name="dtrain-nice", daemon=True).start()
     order.follow()
-    request = sys.stdin.buffer.read()
+    request = read_part()
     with open(tell, "wb") as guard:
-        guard.write(order.to_bytes() + request)
+        guard.write(order.to_bytes() + part(request))
     return programs, request
 
 
 def read_told() -> bytes:
     """As the guard: the request that the steward passes on. Ends this process where the steward has ended."""
-    from jupyter_dtrain.launch.prepared import read_order
+    from jupyter_dtrain.launch.prepared import read_order, read_part
 
     if (order := read_order()) is None:
         os._exit(0)
     order.follow()
-    return sys.stdin.buffer.read()
+    return read_part()
 
 
 def main() -> None:
@@ -89,7 +96,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     become_subreaper()
     guardian = os.getpid()
-    told, tell = os.pipe()  # from a steward that waits to its guard
+    told, tell = os.pipe() if waits is not None else (-1, -1)  # from a steward that waits to its guard
     steward, programs = os.fork(), None
     if waits is not None and steward:
         os.dup2(null, 1)
@@ -97,6 +104,7 @@ def main() -> None:
         os.close(tell)
         data = read_told()
     elif waits is not None:
+        os.close(told)
         programs, data = wait_for_world(waits, tell)
     request = msgspec.json.decode(data, type=readable(WorldRequest))
     os.dup2(null, 0)

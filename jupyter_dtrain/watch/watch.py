@@ -440,18 +440,18 @@ def _read_line() -> tuple[bytes, bytes]:
 
 
 def prepare() -> None:
-    """Import once what each rank would import after its fork: plug-ins, and MPI's library, which nothing starts."""
+    """Import once what each rank would import after its fork."""
     Plugins.preload()
     for module in IN_EACH_RANK:
         with contextlib.suppress(Exception):
             import_module(module)
-    with contextlib.suppress(Exception):  # each rank meets it again, and says so
-        find_spec("mpi4py.MPI")  # mpi4py loads the library to see which MPI it is
 
 
 def main() -> NoReturn:
     """Read the specification, and watch the ranks of this host."""
     prepare()
+    with contextlib.suppress(Exception):  # each rank meets it again, and says so
+        find_spec("mpi4py.MPI")  # mpi4py loads MPI's library to see which it is, and starts nothing
     line, rest = _read_line()
     if not line:
         sys.exit("The start failed before this host's part of it began.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -137,11 +138,45 @@ def test_a_start_without_programs_that_wait_starts_its_own(open_kernel, warm_mar
     notebook.run("%distributed stop")
 
 
-def test_the_programs_end_with_their_kernel(open_kernel, warm_mark):
-    """Also where it is killed."""
+def test_a_child_of_the_kernel_holds_up_no_start(open_kernel, warm_mark):
+    """It was forked after the programs were, and has their pipe, as workers of a pool do."""
     notebook = open_kernel()
-    await_programs(warm_mark)
+    waiting = await_programs(warm_mark)
+    notebook.run(
+        "import multiprocessing as m, time; p = m.get_context('fork').Process(target=time.sleep, args=(60,)); p.start()"
+    )
+    began = time.monotonic()
+    steward = start(notebook)
+
+    assert steward in {one.pid for one in waiting}
+    assert time.monotonic() - began < 25  # it waited for the end of the pipe, 30 s
+    notebook.run("p.kill()\n%distributed stop")
+
+
+def test_a_program_that_fails_as_it_is_taken_over_costs_no_start(open_kernel, warm_mark):
+    """The start goes on with a steward of its own."""
+    notebook = open_kernel()
+    waiting = await_programs(warm_mark)
+    code = "import jupyter_dtrain.launch.prepared as q; q.StartOrder.to_bytes = lambda _: q.part(b'no order')"
+    notebook.run(code)
+    steward = start(notebook)
+
+    assert steward not in {one.pid for one in waiting}
+    assert said(notebook, "1 + 1") == {"2"}
+    notebook.run("%distributed stop")
+
+
+def test_the_programs_end_with_their_kernel(open_kernel, warm_mark):
+    """Also where it is killed, and has left a child."""
+    notebook = open_kernel()
+    waiting = await_programs(warm_mark)
+    notebook.run(
+        "import multiprocessing as m, time; p = m.get_context('fork').Process(target=time.sleep, args=(99,)); p.start()"
+    )
+    child = int(notebook.run("print(p.pid)"))
     notebook.kill()
+    until(lambda: not any(one.is_running() for one in waiting))
+    psutil.Process(child).kill()
 
     assert wait_until_gone(warm_mark) == []
 

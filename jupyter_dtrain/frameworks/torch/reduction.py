@@ -35,7 +35,10 @@ def reduce_tensor(tensor: Any) -> Any:
         or vars(tensor)
     ):
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    numbers = pickle.PickleBuffer(tensor.reshape(-1).view(torch.uint8).numpy())
+    try:
+        numbers = pickle.PickleBuffer(tensor.reshape(-1).view(torch.uint8).numpy())
+    except RuntimeError:  # there is no NumPy, or one of another time
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     return rebuild_tensor, (numbers, tensor.dtype, tuple(tensor.shape))
 
 
