@@ -245,15 +245,8 @@ class TorchMetrics:
 
     def _report_steps(self) -> None:
         made, found, newest = self._made, dict[str, Columns](), dict[Stepper, Step]()
-
-        def add_found() -> None:
-            for stepper, step in newest.items():
-                stepper.stepped(step)
-            for name, columns in found.items():
-                self._metrics.add_all(name, columns)
-
         with self._reporting, contextlib.ExitStack() as last:
-            last.callback(add_found)  # also where a point raises: the others have left the queue
+            last.callback(self._add_found, newest, found)  # also where a point raises: the others have left the queue
             for _ in range(len(made)):
                 stepper, count, at, samples, rates, name, value = made.popleft()
                 step = newest[stepper] = (count, at, samples, rates)
@@ -274,6 +267,12 @@ class TorchMetrics:
                 columns.steps.append(count - 1)
                 columns.times.append(at)
                 columns.values.append(value)
+
+    def _add_found(self, newest: dict[Stepper, Step], found: dict[str, Columns]) -> None:
+        for stepper, step in newest.items():
+            stepper.stepped(step)
+        for name, columns in found.items():
+            self._metrics.add_all(name, columns)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.complain(f"Metrics: some points are missing: {type(error).__name__}: {error}")
