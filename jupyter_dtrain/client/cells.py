@@ -203,8 +203,9 @@ class CellRunner:
         self._link.check_alive()
         self._link.check()
         try:
-            # The runs that it did not know were on their way when this client took over.
-            self._follow(self._link.confirm_drives(), lambda _: None)
+            # The runs that it did not know were on their way when this client took over. The question tells the
+            # steward the number of this run, too: a cell whose values take their time to travel needs that.
+            self._follow(self._link.confirm_drives(may_skip=not inputs), lambda _: None)
         finally:
             self._notices.show()
         chosen = parse_ranks(ranks, self._link.world.size)

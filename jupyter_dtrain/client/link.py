@@ -78,7 +78,7 @@ FRESH = 0.25
 
 Cells that follow each other closely ask once; they might lack only news whose broadcast was lost in that time."""
 CONFIRM = 1.0
-"""Seconds in which the steward may name the driver; no cell waits longer for that."""
+"""Seconds in which the steward may name the driver."""
 LEAVING = 1.0
 """Seconds that the steward may take to acknowledge that this client leaves."""
 LINGER = 200
@@ -114,8 +114,6 @@ class Link:
         """Whether the listening thread closes what leads to a lost world; otherwise :meth:`close` will."""
         self._fresh_until = 0.0
         """Until when a cell need not ask the steward for news (monotonic); 0 once something has happened."""
-        self._number_untold = False
-        """Whether the steward does not know the number of the newest run, which the question before a cell tells."""
         self._renew_wanted = False
         """Whether the next renewal of the lease should not wait."""
         self._lock = threading.RLock()
@@ -269,20 +267,21 @@ class Link:
         self.check_ranks(chosen)
         return chosen
 
-    def confirm_drives(self) -> list[OpenRun]:
+    def confirm_drives(self, *, may_skip: bool = False) -> list[OpenRun]:
         """Like :meth:`check_drives`, but ask the steward first for news that may be on its way, or lost.
 
-        It does not ask where the steward has answered within :data:`FRESH` seconds. It waits at most :data:`CONFIRM`
-        seconds for the steward's answer. Returns the runs that go on in the world.
+        ``may_skip``: it need not ask where the steward has answered within :data:`FRESH` seconds. It waits at most
+        twice :data:`CONFIRM` seconds for the answer. Returns the runs that go on in the world.
         """
         self.check_drives()
         runs: list[OpenRun] = []
-        if (now := time.monotonic()) < self._fresh_until:
-            self._number_untold = True
+        now = time.monotonic()
+        if may_skip and now < self._fresh_until:
             return runs
         with contextlib.suppress(WorldLost, Refused):
             # It announces the number of the next run too: a client that takes over now gives its own another one.
-            driven = self._steward.ask(self._renewal(self._next_run), CONFIRM)
+            # Twice the time: the listening thread may wait for an answer first, and one request goes at a time.
+            driven = self._steward.ask(self._renewal(self._next_run), 2 * CONFIRM)
             runs = self._take_driven(driven)
             check_still(driven.news)
             self._fresh_until = now + FRESH
@@ -383,14 +382,14 @@ class Link:
             if now >= look_at:
                 look_at = now + LOOK_PERIOD
                 self.check_alive()
-            tells = (self._notices.waiting or self._number_untold) and now >= tell_at
-            if now >= renew_at or tells or self._renew_wanted:
-                self._renew_wanted = self._number_untold = False
+            if now >= renew_at or (self._notices.waiting and now >= tell_at) or self._renew_wanted:
+                self._renew_wanted = False
                 tell_at = now + LISTEN
                 renew_at = now + min(self._settings.keep_alive / 4, 30.0)
                 try:
                     self._renew()
                 except (WorldLost, Refused) as error:
+                    self._renew_wanted = isinstance(error, WorldLost) and not self.over
                     # The look above notices a steward that has ended, and tells the user.
                     _log.info("World %s was not told that this client is alive: %s", self.listing.name, error)
                 except Exception:  # noqa: BLE001 — as above
@@ -407,7 +406,7 @@ class Link:
 
     def _renew(self) -> None:
         followed = self._notices.to_tell()
-        driven = self._steward.ask(self._renewal(self._next_run - 1, followed))
+        driven = self._steward.ask(self._renewal(self._next_run - 1, followed), CONFIRM)
         self._notices.was_told(followed)
         self._take_driven(driven)
 
