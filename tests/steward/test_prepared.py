@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from tests.kernels import Notebook
 from tests.processes import processes_of, wait_until_gone
 from tests.steward.until import until
 
+NAME = "prepared"
+"""Of the world; other tests have worlds, too."""
 PROGRAMS = 4
 """A guard, a steward, a controller and a watch."""
 
@@ -67,9 +70,10 @@ def await_programs(mark: str) -> list[psutil.Process]:
 
 def start(notebook: Notebook, options: str = "") -> int:
     """Start a world; the process id of its steward."""
-    notebook.run(f"%distributed start -n 2 {options}")
-    code = "from jupyter_dtrain.launch.worlds import list_worlds; print(*[one.steward for one in list_worlds()])"
-    return int(notebook.run(code))
+    notebook.run(f"%distributed start -n 2 --name {NAME} {options}")
+    notebook.run("from jupyter_dtrain.launch.worlds import list_worlds")
+    code = "print(*[(one.name, one.steward) for one in list_worlds()])"
+    return int(re.search(rf"'{NAME}', (\d+)", notebook.run(code))[1])
 
 
 def said(notebook: Notebook, expression: str) -> set[str]:
@@ -88,7 +92,7 @@ def test_a_start_takes_over_the_programs_that_wait(open_kernel, warm_mark, tmp_p
     waiting = await_programs(warm_mark)
     notebook.run(f"import os; os.environ['TOKENIZERS_PARALLELISM'] = 'late'; os.chdir({str(tmp_path)!r})")
     steward = start(notebook, "--env GIVEN=1")
-    marked = {one.process.pid for one in leftovers.marked_processes() if one.world.startswith("world-")}
+    marked = {one.process.pid for one in leftovers.marked_processes() if one.world.startswith(f"{NAME}-")}
 
     assert steward in {one.pid for one in waiting}
     assert all(one.is_running() for one in waiting)
