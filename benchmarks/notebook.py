@@ -144,6 +144,8 @@ def kernel(
     """A kernel of this interpreter, run from ``module`` in ``cwd``, with ``env`` over this process's environment."""
     manager = KernelManager()
     manager.kernel_spec.argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
+    if module == "ipykernel_launcher":
+        manager.kernel_spec.argv.append("--log-level=ERROR")  # it warns of its ports
     manager.kernel_spec.interrupt_mode = interrupt_mode
     manager.start_kernel(env={**os.environ, **(env or {})}, cwd=cwd)
     client = manager.blocking_client()
