@@ -134,8 +134,8 @@ class Row:
 
 REASONS = {
     "start": (
-        "jupyter-distributed starts plain kernels: no MPI world, no process that watches the ranks and outlives the "
-        "notebook, so no rank can be replaced."
+        "jupyter-distributed starts plain kernels: no MPI world, no process that looks after the ranks and outlives "
+        "the notebook, so no rank can be replaced."
     ),
     "cell": (
         "Each of our cells is written down, watched while it runs, and stored: that is what a cell costs beyond a "
@@ -151,8 +151,8 @@ REASONS = {
     ),
     "growth": "An exponent says how a figure grows with the ranks, not how large it is.",
     "idle": (
-        "A world has a process that owns it and outlives the notebook, a parent process that watches the ranks, and "
-        "ipyparallel's controller."
+        "A world has a process that owns it and outlives the notebook, a parent process that looks after the ranks, "
+        "and ipyparallel's controller."
     ),
 }
 """Why we are not first in the rows whose names begin so; the longest beginning counts."""
