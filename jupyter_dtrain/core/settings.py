@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
     """How much of its ranks' text a cell shows before it shows only the last lines."""
     warm_start: float = 600.0
     """How long programs wait for a start after ``%load_ext``, with all imported that they need; 0 for none. They take
-    about 150 MB of memory, and no GPU."""
+    about 120 MB of memory, and no GPU."""
     lease: float | None = None
     hold: float | None = None
     spool_cap: int | None = None

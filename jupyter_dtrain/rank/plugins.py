@@ -107,12 +107,14 @@ class Plugins:
     def preload() -> None:
         """Import this package's own plug-ins, for the processes that this one forks.
 
-        Those of others may do what each process must do by itself, such as to seed random numbers.
+        Those of others may do what each process must do by itself, such as to seed random numbers. :meth:`load` meets
+        again, and names, one that cannot be imported.
         """
         _installed.cache_clear()  # a process may wait long for its first fork
         for entry in _installed():
             if entry.dist is not None and entry.dist.name == OWN:
-                entry.load()
+                with contextlib.suppress(Exception, SystemExit):
+                    entry.load()
 
     def take_notices(self) -> list[str]:
         """Sentences for the user about failures since the last call, also of hooks into imports. Each appears once."""

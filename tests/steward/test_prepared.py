@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -149,11 +148,9 @@ def test_a_child_of_the_kernel_holds_up_no_start(open_kernel, warm_mark):
     notebook.run(
         "import multiprocessing as m, time; p = m.get_context('fork').Process(target=time.sleep, args=(60,)); p.start()"
     )
-    began = time.monotonic()
     steward = start(notebook)
 
-    assert steward in {one.pid for one in waiting}
-    assert time.monotonic() - began < 25  # it waited for the end of the pipe, 30 s
+    assert steward in {one.pid for one in waiting}  # one that waits for the end of the pipe is given up
     notebook.run("p.kill()\n%distributed stop")
 
 
