@@ -20,6 +20,9 @@ import pytest
 
 PATIENCE = 10.0
 """Seconds in which the server must answer."""
+QUIET = {"SHLVL": "1"}
+"""What programs on a host have beside their own variables: bash believes that another shell started it, and reads no
+``~/.bashrc``. That of the person who runs the tests may print: two ``pyenv init`` at once do."""
 TRIES = 5
 """Starts of the server: another process may take a port that was free."""
 
@@ -130,7 +133,9 @@ class SshServer:
             if "ForceCommand" in variables:
                 lines.append(f"  ForceCommand {variables['ForceCommand']}")
             given = {key: value for key, value in variables.items() if key != "ForceCommand"}
-            words = " ".join(f'"{key}={value}"' for key, value in ({"PYTHONPATH": path_of_tests()} | given).items())
+            words = " ".join(
+                f'"{key}={value}"' for key, value in ({"PYTHONPATH": path_of_tests()} | QUIET | given).items()
+            )
             lines.append(f"  SetEnv {words}")
         (self.folder / "sshd_config").write_text("\n".join(lines) + "\n")
         with open(self.folder / "log", "wb") as log:
