@@ -13,10 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 import zmq
-from ipyparallel.controller.app import IPController
 from traitlets import observe
 
+from jupyter_dtrain.plugins.left_out import left_out, no_launchers
 from jupyter_dtrain.plugins.patches import Patch
+
+# NumPy is for a way to place tasks that our controllers do not use.
+with no_launchers(), left_out("numpy"):
+    from ipyparallel.controller.app import IPController
 
 KEYS = Patch(
     "ipyparallel.controller.app",

@@ -20,12 +20,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq.utils.garbage  # noqa: F401 — pyzmq would import it for the first long message, too late after os.chroot
+from traitlets.config import Config
 
 from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
 from jupyter_dtrain.core.gpus import gpus_of_rank
@@ -33,6 +33,7 @@ from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, rank_environment
 from jupyter_dtrain.plugins import patches
+from jupyter_dtrain.plugins.left_out import left_out, no_launchers
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RankSpec
@@ -54,27 +55,10 @@ from .resources import GpuReader, Sampler
 from .slots import Replacement
 from .step_work import StepWork
 
-
-@contextlib.contextmanager
-def _no_debugger() -> Iterator[None]:
-    """Have ipykernel find no debugger: a rank has none, and importing one took a third of a rank's own start.
-
-    ipykernel looks for it once, when its own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A
-    cell that imports debugpy gets it.
-    """
-    server = "debugpy.server"
-    if "ipykernel.debugger" in sys.modules or server in sys.modules:
-        yield
-        return
-    sys.modules[server] = None  # type: ignore[assignment]  # for the import system: there is none
-    try:
-        import_module("ipykernel.debugger")
-        yield
-    finally:
-        del sys.modules[server]
-
-
-with _no_debugger():
+# ipykernel looks for it once, when its own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A rank
+# has none, and importing one took a third of a rank's own start. A cell that imports debugpy gets it.
+with no_launchers(), left_out("debugpy.server"):
+    import ipykernel.debugger  # noqa: F401
     from ipyparallel.engine.app import IPEngine
 
 CONNECTIONS = ("registration", "control", "mux", "task", "iopub")
@@ -139,6 +123,26 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         self._report = report
         self._healer = healer
         self._agent: Agent | None = None
+
+    def parse_command_line(self, argv: Any = None) -> None:  # noqa: ARG002 — there is none
+        """Take the options as values.
+
+        There is no command line, and traitlets would first make a parser for all options of all classes: a tenth of a
+        rank's own start.
+        """
+        spec, folder = self._spec, Path(self._spec.folder)
+        given = {
+            "url_file": spec.engine_file,
+            "use_mpi": True,
+            "enable_nanny": False,
+            "wait_for_url_file": spec.settings.longest_step,
+            "timeout": spec.settings.longest_step,
+            "init_mpi": "",
+            "max_heartbeat_misses": 0,
+            "log_level": logging.ERROR,
+            "ipython_dir": str(folder / "ipython"),
+        }
+        self.update_config(Config({"IPEngine": given, "ProfileDir": {"location": str(folder / "profile")}}))
 
     def start(self) -> None:
         """Serve until a signal ends the rank. Whatever user code sends through the loop between cells ends nothing.
@@ -386,19 +390,5 @@ def run_engine(
     if replacement is not None:
         healer.heritage = healing.heritage_of(introductions, replacement.ranks)
     engine: RankEngine = RankEngine.instance(spec, place, plugins, channel, report, healer)
-    folder = Path(spec.folder)
-    engine.initialize(
-        [
-            f"--file={spec.engine_file}",
-            "--mpi",
-            "--IPEngine.enable_nanny=False",
-            f"--IPEngine.wait_for_url_file={spec.settings.longest_step}",
-            f"--IPEngine.timeout={spec.settings.longest_step}",
-            "--IPEngine.init_mpi=",
-            "--IPEngine.max_heartbeat_misses=0",
-            "--log-level=40",
-            f"--ipython-dir={folder / 'ipython'}",
-            f"--profile-dir={folder / 'profile'}",
-        ]
-    )
+    engine.initialize([])
     engine.start()

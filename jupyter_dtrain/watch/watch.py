@@ -40,12 +40,12 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 import psutil
 import zmq
-from ipyparallel import util
 from jupyter_client.session import Session
 
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.plugins.left_out import no_launchers
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
 from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
@@ -61,6 +61,9 @@ from . import own_folders
 from .orphans import Orphans, end_all
 from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
+
+with no_launchers():
+    from ipyparallel import util
 
 IN_EACH_RANK: Final = (
     "IPython.core.completerlib",
