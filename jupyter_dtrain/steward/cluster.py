@@ -43,7 +43,7 @@ from .processes import (
     collect_orphans,
     describe_descendants,
     die_with_parent,
-    end_process,
+    end_processes,
     kill_descendants,
     tail,
 )
@@ -354,8 +354,7 @@ class Cluster:
             pass  # a start that is under way has ended
         if self._watches is not None:
             self._watches.end(self._request.settings.stop_timeout)
-        end_process(self._mpiexec, MPIEXEC_PATIENCE)
-        end_process(self._controller, 2.0)
+        end_processes((self._mpiexec, self._controller), MPIEXEC_PATIENCE)
         if self._rendezvous is not None:
             self._rendezvous.close()
             self._rendezvous = None

@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,18 +50,38 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def end_process(process: subprocess.Popen[bytes] | None, patience: float) -> None:
-    """Send SIGTERM, and SIGKILL after ``patience`` seconds. Returns when the process has ended."""
-    if process is None:
-        return
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return
-        process.kill()
+def await_process(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return whether the process has ended, as soon as it has, and after ``seconds`` at the latest.
+
+    Popen.wait with a timeout looks every 50 ms.
+    """
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(OSError):  # another thread has collected it, or Linux is older than 5.3
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(max(0.0, seconds) * 1000)
+        finally:
+            os.close(descriptor)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience)
+        process.wait(max(0.01, deadline - time.monotonic()))
+    return process.returncode is not None
+
+
+def end_processes(processes: Iterable[subprocess.Popen[bytes] | None], patience: float) -> None:
+    """Send SIGTERM to all, and SIGKILL to those that have not ended ``patience`` seconds later.
+
+    Returns when they have ended.
+    """
+    left = [process for process in processes if process is not None]
+    for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        left = [process for process in left if process.poll() is None]
+        for process in left:
+            end(process)
+        deadline = time.monotonic() + patience
+        for process in left:
+            await_process(process, deadline - time.monotonic())
 
 
 def collect_orphans(own: Collection[int]) -> None:

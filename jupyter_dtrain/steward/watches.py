@@ -15,7 +15,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from jupyter_dtrain.wire.reports import Report, Spooled, WatchReady, read_report
 from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import spool_path
 
-from .processes import end_process
+from .processes import await_process, end_processes
 
 PATIENCE = 9.0
 """Seconds that a watch has to end after its ranks: their own processes have two, its last reports five."""
@@ -126,9 +126,9 @@ class Watches:
         else:  # they wait for begin(), and end with the pipe
             self._close_pipes()
         deadline = time.monotonic() + seconds + PATIENCE
-        _await(self.processes, deadline)
         for process in self.processes:
-            end_process(process, 1.0)
+            await_process(process, deadline - time.monotonic())
+        end_processes(self.processes, 1.0)
         self._close_pipes()
         deadline = time.monotonic() + LAST_WORDS
         for thread in self._threads:
@@ -140,12 +140,6 @@ class Watches:
             with contextlib.suppress(OSError, ValueError):
                 if process.stdin is not None:
                     process.stdin.close()
-
-
-def _await(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> None:
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
 
 
 class Mirror:
