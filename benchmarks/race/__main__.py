@@ -30,12 +30,9 @@ SECTIONS: dict[str, Callable[[], list[Row]]] = {
     "training": training.training,
     "failure": failure.failure,
     "correct": answers.correct,
-    "idle": speed.idle,
 }
 GROWTH = "growth"
 """Made from the rows of others."""
-REASONS = {"cells": "cell"}
-"""Sections whose reasons go by another name."""
 
 
 def main() -> int:
@@ -94,7 +91,7 @@ def _section(name: str, *, large: bool) -> list[Row]:
         finally:
             os.environ.clear()
             os.environ.update(before)
-    return [row.fill(REASONS.get(name, name)) for row in rows]
+    return [row.fill(row.name.partition("-")[0]) for row in rows]
 
 
 def _told(row: Row) -> str:

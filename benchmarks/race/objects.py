@@ -107,7 +107,7 @@ def _size(players: dict[str, Player], missing: dict[str, Entry], size: str, coun
     limits = _limits(count, 3 if count >= 10**8 else 20)
     for way, lines, limit in (("push", PUSH, "bcast"), ("pull", PULL, "gather")):
         contestants = {name: _moved(player, lines[name]) for name, player in players.items()}
-        found = in_turns(contestants, SECONDS[size], most=20, least=2)
+        found = in_turns(contestants, SECONDS[size], most=20, enough=lambda values, _: values >= 2)
         title = f"push {size} to {RANKS} ranks" if way == "push" else f"pull {size} from each of {RANKS} ranks"
         row = Row(f"objects-{way}-{size.replace(' ', '')}", title, "s", found | missing)
         row.entries["mpiexec"] = limits.get(limit, Entry(missing="it failed"))

@@ -14,13 +14,16 @@ from .tools import LIMITS, TOOLS, not_installed
 
 NOTEBOOKS = [name for name, tool in TOOLS.items() if tool.notebook]
 LAUNCHERS = [name for name, tool in TOOLS.items() if tool.function]
-PAUSE = 5.0
+PAUSE = 4.0
 """Seconds between what can be done before a start and the start, where it is called warm."""
 SLOW = ("Ray Train", "torchrunx", "nbdistributed")
-"""Tools that take so long that they run at 4 ranks only."""
-SLOWEST = ("Ray Train", "nbdistributed")
-"""Tools of which one cold start takes half a minute and more."""
-ONLY_AT_4 = "it is measured at 4 ranks only: it takes many seconds"
+"""Tools of which one start takes ten seconds and up to a minute: they start once, at 4 ranks."""
+ONLY_AT_4 = "it is measured at 4 ranks only: a start takes many seconds"
+QUICK = 5.0
+"""Seconds: of tools that take less, all included, there are :data:`STARTS` values in a row."""
+STARTS = 3
+LEAST = 5
+"""Cells of each kind and tool, at the least."""
 LOST = 5.0
 """Seconds after which nbdistributed's ranks are reached; it loses the first cell that comes straight after a start."""
 
@@ -40,12 +43,16 @@ TITLES = {"empty": "an empty cell", "100kB": "a cell whose ranks each print 100 
 
 
 def in_turns(
-    contestants: dict[str, Callable[[], float]], seconds: float, most: int, least: int = 1
+    contestants: dict[str, Callable[[], float]],
+    seconds: float,
+    most: int,
+    enough: Callable[[int, float], bool] = lambda values, _: values > 0,
 ) -> dict[str, Entry]:
     """Values of all, one each in turn, so that what else the machine does falls on all alike.
 
-    Every contestant has an equal share of ``seconds``: the quick get more values, up to ``most``; all get ``least``.
-    One that fails keeps the values that it has, and is asked no more.
+    Every contestant has an equal share of ``seconds``: the quick get more values, up to ``most``. ``enough(values,
+    used)`` says whether one that has used up its share has enough values. One that fails keeps the values that it has,
+    and is asked no more.
     """
     share = seconds / max(1, len(contestants))
     used = dict.fromkeys(contestants, 0.0)
@@ -62,8 +69,9 @@ def in_turns(
                 if not entry.values:
                     entry.missing = _brief(problem)
             used[name] += time.monotonic() - began
-            enough = len(entry.values) >= least and used[name] >= share * (1 - 1 / (len(entry.values) + 1))
-            if enough or len(entry.values) >= most:
+            count = len(entry.values)
+            spent = used[name] >= share * (1 - 1 / (count + 1)) and enough(count, used[name])
+            if spent or count >= most:
                 running.discard(name)
     return entries
 
@@ -76,30 +84,29 @@ def _brief(problem: Exception) -> str:
 def start() -> list[Row]:
     """From the request for ranks to the first cell done."""
     rows = []
-    for ranks in (2, 4, 8):
-        for state in ("cold", "warm", "torch"):
-            contestants = {}
-            left_out = {}
-            for name in [*NOTEBOOKS, *LAUNCHERS, "torchrun", "mpiexec"]:
-                if name in SLOW and ranks != 4:
-                    left_out[name] = Entry(missing=ONLY_AT_4)
-                elif name in LIMITS and state == "warm":
-                    left_out[name] = Entry(missing="it has nothing to prepare: see cold")
-                elif name in SLOWEST and state != "cold":
-                    left_out[name] = Entry(missing="see cold: its ranks import PyTorch in any case")
-                else:
-                    contestants[name] = _one_start(name, ranks, state)
-            title = {
-                "cold": "start to the first cell done, in a fresh kernel",
-                "warm": f"the same, {PAUSE:g} s after the tool was loaded",
-                "torch": "start to the first cell done, which imports PyTorch",
-            }[state]
-            found = in_turns(contestants, 15, most=5)
-            note = (
-                "jupyter-distributed's kernel is its ranks, so its figure has the start of a kernel in it, and the "
-                "others' have not. A launcher's cell is a launch."
-            )
-            rows.append(Row(f"start-{ranks}-{state}", f"{title}, {ranks} ranks", "s", found | left_out, note))
+    for ranks, state in ((2, "cold"), (2, "warm"), (4, "cold"), (4, "warm"), (4, "torch"), (8, "cold"), (8, "warm")):
+        contestants = {}
+        left_out = {}
+        for name in [*NOTEBOOKS, *LAUNCHERS, "torchrun", "mpiexec"]:
+            if name in SLOW and ranks != 4:
+                left_out[name] = Entry(missing=ONLY_AT_4)
+            elif name in SLOW and state != "cold":
+                left_out[name] = Entry(missing="see cold: it starts once, as a start takes many seconds")
+            elif state == "warm" and not TOOLS[name].prepares:
+                left_out[name] = Entry(missing="it has nothing to prepare: see cold")
+            else:
+                contestants[name] = _one_start(name, ranks, state)
+        title = {
+            "cold": "start to the first cell done, in a fresh kernel",
+            "warm": f"the same, {PAUSE:g} s after the tool was loaded",
+            "torch": "start to the first cell done, which imports PyTorch",
+        }[state]
+        found = in_turns(contestants, 0, STARTS, lambda values, used: values >= STARTS or used / max(1, values) > QUICK)
+        note = (
+            "jupyter-distributed's kernel is its ranks, so its figure has the start of a kernel in it, and the others' "
+            "have not. A launcher's cell is a launch."
+        )
+        rows.append(Row(f"start-{ranks}-{state}", f"{title}, {ranks} ranks", "s", found | left_out, note))
     return rows
 
 
@@ -126,11 +133,15 @@ def _one_start(name: str, ranks: int, state: str) -> Callable[[], float]:
 
 
 def cells() -> list[Row]:
-    """Cells of four kinds on worlds that are all alive; more ranks, fewer cells."""
+    """Cells of four kinds on worlds that are all alive; more ranks, fewer cells. The worlds of 4 rest first: idle."""
     rows = []
-    for ranks, seconds in ((2, 8.0), (4, 10.0), (8, 14.0), (32, 14.0)):
+    for ranks, seconds in ((2, 7.0), (4, 10.0), (8, 11.0), (32, 13.0)):
         with contextlib.ExitStack() as alive:
-            players, missing = worlds(alive, [name for name in NOTEBOOKS if ranks < 32 or name not in SLOW], ranks)
+            names = [name for name in NOTEBOOKS if ranks == 4 or name not in SLOW]
+            players, missing = worlds(alive, names, ranks)
+            missing |= {name: Entry(missing=ONLY_AT_4) for name in NOTEBOOKS if name not in names}
+            if ranks == 4:
+                rows += _idle(players, missing)
             for name, player in list(players.items()):
                 try:
                     player.cell(MATPLOTLIB)
@@ -139,13 +150,9 @@ def cells() -> list[Row]:
                 except DidNotEnd as problem:
                     missing[name] = Entry(missing=_brief(problem))
                     del players[name]
-            if ranks == 32:
-                missing["nbdistributed"] = Entry(
-                    missing="32 of its ranks, which each import PyTorch, do not start here"
-                )
             for kind, code in CELLS.items():
                 contestants = {name: _one_cell(player, code) for name, player in players.items()}
-                found = in_turns(contestants, seconds, most=200, least=5)
+                found = in_turns(contestants, seconds, most=200, enough=lambda values, _: values >= LEAST)
                 rows.append(Row(f"cell-{kind}-{ranks}", f"{TITLES[kind]}, {ranks} ranks", "s", found | missing))
     return rows
 
@@ -173,26 +180,22 @@ def worlds(alive: contextlib.ExitStack, names: Sequence[str], ranks: int) -> tup
     return players, missing
 
 
-def idle() -> list[Row]:
-    """What a world of 4 takes while nothing runs, its notebook's kernel included."""
+def _idle(players: dict[str, Player], missing: dict[str, Entry]) -> list[Row]:
+    """What worlds take while nothing runs, the notebooks' kernels included."""
+    note = f"One look, {PAUSE:g} s after the start, over 10 s. Processes include the notebook's kernel."
     rows = [
-        Row("idle-processes", "an idle world of 4: processes", ""),
-        Row("idle-memory", "an idle world of 4: memory (PSS)", "MiB"),
-        Row("idle-cpu", "an idle world of 4: processor, of one core", "%"),
+        Row("idle-processes", "an idle world of 4: processes", "", dict(missing), note),
+        Row("idle-memory", "an idle world of 4: memory (PSS)", "MiB", dict(missing), note),
+        Row("idle-cpu", "an idle world of 4: processor, of one core", "%", dict(missing), note),
     ]
-    with contextlib.ExitStack() as alive:
-        players, missing = worlds(alive, NOTEBOOKS, 4)
-        time.sleep(PAUSE)
-        before = {name: _taken(player) for name, player in players.items()}
-        time.sleep(10)
-        for name, player in players.items():
-            processes, memory, seconds = _taken(player)
-            found = (processes, memory, (seconds - before[name][2]) / 10 * 100)
-            for row, value in zip(rows, found, strict=True):
-                row.entries[name] = Entry([value])
-        for row in rows:
-            row.entries |= missing
-            row.note = "One look after 5 s, over 10 s. Processes include the notebook's kernel."
+    time.sleep(PAUSE)
+    before = {name: _taken(player) for name, player in players.items()}
+    time.sleep(10)
+    for name, player in players.items():
+        processes, memory, seconds = _taken(player)
+        found = (processes, memory, (seconds - before[name][2]) / 10 * 100)
+        for row, value in zip(rows, found, strict=True):
+            row.entries[name] = Entry([value])
     return rows
 
 

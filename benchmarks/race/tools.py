@@ -56,6 +56,11 @@ class Tool:
     cannot: Mapping[str, str] = field(default_factory=dict)
     """For sections in which it has no value: why. ``""`` is for all others."""
 
+    @property
+    def prepares(self) -> bool:
+        """Whether a notebook does something before it asks for ranks."""
+        return bool(self.imports or (self.notebook and self.notebook.prepare))
+
     def reason(self, section: str) -> str:
         """Why it has no value in a section."""
         return self.cannot.get(section) or self.cannot.get("") or "it was not measured"

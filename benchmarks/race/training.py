@@ -18,7 +18,7 @@ from benchmarks.training import Turn, cell, interval, rounds, torchrun
 from .result import Entry, Row
 from .tools import US, not_installed
 
-SECONDS = 42.0
+SECONDS = 36.0
 """For each size: how long all take turns."""
 NOTHING_ON = f"{US} --no-metrics"
 
