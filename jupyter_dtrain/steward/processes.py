@@ -56,7 +56,8 @@ def await_process(process: subprocess.Popen[bytes], seconds: float) -> bool:
     Popen.wait with a timeout looks every 50 ms.
     """
     deadline = time.monotonic() + seconds
-    with contextlib.suppress(OSError):  # another thread has collected it, or Linux is older than 5.3
+    # Another thread has collected it, or Linux, or that for which Python was built, is older than 5.3.
+    with contextlib.suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(process.pid)
         try:
             poll = select.poll()
