@@ -14,11 +14,13 @@ from benchmarks.race.answers import QUESTIONS, Question, _points
 from benchmarks.race.result import REASONS, Entry, Race, Row, exponent
 from benchmarks.race.tools import TOOLS, US, Notebook
 
+MACHINE = {"cores": 2, "memory, GiB": 24, "python": "3.11", "system": "Linux"}
+
 
 @pytest.fixture
 def race() -> Race:
     """One row that we win, one that we lose, one where a tool never arrives, one where more is better."""
-    made = Race(machine={"cores": 2, "python": "3.11"}, versions=dict.fromkeys(TOOLS, "1.0"))
+    made = Race(machine=MACHINE, versions=dict.fromkeys(TOOLS, "1.0"))
     won = Row("cell-empty-4", "an empty cell", "s", {US: Entry([0.01, 0.02, 0.03]), "ipyparallel": Entry([0.04])})
     lost = Row("start-4-cold", "a start", "s", {US: Entry([1.2]), "jupyter-distributed": Entry([0.9])})
     never = Row("failure-raise", "a rank raises", "s", {US: Entry([2.5]), "ipyparallel": Entry(never="it hangs")})
@@ -67,7 +69,8 @@ def test_the_page_has_each_row_and_no_address_but_those_of_the_documentation(rac
         assert row.title in made
     for plot in re.findall(r"<svg.*?</svg>", made, re.DOTALL):
         xml.dom.minidom.parseString(plot)  # noqa: S318 — our own
-    assert set(re.findall(r'(?:href|src)="(.*?)"', made)) == {tool.docs for tool in TOOLS.values()}
+    assert set(re.findall(r'(?:href|src)="([^#].*?)"', made)) == {tool.docs for tool in TOOLS.values()}
+    assert set(re.findall(r'href="#(.*?)"', made)) == set(re.findall(r'id="(.*?)"', made)) == set(race.sections)
     assert "it hangs" in made
     assert REASONS["start"] in made
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from .page import figure
 from .players import DidNotEnd, Player, program
 from .result import Entry, Row
 from .speed import in_turns, worlds
@@ -114,7 +115,7 @@ def _size(players: dict[str, Player], missing: dict[str, Entry], size: str, coun
         shared = limits.get("shared")
         row.note = "mpiexec: a Bcast into fresh memory" if way == "push" else "mpiexec: a Gather into fresh memory"
         if shared and way == "push":
-            row.note += f"; through shared memory, a copy out of it included, {shared.median:.3g} s"
+            row.note += f"; through shared memory, a copy out of it included, {figure(shared.median or 0.0, 's')}"
         rows.append(row)
         if count >= 10**8:
             rows += _memory(players, missing, way, size, count, lines)
@@ -159,7 +160,7 @@ def _memory(
             ranks = _numbers(player.cell("import os\nprint('pid', os.getpid())").text)
             before = {pid: _reset_peak(pid) for pid in (here, *ranks)}
             player.local(f"kept = {lines[name]}", 90)
-            peaks = {pid: (_status(pid, "VmHWM") - before[pid]) / count for pid in before}
+            peaks = {pid: round((_status(pid, "VmHWM") - before[pid]) / count, 2) for pid in before}
             player.local("kept = None")
         except Exception as problem:  # noqa: BLE001 — the other tool goes on
             for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 from .result import Entry, Race, Row
@@ -24,7 +25,7 @@ svg .dim, p.dim, details { fill: var(--dim); color: var(--dim); font-size: .85re
 .us { fill: var(--us); } .peer { fill: var(--peer); } .limit { fill: var(--limit); }
 line { stroke: var(--line); stroke-width: 1.2; } table { border-collapse: collapse; }
 td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; font-weight: normal; }
-th { color: var(--dim); }
+th { color: var(--dim); } a { color: var(--us); }
 """
 
 
@@ -35,21 +36,30 @@ def page(race: Race) -> str:
         f'<td><a href="{escape(tool.docs)}">{escape(tool.how)}</a></td></tr>'
         for name, tool in TOOLS.items()
     )
-    facts = ", ".join(f"{name} {value}" for name, value in race.machine.items())
-    firsts = [row for row in race.rows if row.first]
-    ours = sum(row.first == US for row in firsts)
+    machine = race.machine
+    facts = f"{machine['cores']} cores, {machine['memory, GiB']} GiB, Python {machine['python']}, {machine['system']}"
+    links = "".join(
+        f'<li><a href="#{escape(name)}">{escape(name)}</a>: {_score(rows)}' for name, rows in race.sections.items()
+    )
     sections = "".join(
-        f"<h2>{escape(name)}</h2><p class=dim>It took {race.seconds.get(name, 0):.0f} s.</p>"
+        f'<h2 id="{escape(name)}">{escape(name)}</h2>'
+        + (f"<p class=dim>It took {race.seconds[name]:.0f} s.</p>" if name in race.seconds else "")
         + "".join(_row(row) for row in rows)
         for name, rows in race.sections.items()
     )
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>The race</title><style>{STYLE}</style>"
-        f"<h1>The race</h1><p>{escape(facts)}</p><p>{US} is first in {ours} of {len(firsts)} rows. Bars are medians, "
+        f"<h1>The race</h1><p>{escape(facts)}</p><p>{US} is first in {_score(race.rows)}. Bars are medians, "
         "the thin lines go from the 5th to the 95th percentile. Figures on the right are medians and their ratio to "
         f"{US}, or to torchrun where the row says so.</p>"
-        f"<table><tr><th>tool<th>version<th>how it is run</tr>{tools}</table>{sections}</html>\n"
+        f"<table><tr><th>tool<th>version<th>how it is run</tr>{tools}</table><ul>{links}</ul>{sections}</html>\n"
     )
+
+
+def _score(rows: Sequence[Row]) -> str:
+    """In how many of the rows that have a first one it is us."""
+    firsts = [row.first for row in rows if row.first]
+    return f"{firsts.count(US)} of {len(firsts)} rows"
 
 
 def figure(value: float, unit: str) -> str:

@@ -98,7 +98,7 @@ def start() -> list[Row]:
                 contestants[name] = _one_start(name, ranks, state)
         title = {
             "cold": "start to the first cell done, in a fresh kernel",
-            "warm": f"the same, {PAUSE:g} s after the tool was loaded",
+            "warm": f"start to the first cell done, {PAUSE:g} s after the tool was loaded",
             "torch": "start to the first cell done, which imports PyTorch",
         }[state]
         found = in_turns(contestants, 0, STARTS, lambda values, used: values >= STARTS or used / max(1, values) > QUICK)
