@@ -21,8 +21,8 @@ _LAUNCHERS: Final = "ipyparallel.cluster"
 LAUNCHERS = Patch(
     "ipyparallel",
     replaces=("__getattr__",),
-    why="ipyparallel imports its launchers, a fifth of the processor time of an import, and reads the entry points of "
-    "all installed packages for them. No controller and no rank of ours uses them.",
+    why="ipyparallel imports its launchers, and reads the entry points of all installed packages for them: a fifth of "
+    "what a rank's parent process imports. No controller and no rank of ours uses them.",
     lost="a world starts more slowly",
 )
 
