@@ -481,7 +481,9 @@ def _children(session: Session) -> list[str]:
 
 @contextlib.contextmanager
 def _killing(act: Act, mark: str, rank: int) -> Iterator[list[int]]:
-    """Kill a rank of a world at the act's moment, if it has one; for a world that starts, once the rank is there.
+    """Kill the process that holds a rank's slot at the act's moment, if it has one; the rank ends with it.
+
+    In a world that starts, once that process is there.
 
     Gives the processes that it has killed, once it is over.
     """
@@ -489,12 +491,11 @@ def _killing(act: Act, mark: str, rank: int) -> Iterator[list[int]]:
     killed: list[int] = []
 
     def kill() -> None:
-        while not (found := _watches(mark, rank)) and not over.wait(0.02):
+        while not (found := _slots(mark, rank)) and not over.wait(0.02):
             pass
         if found and not over.wait(act.kill):
-            for process in found[-1].children()[-1:] or found[-1:]:
-                process.kill()
-                killed.append(process.pid)
+            found[-1].kill()
+            killed.append(found[-1].pid)
 
     def guarded() -> None:
         with contextlib.suppress(psutil.Error):  # it has ended by itself
@@ -512,16 +513,16 @@ def _killing(act: Act, mark: str, rank: int) -> Iterator[list[int]]:
         thread.join()
 
 
-def _watches(mark: str, rank: int) -> list[psutil.Process]:
-    """The processes of a rank in the world of that name whose parent is its launcher, in the order of their start."""
+def _slots(mark: str, rank: int) -> list[psutil.Process]:
+    """The processes that hold a rank's slot in the world of that name, in the order of their start."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.environ()
-            if words.get("DTRAIN_TEST_MARK") == mark and words.get("OMPI_COMM_WORLD_RANK") == str(rank):
-                parent = process.parent()
-                if parent is not None and parent.environ().get("OMPI_COMM_WORLD_RANK") is None:
-                    found.append(process)
+            own = words.get("DTRAIN_TEST_MARK") == mark and words.get("OMPI_COMM_WORLD_RANK") == str(rank)
+            # A program that the rank has started has the rank's variables too.
+            if own and any("slot_holder" in word for word in process.cmdline()):
+                found.append(process)
     return sorted(found, key=lambda one: one.create_time())
 
 
