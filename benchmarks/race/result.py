@@ -141,6 +141,10 @@ REASONS = {
         "Each of our cells is written down, watched while it runs, and stored: that is what a cell costs beyond a "
         "message to each rank and back."
     ),
+    "cell-100kB": (
+        "A Jupyter server drops what a notebook prints beyond 1 MB a second. Ours is held back to that pace, and a "
+        "cell ends when it is shown; the others' would be lost. Here no server stands between."
+    ),
     "objects": (
         "In a pull all wait for the machine to hand out fresh memory, which a virtual machine does slowly. Where it is "
         "warm, ours takes a third of ipyparallel's time (`python -m benchmarks objects`)."
