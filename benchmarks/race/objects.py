@@ -108,7 +108,7 @@ def _size(players: dict[str, Player], missing: dict[str, Entry], size: str, coun
     limits = _limits(count, 3 if count >= 10**8 else 20)
     for way, lines, limit in (("push", PUSH, "bcast"), ("pull", PULL, "gather")):
         contestants = {name: _moved(player, lines[name]) for name, player in players.items()}
-        found = in_turns(contestants, SECONDS[size], most=20, enough=lambda values, _: values >= 2)
+        found = in_turns(contestants, SECONDS[size], most=20, enough=lambda values: len(values) >= 2)
         title = f"push {size} to {RANKS} ranks" if way == "push" else f"pull {size} from each of {RANKS} ranks"
         row = Row(f"objects-{way}-{size.replace(' ', '')}", title, "s", found | missing)
         row.entries["mpiexec"] = limits.get(limit, Entry(missing="it failed"))
@@ -160,7 +160,7 @@ def _memory(
             ranks = _numbers(player.cell("import os\nprint('pid', os.getpid())").text)
             before = {pid: _reset_peak(pid) for pid in (here, *ranks)}
             player.local(f"kept = {lines[name]}", 90)
-            peaks = {pid: round((_status(pid, "VmHWM") - before[pid]) / count, 2) for pid in before}
+            peaks = {pid: max(0.0, round((_status(pid, "VmHWM") - before[pid]) / count, 2)) for pid in before}
             player.local("kept = None")
         except Exception as problem:  # noqa: BLE001 — the other tool goes on
             for row in rows:

@@ -142,8 +142,9 @@ REASONS = {
         "message to each rank and back."
     ),
     "cell-100kB": (
-        "A Jupyter server drops what a notebook prints beyond 1 MB a second. Ours is held back to that pace, and a "
-        "cell ends when it is shown; the others' would be lost. Here no server stands between."
+        "A Jupyter server drops what a notebook prints beyond 1 MB a second. Our text is held back to 0.7 MB a second, "
+        "and a cell ends when its text is shown. Text that comes faster is lost where such a server stands between. "
+        "Here none does."
     ),
     "objects": (
         "In a pull all wait for the machine to hand out fresh memory, which a virtual machine does slowly. Where it is "

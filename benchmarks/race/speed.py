@@ -20,7 +20,7 @@ SLOW = ("Ray Train", "torchrunx", "nbdistributed")
 """Tools of which one start takes ten seconds and up to a minute: they start once, at 4 ranks."""
 ONLY_AT_4 = "it is measured at 4 ranks only: a start takes many seconds"
 QUICK = 5.0
-"""Seconds: of tools that take less, all included, there are :data:`STARTS` values in a row."""
+"""Seconds: tools that take less start :data:`STARTS` times for a row, the others once."""
 STARTS = 3
 LEAST = 5
 """Cells of each kind and tool, at the least."""
@@ -46,12 +46,12 @@ def in_turns(
     contestants: dict[str, Callable[[], float]],
     seconds: float,
     most: int,
-    enough: Callable[[int, float], bool] = lambda values, _: values > 0,
+    enough: Callable[[list[float]], bool] = bool,
 ) -> dict[str, Entry]:
     """Values of all, one each in turn, so that what else the machine does falls on all alike.
 
-    Every contestant has an equal share of ``seconds``: the quick get more values, up to ``most``. ``enough(values,
-    used)`` says whether one that has used up its share has enough values. One that fails keeps the values that it has,
+    Every contestant has an equal share of ``seconds``: the quick get more values, up to ``most``. ``enough(values)``
+    says whether one that has used up its share has enough of them. One that fails keeps the values that it has,
     and is asked no more.
     """
     share = seconds / max(1, len(contestants))
@@ -70,7 +70,7 @@ def in_turns(
                     entry.missing = _brief(problem)
             used[name] += time.monotonic() - began
             count = len(entry.values)
-            spent = used[name] >= share * (1 - 1 / (count + 1)) and enough(count, used[name])
+            spent = used[name] >= share * (1 - 1 / (count + 1)) and enough(entry.values)
             if spent or count >= most:
                 running.discard(name)
     return entries
@@ -101,10 +101,10 @@ def start() -> list[Row]:
             "warm": f"start to the first cell done, {PAUSE:g} s after the tool was loaded",
             "torch": "start to the first cell done, which imports PyTorch",
         }[state]
-        found = in_turns(contestants, 0, STARTS, lambda values, used: values >= STARTS or used / max(1, values) > QUICK)
+        found = in_turns(contestants, 0, STARTS, lambda values: len(values) >= STARTS or min(values) > QUICK)
         note = (
             "jupyter-distributed's kernel is its ranks, so its figure has the start of a kernel in it, and the others' "
-            "have not. A launcher's cell is a launch."
+            f"have not. A launcher's cell is a launch. A tool that takes more than {QUICK:g} s starts once."
         )
         rows.append(Row(f"start-{ranks}-{state}", f"{title}, {ranks} ranks", "s", found | left_out, note))
     return rows
@@ -133,13 +133,14 @@ def _one_start(name: str, ranks: int, state: str) -> Callable[[], float]:
 
 
 def cells() -> list[Row]:
-    """Cells of four kinds on worlds that are all alive; more ranks, fewer cells. The worlds of 4 rest first: idle."""
+    """Cells of three kinds on worlds that are all alive. Worlds of 4 ranks are first measured while they are idle."""
     rows = []
     for ranks, seconds in ((2, 7.0), (4, 10.0), (8, 11.0), (32, 13.0)):
         with contextlib.ExitStack() as alive:
             names = [name for name in NOTEBOOKS if ranks == 4 or name not in SLOW]
             players, missing = worlds(alive, names, ranks)
-            missing |= {name: Entry(missing=ONLY_AT_4) for name in NOTEBOOKS if name not in names}
+            slow = [name for name in NOTEBOOKS if name not in names and name not in not_installed()]
+            missing |= {name: Entry(missing=ONLY_AT_4) for name in slow}
             if ranks == 4:
                 rows += _idle(players, missing)
             for name, player in list(players.items()):
@@ -152,7 +153,7 @@ def cells() -> list[Row]:
                     del players[name]
             for kind, code in CELLS.items():
                 contestants = {name: _one_cell(player, code) for name, player in players.items()}
-                found = in_turns(contestants, seconds, most=200, enough=lambda values, _: values >= LEAST)
+                found = in_turns(contestants, seconds, most=200, enough=lambda values: len(values) >= LEAST)
                 rows.append(Row(f"cell-{kind}-{ranks}", f"{TITLES[kind]}, {ranks} ranks", "s", found | missing))
     return rows
 
@@ -182,7 +183,10 @@ def worlds(alive: contextlib.ExitStack, names: Sequence[str], ranks: int) -> tup
 
 def _idle(players: dict[str, Player], missing: dict[str, Entry]) -> list[Row]:
     """What worlds take while nothing runs, the notebooks' kernels included."""
-    note = f"One look, {PAUSE:g} s after the start, over 10 s. Processes include the notebook's kernel."
+    note = (
+        f"One look over 10 s, once all worlds are up, the last of them for {PAUSE:g} s. They share libraries, whose "
+        "memory counts in parts. Processes include the notebook's kernel."
+    )
     rows = [
         Row("idle-processes", "an idle world of 4: processes", "", dict(missing), note),
         Row("idle-memory", "an idle world of 4: memory (PSS)", "MiB", dict(missing), note),

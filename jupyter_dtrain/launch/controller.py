@@ -15,11 +15,12 @@ from typing import Any
 import zmq
 from traitlets import observe
 
-from jupyter_dtrain.plugins.left_out import left_out, no_launchers
+from jupyter_dtrain.plugins.left_out import import_ipyparallel, left_out
 from jupyter_dtrain.plugins.patches import Patch
 
-# NumPy is for a way to place tasks that our controllers do not use.
-with no_launchers(), left_out("numpy"):
+import_ipyparallel()
+# ipyparallel can do without NumPy, except for one way to place tasks ("weighted"), which nothing of ours chooses.
+with left_out("numpy"):
     from ipyparallel.controller.app import IPController
 
 KEYS = Patch(

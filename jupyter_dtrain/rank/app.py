@@ -33,7 +33,7 @@ from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.core.world import Placement, rank_environment
 from jupyter_dtrain.plugins import patches
-from jupyter_dtrain.plugins.left_out import left_out, no_launchers
+from jupyter_dtrain.plugins.left_out import import_ipyparallel, left_out
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.reports import Reached, Ready, Report
 from jupyter_dtrain.wire.requests import RankSpec
@@ -55,9 +55,10 @@ from .resources import GpuReader, Sampler
 from .slots import Replacement
 from .step_work import StepWork
 
-# ipykernel looks for it once, when its own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A rank
-# has none, and importing one took a third of a rank's own start. A cell that imports debugpy gets it.
-with no_launchers(), left_out("debugpy.server"):
+# A rank has no debugger, and importing one took a third of its own start. ipykernel looks for debugpy once, when its
+# own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A cell that imports debugpy gets it.
+import_ipyparallel()
+with left_out("debugpy.server"):
     import ipykernel.debugger  # noqa: F401
     from ipyparallel.engine.app import IPEngine
 
@@ -131,7 +132,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         rank's own start.
         """
         spec, folder = self._spec, Path(self._spec.folder)
-        given = {
+        options = {
             "url_file": spec.engine_file,
             "use_mpi": True,
             "enable_nanny": False,
@@ -142,7 +143,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             "log_level": logging.ERROR,
             "ipython_dir": str(folder / "ipython"),
         }
-        self.update_config(Config({"IPEngine": given, "ProfileDir": {"location": str(folder / "profile")}}))
+        # Under this name, as from a command line: before what a system-wide file says of IPEngine.
+        self.cli_config = Config({type(self).__name__: options, "ProfileDir": {"location": str(folder / "profile")}})
+        self.update_config(self.cli_config)
 
     def start(self) -> None:
         """Serve until a signal ends the rank. Whatever user code sends through the loop between cells ends nothing.

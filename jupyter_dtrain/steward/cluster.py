@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from .progress import StartProgress
 
 MPIEXEC_PATIENCE = 3.0
-"""Seconds that ``mpiexec`` has to end after its ranks: their watch takes up to 2 to end the ranks' own processes.
+"""Seconds that ``mpiexec`` and the controller have to end after the ranks.
 
-About once in some hundred times prterun does not end by itself (Open MPI 5.0.11)."""
+Their watch takes up to 2 to end the ranks' own processes. About once in some hundred times prterun does not end by
+itself (Open MPI 5.0.11)."""
 
 MORE_TIME = "Ask for fewer ranks, or for more time with JUPYTER_DTRAIN_START_TIMEOUT (seconds)."
 

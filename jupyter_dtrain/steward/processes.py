@@ -50,13 +50,15 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def await_process(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return whether the process has ended, as soon as it has, and after ``seconds`` at the latest.
+def await_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Return as soon as the process has ended, and after ``seconds`` at the latest.
 
     Popen.wait with a timeout looks every 50 ms.
     """
+    if process.poll() is not None:
+        return
     deadline = time.monotonic() + seconds
-    # Another thread has collected it, or Linux, or that for which Python was built, is older than 5.3.
+    # Another thread may collect it meanwhile. Linux before 5.3 has no such descriptor, nor has a Python built for it.
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -67,13 +69,12 @@ def await_process(process: subprocess.Popen[bytes], seconds: float) -> bool:
             os.close(descriptor)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.01, deadline - time.monotonic()))
-    return process.returncode is not None
 
 
 def end_processes(processes: Iterable[subprocess.Popen[bytes] | None], patience: float) -> None:
     """Send SIGTERM to all, and SIGKILL to those that have not ended ``patience`` seconds later.
 
-    Returns when they have ended.
+    Returns when they have ended, and ``patience`` seconds after SIGKILL at the latest.
     """
     left = [process for process in processes if process is not None]
     for end in (subprocess.Popen.terminate, subprocess.Popen.kill):

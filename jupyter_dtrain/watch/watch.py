@@ -45,7 +45,7 @@ from jupyter_client.session import Session
 from jupyter_dtrain.core.declarations import declarations
 from jupyter_dtrain.core.errors import OtherVersion, Refused
 from jupyter_dtrain.core.gpus import count_gpus
-from jupyter_dtrain.plugins.left_out import no_launchers
+from jupyter_dtrain.plugins.left_out import import_ipyparallel
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import slot_holder
 from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
@@ -62,8 +62,8 @@ from .orphans import Orphans, end_all
 from .rank_process import TERMINATE, RankProcess, raise_limit
 from .report_pipe import ReportPipe
 
-with no_launchers():
-    from ipyparallel import util
+import_ipyparallel()
+from ipyparallel import util  # noqa: E402 — without its launchers
 
 IN_EACH_RANK: Final = (
     "IPython.core.completerlib",

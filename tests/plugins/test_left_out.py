@@ -9,7 +9,7 @@ import pytest
 
 IMPORTED = """
 import sys
-from jupyter_dtrain.plugins.left_out import left_out, no_launchers
+from jupyter_dtrain.plugins.left_out import import_ipyparallel, left_out
 """
 
 
@@ -21,8 +21,8 @@ def printed(code: str) -> str:
 
 def test_ipyparallel_has_its_launchers_when_somebody_asks():
     code = """
-with no_launchers():
-    import ipyparallel.engine.app, ipyparallel.controller.app
+import_ipyparallel()
+import ipyparallel.engine.app, ipyparallel.controller.app
 print("ipyparallel.cluster" in sys.modules, hasattr(ipyparallel, "no such name"))
 print(ipyparallel.ClusterManager.__module__)
 from ipyparallel import Cluster
@@ -32,14 +32,38 @@ print(Cluster is ipyparallel.cluster.Cluster)
     assert printed(code).split() == ["False", "False", "ipyparallel.cluster.cluster", "True"]
 
 
+@pytest.mark.parametrize("asked", ["ipyparallel.cluster.Cluster", "ipyparallel.Cluster"])
+def test_each_way_to_ask_for_a_launcher_leads_to_it(asked):
+    code = f"""
+import_ipyparallel()
+import ipyparallel
+print({asked}.__name__)
+"""
+    assert printed(code).split() == ["Cluster"]
+
+
+def test_all_names_of_ipyparallel_have_the_launchers_among_them():
+    code = """
+import_ipyparallel()
+from ipyparallel import *
+print(Client.__name__, Cluster.__name__, ClusterManager.__name__, "os" in globals())
+"""
+    plain = """
+from ipyparallel import *
+print(Client.__name__, Cluster.__name__, ClusterManager.__name__, "os" in globals())
+"""
+    assert printed(code) == printed(plain)
+
+
 @pytest.mark.parametrize(
     "other",
     [
         "from .cluster.launcher import Launcher\nClusterManager = Launcher",
-        "import importlib\ndef __getattr__(name):\n    return getattr(importlib.import_module('ipyparallel.cluster'), name)",
+        "import importlib as i\ndef __getattr__(n): return getattr(i.import_module('ipyparallel.cluster'), n)",
         "from .cluster import Cluster\nfrom .cluster import launcher\nclass ClusterManager(Cluster): pass",
+        "from .cluster import *",
     ],
-    ids=["a module of them", "names of its own", "a base class"],
+    ids=["a module of them", "names of its own", "a base class", "all names"],
 )
 def test_another_version_of_ipyparallel_is_imported_whole(tmp_path, other):
     launchers = tmp_path / "ipyparallel" / "cluster"
@@ -49,8 +73,8 @@ def test_another_version_of_ipyparallel_is_imported_whole(tmp_path, other):
     (launchers / "launcher.py").write_text("class Launcher: pass")
     code = f"""
 sys.path.insert(0, {str(tmp_path)!r})
-with no_launchers():
-    import ipyparallel
+import_ipyparallel()
+import ipyparallel
 print(ipyparallel.__file__.startswith({str(tmp_path)!r}), ipyparallel.ClusterManager.__name__)
 """
     assert printed(code).split()[0] == "True"
