@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from jupyter_dtrain import DistributedError
+from jupyter_dtrain import DistributedError, RunTimeout
 from tests.steward.until import until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
@@ -63,8 +63,11 @@ def values(run):
 
 
 def cell(session, code, **options):
-    """Run code without a view; the results by rank."""
-    return values(session.run(code, view=None, timeout=PATIENCE, **options))
+    """Run code without a view; the results by rank. A cell that takes too long says where its ranks are."""
+    try:
+        return values(session.run(code, view=None, timeout=PATIENCE, **options))
+    except RunTimeout as error:
+        raise AssertionError(f"{error}\n{session.stacks(native=True, timeout=10)}") from error
 
 
 def alike(found):
