@@ -166,7 +166,7 @@ bench: $(VENV)/installed ## measure against peers, into build/bench/*.json
 	@$(PY) -m benchmarks
 
 # All run in one environment: the same Python and the same PyTorch for everybody.
-race: $(RACE)/installed ## us and all that one could pick instead, side by side, into build/bench/race.html (20 minutes; 2 GB, once)
+race: $(RACE)/installed ## us and all that one could pick instead, side by side, into build/bench/race.html (20 to 25 minutes; 2 GB, once)
 	@$(RACE)/bin/python -m benchmarks.race $(RACE_ARGS)
 
 clean: ## remove build/, caches and .venv
