@@ -211,7 +211,6 @@ class _Measurement:
                 self._source,
                 inputs=inputs,
                 view=None,
-                spending=True,
                 timeout=self._timeout,
                 name=f"speedup: {quantity(size.ranks, 'rank')}, {what}",
             )

@@ -303,7 +303,7 @@ class Session:
         inputs: Mapping[str, Any] | None = None,
         metrics: bool = True,
         grad_norm: bool = False,
-        spending: bool = False,
+        step_time: bool = True,
         check: str = "",
         check_every: int = 10,
         name: str = "",
@@ -321,7 +321,8 @@ class Session:
           import first, without a timeout.
         * ``inputs``: values that the ranks get first, by name
         * ``metrics``: whether losses are taken from the frameworks' own calls, such as ``backward()``, under the names
-          of their variables; ``grad_norm``: and the norm of the gradients; ``spending``: and :attr:`.Run.spent`
+          of their variables; ``grad_norm``: and the norm of the gradients; ``step_time``: whether ranks
+          observe where their time goes, see :attr:`.Run.step_time`
         * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
           :attr:`.Run.divergence`
         * ``name``: the run's, in lists
@@ -351,7 +352,7 @@ class Session:
         options: dict[str, Any] = {
             "timeout": timeout,
             "inputs": inputs or {},
-            "watch": Watching(metrics, grad_norm, spending, check_model(check), check_every),
+            "watch": Watching(metrics, grad_norm, step_time, check_model(check), check_every),
         }
         cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
         beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None

@@ -266,6 +266,40 @@ class Reading(msgspec.Struct, frozen=True, tag="reading", omit_defaults=True):
     """Whether its sampler, which shuffles, has drawn the same order for two epochs."""
 
 
+class CodeLine(msgspec.Struct, frozen=True, array_like=True):
+    """How long the main thread was in one line of the user's code, or in what that called."""
+
+    file: str
+    """The name of a cell, such as ``cell [3]``, or a file."""
+    line: int
+    part: str
+    """What it did there, see :attr:`StepParts.parts`."""
+    seconds: float
+
+
+class StepParts(msgspec.Struct, frozen=True, tag="step_parts", omit_defaults=True):
+    """What the main thread of this rank did since the last such event, about once a second while a cell runs."""
+
+    seconds: float
+    """The time that was observed."""
+    parts: dict[str, float]
+    """The seconds of each part that there was, of :data:`jupyter_dtrain.core.step_time.PARTS`."""
+    calls: dict[str, float] = {}
+    """The seconds of communication, by the call in which the thread waited for other ranks."""
+    lines: list[CodeLine] = []
+    """The user's lines that took most of the time, the longest first."""
+    ran: float = 0.0
+    """Seconds in which the thread had a processor."""
+    delayed: float = 0.0
+    """Seconds in which the thread could have gone on, but other threads had the processors."""
+    step: int | None = None
+    """The newest step of its metrics."""
+    looks: int = 0
+    """How often the thread was looked at."""
+    memory: list[int] = []
+    """Bytes of memory that the rank held, read at even intervals."""
+
+
 class Checked(msgspec.Struct, frozen=True, tag="checked", omit_defaults=True):
     """The digests of a model's parts on this rank after a step, for a standing check."""
 
@@ -344,6 +378,7 @@ Body = (
     | Progress
     | PipelineStep
     | Reading
+    | StepParts
     | Checked
     | CommMessage
     | Dropped

@@ -36,11 +36,13 @@ from .events import (
     Reading,
     Sample,
     Started,
+    StepParts,
     worst,
 )
 from .metrics import Columns, RankSteps, StepTime, is_main
 from .pipelines import Pipelines
 from .readings import Readings
+from .step_time import SlowStep, StepTimes
 from .world import count_ranks
 
 _MARKS: Final = 24
@@ -129,6 +131,8 @@ class RunFold:
         """The actions of pipelines' stages."""
         self.readings = Readings()
         """How the ranks read their data."""
+        self.step_times = StepTimes()
+        """Where the time of the ranks' steps goes."""
         self.divergences = Divergences(list(self.ranks))
         """Where the replicas of a checked model have parted."""
         self._most_names = most_names
@@ -166,6 +170,9 @@ class RunFold:
                 self._take_points(event.rank, part, points)
             case Sample() as sample:
                 part.sample = sample
+                self.step_times.take(event.rank, sample)
+            case StepParts() as window:
+                self.step_times.take(event.rank, window)
             case Progress() as bar:
                 part.bars[bar.bar] = bar
             case PipelineStep() as step:
@@ -345,6 +352,16 @@ class RunFold:
         The order in which the ranks' events have come here is another one for each reader.
         """
         return list(dict.fromkeys(name for _, part in sorted(self.ranks.items()) for name in part.names))
+
+    @property
+    def slow(self) -> list[SlowStep]:
+        """Why its steps are slow, the costliest reason first: of the last seconds, or of the whole run at its end."""
+        return self.step_times.findings(
+            list(self.ranks),
+            whole=not self.unfinished,
+            batches=self.readings.batches,
+            pipelines=self.pipelines.timelines(),
+        )
 
     @property
     def last_values(self) -> list[float]:

@@ -57,10 +57,15 @@ class Readings:
         self._found.setdefault(reading.loader, {})[rank] = reading
 
     @property
+    def batches(self) -> dict[int, int]:
+        """Samples that each rank reads for one step from the first loader, by rank."""
+        first = self._found.get(min(self._found, default=0), {})
+        return {rank: one.batch * one.accumulation for rank, one in first.items()}
+
+    @property
     def batch(self) -> int | None:
         """Samples that a rank reads for one step from the first loader; None where no loader is seen."""
-        first = next(iter(self._found.get(min(self._found, default=0), {}).values()), None)
-        return None if first is None else first.batch * first.accumulation
+        return next(iter(self.batches.values()), None)
 
     def lines(self, microbatches: int = 0) -> list[ReadingLine]:
         """Sentences on how the run reads its data. ``microbatches``: of a pipeline's step; 0 without a pipeline."""

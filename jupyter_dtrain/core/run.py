@@ -40,6 +40,7 @@ from .events import (
 from .fold import RunFold, State
 from .metrics import Columns, RunMetrics
 from .pipelines import Timeline
+from .step_time import SlowStep
 from .stop_button import Latch
 from .world import format_ranks
 
@@ -310,6 +311,22 @@ class Run:
             return [line.words for line in self.fold.readings.lines(self.fold.pipelines.microbatches)]
 
     @property
+    def step_time(self) -> dict[int, dict[str, float]]:
+        """The share of a step, 0 to 1, that each of its parts takes, by rank: of the last seconds, or of the whole run.
+
+        Parts are those of :data:`~jupyter_dtrain.core.step_time.PARTS`, such as ``data`` and ``communication``: the
+        time in which the rank waited for others, and which no work hides. Empty while no steps are seen.
+        """
+        with self._folding:
+            return self.fold.step_times.shares(whole=self.done)
+
+    @property
+    def slow(self) -> list[SlowStep]:
+        """Why the steps are slow, the costliest reason first; empty where none is found, or the evidence is thin."""
+        with self._folding:
+            return self.fold.slow
+
+    @property
     def batch(self) -> int | None:
         """Samples that a rank reads for one step, from the first loader that it trains from; None if none is seen."""
         with self._folding:
@@ -360,7 +377,7 @@ class Run:
 
     @property
     def spent(self) -> dict[int, Spent]:
-        """How each rank spent the time of the cell, where that was asked for (``spending=True``)."""
+        """How each rank spent the time of the cell; of cells that took less than a second, nothing is known."""
         return {rank: end.spent for rank, end in self._ends.items() if end.spent is not None}
 
     @property

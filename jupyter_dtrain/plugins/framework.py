@@ -32,8 +32,8 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType, MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.contents import Kind, PartSummary
 
@@ -62,6 +62,15 @@ class NothingToJoin(RuntimeError):
 
     The rank's cell ends as interrupted: neither its code nor that of the others has failed.
     """
+
+
+class Doing(NamedTuple):
+    """What a function, or a call, does in a step of training."""
+
+    part: str
+    """One of :data:`jupyter_dtrain.core.step_time.PARTS`."""
+    call: str = ""
+    """For communication: the collective, such as ``all_reduce``."""
 
 
 class Part(ABC):
@@ -313,9 +322,28 @@ class Waiting:
         """
         return False
 
-    def fetches(self, _frame: FrameType, /) -> bool:
-        """``fetches(frame)``: whether a thread whose innermost frame is ``frame`` fetches data to train on."""
-        return False
+    def part_of(self, _code: CodeType, /) -> Doing | None:
+        """``part_of(code)``: what a function of the framework does in a step; None where it says nothing.
+
+        Asked once for each function in a cell. Any thread.
+        """
+        return None
+
+    def part_at(self, *_: Any, **__: Any) -> Doing | None:
+        """``part_at(frame: FrameType, call: ast.Call | None)``: what a native call does in a step; None for any other.
+
+        ``frame``: the innermost of the main thread, which is in the middle of ``call``, where the source shows that.
+        Asked once for each place in a cell. Any thread.
+        """
+        return None
+
+    def sleeps(self, _part: str, /) -> str:
+        """``sleeps(part)``: the call in which the main thread waits for other ranks if it sleeps in this part.
+
+        Such as ``all_reduce``, in the backward pass of DDP on processors; empty where it sleeps for another reason. Be
+        quick.
+        """
+        return ""
 
     def worked(self) -> int:
         """Return a count of what others, or other threads, do for this rank's cell: the cell moves while it rises."""
@@ -436,6 +464,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "before_cell": ("run", "generation", "watch", "ranks"),
     "after_cell": ("failed",),
     "waits": ("frame", "call", "idle"),
+    "part_at": ("frame", "call"),
     "recover": ("bound", "again"),
     "parts": ("name", "value", "namespace"),
     "save_values": ("values", "namespace", "size"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,14 @@ def is_library(file: str) -> bool:
     with contextlib.suppress(OSError):  # the working folder is gone, say, or os.chroot has put it out of reach
         real = os.path.realpath(file)
     return real.startswith(_folders()) or not _INSTALLED.isdisjoint(Path(real).parts)
+
+
+@lru_cache(8192)
+def file_in(package: str, file: str) -> str:
+    """The place of ``file`` in the folder of an imported package, such as ``nn/modules/module.py``; else empty."""
+    own = getattr(sys.modules.get(package), "__file__", None)
+    root = f"{Path(own).parent}{os.sep}" if own else ""
+    return file[len(root) :].replace(os.sep, "/") if root and file.startswith(root) else ""
 
 
 @lru_cache(1)

@@ -80,7 +80,7 @@ from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
-from .spending import Spending
+from .step_time import StepTimer
 from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
 
@@ -185,7 +185,7 @@ class Agent:
         self._interrupts.complain = self._complain
         self._complaints: Counter[str] = Counter()
         """How often each thing that cells have left behind has raised since the last cell began."""
-        self._spending = Spending(plugins)
+        self._timer = StepTimer(plugins, self._sources.name_of)
         self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
@@ -327,7 +327,9 @@ class Agent:
         with contextlib.suppress(Exception):
             self._step_work.end()
         try:
-            spent = self._spending.end()
+            if (window := self._timer.take(self._metrics.step)) is not None:
+                self._recorder.append(window)
+            spent = self._timer.end()
             self._cell_end.end(
                 cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
             )
@@ -360,8 +362,8 @@ class Agent:
         self._metrics.begin()
         self._processes.begin()
         self._main_thread.begin()
-        self._spending.begin(on=cell.watch.spending)
-        self._sampler.begin(self._main_thread.still)
+        self._timer.begin(on=cell.watch.step_time)
+        self._sampler.begin(self._main_thread.still, self._timer)
         ProgressBar.begin_run()
 
     def _prepare(self, cell: RunCell, inputs: Received) -> None:

@@ -26,9 +26,10 @@ import msgspec
 
 from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Framework, Part
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Part
 
 from .interrupts import CellStopped, Overdue
 from .user_text import Words, words_of
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
     from pathlib import Path
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.plugins.framework import Read
@@ -313,9 +314,19 @@ class Plugins:
         answers = self._answers("waits", as_text, frame=frame, call=call, idle=idle)
         return next(((name, word) for name, word in answers if word), None)
 
-    def fetches(self, frame: FrameType) -> bool:
-        """Whether a thread fetches data to train on, with any framework."""
-        return any(answer for _, answer in self._answers("fetches", bool, frame))
+    def part_of(self, code: CodeType) -> Doing | None:
+        """What a function does in a step, by the first plug-in that knows it."""
+        return next((answer for _, answer in self._answers("part_of", as_doing, code) if answer), None)
+
+    def part_at(self, frame: FrameType, call: ast.Call | None) -> Doing | None:
+        """What the main thread does in a native call, by the first plug-in that knows it."""
+        return next(
+            (answer for _, answer in self._answers("part_at", as_doing, frame=frame, call=call) if answer), None
+        )
+
+    def sleeps(self, part: str) -> str:
+        """The call in which the main thread, which sleeps in this part of a step, waits for other ranks; else empty."""
+        return next((answer for _, answer in self._answers("sleeps", as_text, part) if answer), "")
 
     def can_release(self, name: str, word: str) -> bool:
         """Whether the plug-in ``name`` can end a wait in ``word``."""
@@ -561,6 +572,13 @@ def as_text(answer: Any) -> str:
 def as_texts(answer: Any) -> tuple[str, ...]:
     """Read an answer that is several texts."""
     return tuple(map(as_text, answer))
+
+
+def as_doing(answer: Any) -> Doing | None:
+    """The answer to :meth:`.Framework.part_of` or :meth:`.Framework.part_at`."""
+    if answer is not None and not (isinstance(answer, Doing) and answer.part in PARTS):
+        raise TypeError(f"a plug-in must say a part of a step, not {answer!r}")
+    return answer
 
 
 def as_module(answer: Any) -> str | None:

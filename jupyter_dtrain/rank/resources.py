@@ -12,14 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from jupyter_dtrain.core.events import Gpu, Sample
+from jupyter_dtrain.core.events import Body, Gpu, Sample
 from jupyter_dtrain.core.gpus import visible_gpus
 
 from .process_tree import workers
+
+if TYPE_CHECKING:
+    from .step_time import StepTimer
 
 FIRST = 0.1
 """Seconds of a run before the first look."""
@@ -32,7 +35,7 @@ class Sampler:
 
     def __init__(
         self,
-        emit: Callable[[Sample], object],
+        emit: Callable[[Body], object],
         step: Callable[[], int | None],
         reserved: Callable[[], int | None],
         gpu: GpuReader | None,
@@ -47,6 +50,7 @@ class Sampler:
         self._reserved = reserved
         self._gpu = gpu
         self._services = tuple(services)
+        self._timer: StepTimer | None = None
         self._known: dict[tuple[int, int], bool] = {}
         self._still: Callable[[], float] = float
         self._process = psutil.Process()
@@ -55,9 +59,12 @@ class Sampler:
         self._off = threading.Event()
         threading.Thread(target=self._loop, name="dtrain-resources", daemon=True).start()
 
-    def begin(self, still: Callable[[], float]) -> None:
-        """Begin to take samples. ``still`` returns the seconds for which the run's cell has not moved."""
-        self._still = still
+    def begin(self, still: Callable[[], float], timer: StepTimer) -> None:
+        """Begin to take samples. ``still`` returns the seconds for which the run's cell has not moved.
+
+        ``timer`` begins to observe the main thread at the first look, and is asked at each sample for what it has seen.
+        """
+        self._still, self._timer = still, timer
         self._off.clear()
         self._on.set()
 
@@ -72,6 +79,9 @@ class Sampler:
             # Most cells are over by then, and looking at all processes of the session takes longer than they do.
             if self._off.wait(FIRST):
                 continue
+            timer = self._timer
+            if timer is not None:
+                timer.go()
             (own, family), at = self._spent(self._found()), time.monotonic()
             while not self._off.wait(_pause()):
                 # One sample may fail; the next may work.
@@ -80,7 +90,10 @@ class Sampler:
                     (own, family), at = self._spent(found), time.monotonic()
                     # Workers that somebody else has waited for have taken their time along.
                     spent = max(own - before[0], family - before[1])
-                    self._emit(self._sample(100 * spent / (at - since), found))
+                    sample = self._sample(100 * spent / (at - since), found)
+                    self._emit(sample)
+                    if timer is not None and (window := timer.take(sample.step)) is not None:
+                        self._emit(window)
 
     def _found(self) -> list[psutil.Process]:
         found: list[psutil.Process] = []

@@ -96,8 +96,8 @@ class Watching(msgspec.Struct, frozen=True):
 
     metrics: bool = True
     grad_norm: bool = False
-    spending: bool = False
-    """How each rank spends its time, see :attr:`~jupyter_dtrain.core.events.Finished.spent`."""
+    step_time: bool = True
+    """Where each rank spends its time, see :class:`~jupyter_dtrain.core.events.StepParts`."""
     check: str = ""
     """The model that is compared over ranks while the cell runs; empty for none."""
     check_every: int = 10

@@ -23,7 +23,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
@@ -32,7 +32,8 @@ from jupyter_dtrain.frameworks.accelerate import has_accelerator
 from jupyter_dtrain.frameworks.torch.builds import building
 from jupyter_dtrain.frameworks.torch.metrics import hearing, one_step, whole_step
 from jupyter_dtrain.frameworks.torch.replicas import averages
-from jupyter_dtrain.plugins.framework import Framework, user_names
+from jupyter_dtrain.plugins.framework import Doing, Framework, user_names
+from jupyter_dtrain.plugins.libraries import file_in
 from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .engines import ENGINES, ZERO, make_engine, number_parameters
@@ -40,6 +41,12 @@ from .engines import ENGINES, ZERO, make_engine, number_parameters
 TESTED = "0.19"
 """The version that the tests run with."""
 ACCELERATOR = "DS_ACCELERATOR"
+_PARTS = {
+    "step": "optimizer",
+    "backward": "backward",
+    "save_checkpoint": "checkpoint",
+    "save_16bit_model": "checkpoint",
+}
 
 DEVICE = Patch(
     "deepspeed.accelerator.real_accelerator",
@@ -111,6 +118,13 @@ class DeepSpeed(Framework):
     def in_use(self) -> str:
         """DeepSpeed is in use once it is imported."""
         return "DeepSpeed" if "deepspeed" in sys.modules else ""
+
+    def part_of(self, code: CodeType) -> Doing | None:
+        """Tell the engine's own steps, backward passes and saved files; torch's functions in them count first."""
+        if file_in("deepspeed", code.co_filename) == "runtime/engine.py":
+            part = _PARTS.get(code.co_name)
+            return None if part is None else Doing(part)
+        return None
 
     def forbids_fewer(self) -> str:
         """Forbid fewer ranks while a variable holds an engine, whose state ZeRO shards over the ranks."""

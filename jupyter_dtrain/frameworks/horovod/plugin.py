@@ -19,14 +19,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, installed_version
 from jupyter_dtrain.frameworks.horovod.shim.install import LACKING, SHIM_VERSION, is_shim
 from jupyter_dtrain.frameworks.mpi.plugin import release_world
 from jupyter_dtrain.frameworks.mpi.rounds import Pending
-from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.framework import Doing, Framework
+from jupyter_dtrain.plugins.libraries import file_in
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 
 from .keras import KERAS, refuse_keras_3
@@ -114,6 +115,12 @@ class Horovod(Framework):
             return ""
         name = _outermost(frame, (horovod, tensorflow, _folder_of("tf_keras")), "")
         return "tf.function" if name in _OF_GRAPHS else name
+
+    def part_of(self, code: CodeType) -> Doing | None:
+        """Name Horovod's operations, and the waits for them."""
+        if file_in("horovod", code.co_filename).endswith(("/mpi_ops.py", "torch/optimizer.py", "torch/functions.py")):
+            return Doing("communication", code.co_name.strip("_"))
+        return None
 
     def release(self) -> None:
         """Shut Horovod down, so that every wait in it raises. The control thread calls it."""

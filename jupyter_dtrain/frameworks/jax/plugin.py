@@ -16,19 +16,19 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.variables import Variable, given
-from jupyter_dtrain.plugins.framework import Framework, user_names
+from jupyter_dtrain.plugins.framework import Doing, Framework, user_names
 from jupyter_dtrain.plugins.patches import Patch
 
 from . import contents
 from .groups import PROCESSES, JaxGroups
 from .rendezvous import meeting_in
-from .waits import PATIENCE_FAILED, call_that_waits, settle
+from .waits import PATIENCE_FAILED, call_that_waits, part_at, part_of, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -165,6 +165,14 @@ class Jax(Framework):
             return found
         looks = frame.f_code is settle.__code__  # it polls, so it uses some processor time
         return call_that_waits(frame, call) if (idle or looks) and self._groups.is_up else ""
+
+    def part_of(self, code: CodeType) -> Doing | None:
+        """Jitted functions, waits for what they compute, and what ranks do together."""
+        return part_of(code)
+
+    def part_at(self, frame: FrameType, call: ast.Call | None) -> Doing | None:
+        """Jitted functions, which have no frames of their own, and values that JAX computes."""
+        return part_at(frame, call)
 
     def release(self) -> None:
         """Close gloo's connections, and end the waits at the coordinator."""

@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
-from jupyter_dtrain.plugins.framework import locals_of, value_of
+from jupyter_dtrain.plugins.framework import Doing, locals_of, value_of
+from jupyter_dtrain.plugins.libraries import file_in
 from jupyter_dtrain.plugins.patches import Patch
 
 _ON_TOP = ("jax", "jaxlib", "flax", "optax", "equinox", "keras", "orbax", "haiku", "chex", "diffrax", "numpyro")
@@ -79,6 +80,22 @@ def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
     if file.startswith(root) or _LIBRARY.search(file):
         return _outermost(frame, root)
     return _called(jax, frame, call)
+
+
+def part_of(code: CodeType) -> Doing | None:
+    """As :meth:`.Framework.part_of`. A wait for what a jitted function computes is that function's time."""
+    file, name = file_in("jax", code.co_filename), code.co_name
+    if file == "experimental/multihost_utils.py":
+        return Doing("communication", name)
+    if file in ("_src/pjit.py", "_src/array.py") or (file == "_src/api.py" and name == "block_until_ready"):
+        return Doing("compiled")
+    return None
+
+
+def part_at(frame: FrameType, call: ast.Call | None) -> Doing | None:
+    """As :meth:`.Framework.part_at`."""
+    jax: Any = sys.modules.get("jax")
+    return Doing("compiled") if jax is not None and _called(jax, frame, call) else None
 
 
 def _outermost(frame: FrameType | None, root: str) -> str:

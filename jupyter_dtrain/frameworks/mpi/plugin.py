@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
-from jupyter_dtrain.plugins.framework import Framework, locals_of, user_names
+from jupyter_dtrain.plugins.framework import Doing, Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.plugins.sources import called_in
 from jupyter_dtrain.rank.healing import THREAD, WORLD
@@ -113,6 +113,11 @@ class Mpi(Framework):
             return ""
         found, method = calls[0], calls[0].method or "MPI"
         return f"{found.kind}.{method}" if found.kind in ("Win", "File") else method
+
+    def part_at(self, frame: FrameType, call: ast.Call | None) -> Doing | None:
+        """Name the method, as a rank that is in one waits there."""
+        found = self.waits(frame, call)
+        return Doing("communication", found) if found else None
 
     def can_release(self, call: str) -> bool:
         """Without ULFM no wait can be ended; with it, all waits can but some of a window's."""

@@ -11,13 +11,13 @@ import os
 import re
 import sys
 from functools import partial
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.contents import PartSummary
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import Framework, Part
+from jupyter_dtrain.plugins.framework import Doing, Framework, Part
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.wire.messages import Watching
@@ -26,7 +26,7 @@ from .collectives import COLLECTIVES, Collectives
 from .declared import RELEASED
 from .keras_fit import FITS, KerasTrainer
 from .metrics import TAPES, TensorFlowMetrics, number
-from .waits import call_that_waits
+from .waits import call_that_waits, part_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
@@ -165,6 +165,10 @@ class TensorFlow(Framework):
     def waits(self, frame: FrameType, *, idle: bool) -> str:
         """Name the call in which the rank waits: a traced function, an operation, or the making of a strategy."""
         return call_that_waits(frame) if idle and self._collectives.ready else ""
+
+    def part_of(self, code: CodeType) -> Doing | None:
+        """Traced functions, with the collectives in them; datasets, and saved models."""
+        return part_of(code)
 
     def release(self) -> None:
         """Abort the collectives of this rank."""

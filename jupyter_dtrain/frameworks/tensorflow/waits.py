@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 
-from jupyter_dtrain.plugins.framework import locals_of
+from jupyter_dtrain.plugins.framework import Doing, locals_of
+from jupyter_dtrain.plugins.libraries import file_in
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.tracebacks import PACKAGE
 
@@ -71,6 +72,19 @@ def call_that_waits(frame: FrameType) -> str:
     if _is_alive(frame) and not _is_idle():
         return ""
     return _outermost(inner) or inner.f_code.co_name
+
+
+def part_of(code: CodeType) -> Doing | None:
+    """As :meth:`.Framework.part_of`. Keras' are here, too, since it runs on TensorFlow's functions and datasets."""
+    file, name = file_in("tensorflow", code.co_filename), code.co_name
+    if file.startswith("python/eager/polymorphic_function/"):
+        return Doing("compiled")
+    if file == "python/data/ops/iterator_ops.py" and name in ("__next__", "get_next", "_next_internal"):
+        return Doing("data")
+    if file.startswith("python/ops/collective_ops") or file.endswith("/cross_device_ops.py"):
+        return Doing("communication", name.strip("_"))
+    saves = file.startswith(("python/checkpoint/", "python/saved_model/"))
+    return Doing("checkpoint") if saves or file_in("keras", code.co_filename).startswith("src/saving/") else None
 
 
 def _outermost(frame: FrameType | None) -> str:

@@ -20,7 +20,6 @@ import gc
 import select
 import sys
 import time
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
@@ -28,8 +27,6 @@ from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 if TYPE_CHECKING:
     from jupyter_dtrain.rank.interrupts import Shield
 
-DEEP = 64
-"""Frames in which a loader is looked for: collating and reading images is rarely deeper."""
 POLL = 5.0
 """Seconds for which torch waits for a batch before it looks whether its workers live."""
 
@@ -130,19 +127,6 @@ def _end_workers(iterator: Any) -> None:
 def note_stop() -> None:
     """Note that a cell was interrupted: its loaders wait only shortly for their workers from now on."""
     _stops.append(None)
-
-
-def is_fetching(frame: FrameType | None) -> bool:
-    """Whether some frame from ``frame`` outwards is one of a loader that gives a batch."""
-    module = sys.modules.get("torch.utils.data.dataloader")
-    file = None if module is None else module.__file__
-    for _ in range(DEEP):
-        if frame is None or file is None:
-            return False
-        if frame.f_code.co_filename == file:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def drop_workers(ended: set[int]) -> None:

@@ -9,7 +9,7 @@ import ast
 import sys
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
@@ -17,15 +17,15 @@ from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.variables import Variable, values_of
 from jupyter_dtrain.core.world import rank_environment
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
-from jupyter_dtrain.plugins.framework import Framework
+from jupyter_dtrain.plugins.framework import Doing, Framework
 from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
-from . import contents, snapshots
+from . import contents, snapshots, step_parts
 from .backends import BACKENDS, built_in, count_gpus
 from .builds import BUILDS, hook_builds
-from .dataloader_workers import LOADERS, drop_workers, hook_loaders, is_fetching, note_stop
+from .dataloader_workers import LOADERS, drop_workers, hook_loaders, note_stop
 from .declared import TorchOptions
 from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, recorded_collectives
 from .groups import GROUPS, TorchGroups
@@ -206,9 +206,20 @@ class Torch(Framework):
         found = call_that_waits_for_device(frame, call)
         return found if found and is_pending_on_device(self._groups.made_at) else ""
 
-    def fetches(self, frame: FrameType) -> bool:
-        """Whether a loader gives a batch now, or waits for one of its workers."""
-        return is_fetching(frame)
+    def part_of(self, code: CodeType) -> Doing | None:
+        """Loaders, modules, backward passes, optimizers, collectives and saved files."""
+        return step_parts.part_of(code)
+
+    def part_at(self, frame: FrameType, call: ast.Call | None) -> Doing | None:
+        """``work.wait()``, and what waits for a device or copies to it."""
+        return step_parts.part_at(frame, call)
+
+    def sleeps(self, part: str) -> str:
+        """DDP waits in the backward pass for gloo's reductions. With a GPU the main thread waits for autograd's own."""
+        dist: Any = sys.modules.get("torch.distributed")
+        if part != "backward" or dist is None or not dist.is_available() or not dist.is_initialized():
+            return ""
+        return "" if self._groups.on_device or dist.get_world_size() <= 1 else "all_reduce"
 
     def collectives(self) -> list[Collective]:
         """Return the collectives in torch's flight recorder."""
