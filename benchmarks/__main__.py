@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests import devices
 
-from . import cell, fan_out, gpu, objects, output, scaling, start, training
+from . import cell, fan_out, gpu, objects, output, scaling, start, step_time, training
 from .report import Measurement
 
 MEASUREMENTS = {
@@ -31,6 +31,7 @@ MEASUREMENTS = {
     "first-line": output.measure_first_line,
     "flood": output.measure_flood,
     "training": training.measure,
+    "step-time": step_time.measure,
     "scaling": scaling.measure,
     "fan-out": fan_out.measure,
     "gpu": gpu.measure,

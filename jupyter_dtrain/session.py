@@ -321,8 +321,8 @@ class Session:
           import first, without a timeout.
         * ``inputs``: values that the ranks get first, by name
         * ``metrics``: whether losses are taken from the frameworks' own calls, such as ``backward()``, under the names
-          of their variables; ``grad_norm``: and the norm of the gradients; ``step_time``: whether ranks
-          observe where their time goes, see :attr:`.Run.step_time`
+          of their variables; ``grad_norm``: and the norm of the gradients; ``step_time``: whether the
+          ranks measure where their time goes, see :attr:`.Run.step_time`
         * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
           :attr:`.Run.divergence`
         * ``name``: the run's, in lists

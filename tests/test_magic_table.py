@@ -131,7 +131,6 @@ PYTHON_ALONE = {
     "session": "the method's object, of a framework",
     "source": "the cell below the magic's line",
     "settings": "environment variables, for a notebook; some targets of export have none",
-    "spending": "the sidebar asks for it",
     "target": "a verb of its own",
     "take_over": "a former name",
     "timeout": "seconds for an answer, which a person does not choose",

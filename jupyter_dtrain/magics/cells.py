@@ -190,6 +190,11 @@ def cell_arguments(parser: MagicParser) -> None:
         help="also record the norm of the gradients at every step (default: do not)",
     )
     parser.add_argument(
+        "--step-time",
+        action=argparse.BooleanOptionalAction,
+        help="measure where the time of a step goes, or do not (default: measure)",
+    )
+    parser.add_argument(
         "--check",
         type=variable,
         metavar="MODEL",

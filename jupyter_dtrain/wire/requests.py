@@ -71,6 +71,8 @@ class CellDefaults(msgspec.Struct, frozen=True):
     """Whether metrics are recorded from the frameworks' calls."""
     grad_norm: bool | None = None
     """Whether the norm of the gradients is recorded, too."""
+    step_time: bool | None = None
+    """Whether ranks observe where the time of a step goes."""
     check: str | None = None
     """A model that is compared over all ranks while a cell trains."""
     check_every: Annotated[int, Meta(ge=1)] | None = None

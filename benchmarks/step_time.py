@@ -1,0 +1,77 @@
+"""The cost of knowing where a step's time goes: steps a second with the looks at the main thread, and without.
+
+The same loop in the same processes takes turns with and without looks, so that nothing else differs. Turns without them
+have the looking thread asleep, as in a cell with ``--no-step-time``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from .report import Measurement, summary
+from .training import MODEL, SIZES, cell, interval, rounds
+
+PROMISED = {"1 ms": 0.98, "10 ms": 0.995}
+"""The share of the speed without looks that must be kept."""
+SLACK = 0.01
+"""How far the lower end of the interval may lie below that."""
+
+TURNS = """
+import pathlib
+from jupyter_dtrain.rank.step_time import StepTimer
+found, look = [], StepTimer._look
+def first(timer, passed):
+    found or found.append(timer)
+    look(timer, passed)
+StepTimer._look = first
+
+def looks(on):
+    if found and on:
+        found[0]._over.clear()
+        found[0]._wanted.set()
+    elif found:
+        found[0]._wanted.clear()
+        found[0]._over.set()
+
+folder = pathlib.Path({folder!r})
+models = {{name: make(width, together) for name, (width, _, _, _, together) in {sizes!r}.items()}}
+rank = dist.get_rank()
+go, done = open(folder / f"go-{{rank}}"), open(folder / f"done-{{rank}}", "w")
+while (asked := go.readline().strip()) != "end":
+    how, steps, name = asked.split(" ", 2) if " " in asked else ("on", 1, next(iter(models)))
+    looks(how == "on")
+    print(train(models[name], int(steps)), file=done, flush=True)
+"""
+
+
+def measure(names: Sequence[str] = tuple(SIZES), pairs: int | None = None) -> Measurement:
+    """Steps of these lengths. ``pairs``: the turns of each, by default as many as tell a hundredth."""
+    found = Measurement()
+
+    def code(folder: Path) -> str:
+        return MODEL + TURNS.format(folder=str(folder), sizes={name: tuple(size) for name, size in SIZES.items()})
+
+    with cell(code) as turn:
+        for name in names:
+            size = SIZES[name]
+
+            def asked(how: str, size=size, name=name) -> float:  # type: ignore[no-untyped-def]
+                return turn(f"{how} {size.steps} {name}")
+
+            turns = {how: lambda _, how=how, asked=asked: asked(how) for how in ("on", "off")}
+            for how in turns:
+                asked(how)
+            said = rounds(turns, pairs or 2 * size.pairs)  # type: ignore[arg-type]
+            ratios = sorted(on / off for on, off in zip(said["on"], said["off"], strict=True))
+            low, high = interval(ratios)
+            found.figures |= {
+                f"{name} a step: with looks / without": summary(ratios, digits=4),
+                f"{name} a step: interval of the median, 95 %": [round(low, 4), round(high, 4)],
+            }
+            if name in PROMISED:
+                share = PROMISED[name]
+                found.promise_at_least(f"{name} a step: with looks / without", statistics.median(ratios), share)
+                found.promise_at_least(f"{name} a step: the same, lower end of the interval", low, share - SLACK)
+    return found
