@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .report import Measurement, summary
-from .training import MODEL, SIZES, cell, interval, rounds
+from .training import MODEL, SIZES, cell, interval
 
 PROMISED = {"1 ms": 0.98, "10 ms": 0.995}
 """The share of the speed without looks that must be kept."""
@@ -56,14 +56,13 @@ def measure(names: Sequence[str] = tuple(SIZES), pairs: int | None = None) -> Me
     with cell(code) as turn:
         for name in names:
             size = SIZES[name]
-
-            def asked(how: str, size=size, name=name) -> float:  # type: ignore[no-untyped-def]
-                return turn(f"{how} {size.steps} {name}")
-
-            turns = {how: lambda _, how=how, asked=asked: asked(how) for how in ("on", "off")}
-            for how in turns:
-                asked(how)
-            said = rounds(turns, pairs or 2 * size.pairs)  # type: ignore[arg-type]
+            asked = {how: f"{how} {size.steps} {name}" for how in ("on", "off")}
+            for words in asked.values():
+                turn(words)
+            said: dict[str, list[float]] = {how: [] for how in asked}
+            for index in range(pairs or 2 * size.pairs):
+                for how in asked if index % 2 else reversed(asked):
+                    said[how].append(turn(asked[how]))
             ratios = sorted(on / off for on, off in zip(said["on"], said["off"], strict=True))
             low, high = interval(ratios)
             found.figures |= {

@@ -86,6 +86,11 @@ LONG: Final = 60.0
 IDLE: Final = 40.0
 """Per cent of the time for which GPUs are busy, below which they count as idle."""
 
+HOT: Final = 83.0
+"""Degrees Celsius from which on a GPU may lower its clock."""
+OTHERS: Final = 1e9
+"""Bytes of a GPU that other processes have taken since."""
+
 GROWS: Final = 0.3e6
 """Bytes by which a rank's memory must grow with each step, ..."""
 GROWN: Final = 10e6
@@ -126,8 +131,8 @@ class RankTime:
         self.whole: StepParts = StepParts(0.0, {}, step=0)
         """The sum of all of them; ``step`` counts the steps."""
         self.workers = 0
-        self.busy: float | None = None
-        """Per cent of the time for which its GPU was busy; None without one."""
+        self.samples: list[Sample] = []
+        """What it used of its host and GPU at first, and now."""
         self._waiting: list[StepParts] = []
         self._step: int | None = None
 
@@ -158,7 +163,13 @@ class RankTime:
     def sample(self, sample: Sample) -> None:
         """Take what the rank uses of its host."""
         self.workers = sample.workers
-        self.busy = None if sample.gpu is None else sample.gpu.utilisation
+        self.samples = [*self.samples[:1], sample]
+
+    @property
+    def busy(self) -> float | None:
+        """Per cent of the time for which its GPU was busy; None without one."""
+        gpu = self.samples[-1].gpu if self.samples else None
+        return None if gpu is None else gpu.utilisation
 
     @property
     def recent(self) -> StepParts:
@@ -349,7 +360,7 @@ class StepTimes:
             part = max(grown, key=lambda name: grown[name])
             words = (
                 f"A step of rank {rank} takes {after * 1000:.0f} ms; at the beginning of this loop it took "
-                f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}."
+                f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}.{_changed(one.samples, began, now)}"
             )
             advice = "The sidebar shows the load and memory of its host, and the temperature of its GPU."
             yield SlowStep("slower than before", [rank], words, advice, 1 - before / after)
@@ -390,6 +401,22 @@ _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 def _more_workers(workers: int) -> str:
     wanted = max(2, 2 * workers)
     return f"Try DataLoader(..., num_workers={wanted}), or less work for each sample."
+
+
+def _changed(samples: Sequence[Sample], began: StepParts, now: StepParts) -> str:
+    """What else has changed about a rank that became slower, as sentences with a space before each."""
+    found = []
+    if (delayed := now.delayed / now.seconds) > began.delayed / began.seconds + GAP:
+        found.append(f"It waits {delayed:.0%} of the time for a processor, which it did not at first.")
+    gpus = [sample.gpu for sample in samples if sample.gpu is not None]
+    if len(gpus) > 1:
+        first, last = gpus[0], gpus[-1]
+        if (last.temperature or 0.0) >= max(HOT, (first.temperature or 0.0) + 1):
+            found.append(f"Its GPU has {last.temperature:.0f} °C, and lowers its clock when it is too hot.")
+        others = [gpu.used - (gpu.reserved or 0) for gpu in (first, last)]
+        if others[1] > others[0] + OTHERS:
+            found.append(f"Other processes hold {others[1] / 1e9:.1f} GB of its GPU.")
+    return "".join(f" {one}" for one in found)
 
 
 def join(windows: Sequence[StepParts], steps: int) -> StepParts:
