@@ -324,12 +324,14 @@ class Agent:
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
+        spent = None
         with contextlib.suppress(Exception):
             self._step_work.end()
-        try:
+        with contextlib.suppress(Exception):
             if (window := self._timer.take(self._metrics.step)) is not None:
                 self._recorder.append(window)
             spent = self._timer.end()
+        try:
             self._cell_end.end(
                 cell.run, exception, released=self._released, recovering=self._recovering, spent=spent, over=self._over
             )

@@ -97,6 +97,8 @@ class StepTimer:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._from = 0.0
+        """When the looks at this cell began."""
         self._state: int | None = None
         """The descriptor that tells the state of the main thread, while a cell is observed."""
         self.begin(on=False)
@@ -132,6 +134,7 @@ class StepTimer:
                 self._thread = threading.Thread(target=self._loop, name="dtrain-step-time", daemon=True)
                 self._thread.start()
             self._since = self._started = _read()
+            self._from = time.monotonic()
             with contextlib.suppress(OSError):
                 self._state = os.open(f"/proc/self/task/{os.getpid()}/stat", os.O_RDONLY | os.O_CLOEXEC)
             self._over.clear()
@@ -177,9 +180,10 @@ class StepTimer:
                 self._total[part] += spent
             delayed = _read().delayed - started.delayed
             self._since = self._started = None
-            if self._state is not None:
-                os.close(self._state)
-                self._state = None
+            state, self._state = self._state, None
+        if state is not None:
+            with contextlib.suppress(OSError):  # user code may have closed it
+                os.close(state)
         seconds = sum(self._total.values())
         numbers = (seconds, self._total["communication"], self._total["data"], min(delayed, seconds))
         return Spent(*(round(number, 4) for number in numbers))
@@ -193,9 +197,9 @@ class StepTimer:
             while not self._over.wait(period * (1 + SPREAD * (2 * pause.random() - 1))):
                 now = time.monotonic()
                 with contextlib.suppress(Exception):
-                    self._look(min(now - before, LONGEST))
+                    self._look(min(now - max(before, self._from), LONGEST))
                 if now - read >= MEMORY:
-                    read += MEMORY
+                    read = max(read, now - 2 * MEMORY) + MEMORY
                     self._memory.append(_held())
                 before, spent, took = now, time.thread_time(), time.thread_time() - spent
                 cost += (min(took, DEAR) - cost) / 10
@@ -280,7 +284,10 @@ class StepTimer:
 
     def _sleeps(self) -> bool:
         """Whether the main thread sleeps, and no other thread works for it, as OpenMP's do."""
-        if self._state is None or _letter(os.pread(self._state, 128, 0)) != "S":
+        try:
+            if self._state is None or _letter(os.pread(self._state, 128, 0)) != "S":
+                return False
+        except OSError:  # user code has closed it
             return False
         return self._alone or not self._others_run()
 

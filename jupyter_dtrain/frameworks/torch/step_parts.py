@@ -28,6 +28,8 @@ _COLLECTIVES: Final = re.compile(
     r"(all_)?(reduce|gather|to_all)(_\w+)?|(reduce_scatter|broadcast|scatter|send|recv)(_\w+)?|i(send|recv)|\w*barrier|"
     r"batch_isend_irecv"
 )
+_FORMS: Final = re.compile(r"(_(into|single|tensor|coalesced|object|list|uneven|inplace|autograd))+$")
+"""What the names of a collective's many functions have behind its own."""
 _GATHER, _SCATTER = Doing("communication", "all_gather"), Doing("communication", "reduce_scatter")
 _BROADCAST, _WAIT = Doing("communication", "broadcast"), Doing("communication", "wait")
 _BY_NAME: Final[dict[str, dict[str, Doing]]] = {
@@ -73,7 +75,7 @@ def part_of(code: CodeType) -> Doing | None:
     if file.startswith(_SAVING):
         return Doing("checkpoint")
     if file in _COMMUNICATING and _COLLECTIVES.fullmatch(name):
-        return Doing("communication", name)
+        return Doing("communication", _FORMS.sub("", name))
     return _BY_NAME.get(file, {}).get(name)
 
 
