@@ -257,7 +257,8 @@ class StepTimes:
         if not others or len(slow) > len(others):
             return None
         gap = _mean(shares, others, "communication") - _mean(shares, slow, "communication")
-        if gap < max(GAP, CERTAIN * _error(seen, shares, slow, others)):
+        # Several ranks at once are seldom slow for one reason, and often by chance.
+        if gap < max(GAP if len(slow) == 1 else 2 * GAP, CERTAIN * _error(seen, shares, slow, others)):
             return None
         more = {part: _mean(shares, slow, part) - _mean(shares, others, part) for part in PARTS}
         more.pop("communication")
@@ -277,11 +278,14 @@ class StepTimes:
                 "Look for other programs on its host (top), and for more threads than processors (OMP_NUM_THREADS)."
             )
             return SlowStep("busy processor", slow, words, advice, gap)
-        own, usual = (_of(batches, group) for group in (slow, others))
-        if computing >= OWN * gap and own and usual and own > (1 + APART) * usual and more["data"] < OWN * gap:
-            words = f"{name} train{verb} on {own:.0f} samples a step, the others on {usual:.0f}; {victims}."
+        usual = statistics.median_low(batches.values()) if set(batches) == set(shares) else 0
+        larger = [rank for rank in slow if usual and batches[rank] > (1 + APART) * usual]
+        if larger and computing >= OWN * gap and more["data"] < OWN * gap:
+            name, verb = count_ranks(larger).capitalize(), "s" if len(larger) == 1 else ""
+            most = max(batches[rank] for rank in larger)
+            words = f"{name} train{verb} on {most} samples a step, others on {usual}; {victims}."
             advice = "Give all ranks batches of the same size: jupyter_dtrain.shard(loader), or a DistributedSampler."
-            return SlowStep("unequal batches", slow, words, advice, gap)
+            return SlowStep("unequal batches", larger, words, advice, gap)
         if more[part] < OWN * gap:
             words = f"{name} {'is' if verb else 'are'} slower than the others in all parts of a step; {victims}."
             advice = "Compare their hosts and devices with %distributed doctor."
@@ -527,11 +531,6 @@ def _error(
 
 def _delayed(seen: Mapping[int, StepParts], ranks: Sequence[int]) -> float:
     return statistics.fmean(seen[rank].delayed / seen[rank].seconds for rank in ranks)
-
-
-def _of(batches: Mapping[int, int], ranks: Sequence[int]) -> float:
-    known = [batches[rank] for rank in ranks if rank in batches]
-    return statistics.fmean(known) if len(known) == len(ranks) else 0.0
 
 
 def _call(seen: Mapping[int, StepParts], ranks: Sequence[int]) -> str:
