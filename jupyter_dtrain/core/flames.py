@@ -29,6 +29,8 @@ NOISE: Final = 1.5
 """How much more they may differ by chance: this, divided by the square root of the number of samples."""
 SMALL: Final = 0.03
 """The share of time below which two ranks are not compared at a place: there, few samples differ by chance."""
+NARROW: Final = 0.0025
+"""The share of a rank's time below which a call is not told apart in a graph: a line of two or three points."""
 MOST_GROUPS: Final = 6
 """Graphs of one picture."""
 IDLE: Final = Frame("idle", 0, "", "", cell=False)
@@ -101,11 +103,13 @@ class Branch:
     Lines of a cell are told apart; of a library's function, all lines are one call.
     """
 
-    __slots__ = ("below", "share")
+    __slots__ = ("below", "narrow", "share")
 
     def __init__(self) -> None:
         self.share = 0.0
         """The share of time, from 0 to 1, with that of the calls below."""
+        self.narrow = 0.0
+        """The share of the calls below that are shorter than :data:`NARROW` on their rank."""
         self.below: dict[Frame, Branch] = {}
         """The calls that it makes. The line of a library's frame is 0."""
 
@@ -123,20 +127,24 @@ def merged(parts: Iterable[Sampled]) -> Branch:
     root = Branch()
     for one in told:
         keys = [_key(frame) for frame in one.frames]
-        weight = 1 / one.count / len(told)
         by_node = _by_node(one)
-        idle = weight * by_node.pop(-1, 0)
-        own = [weight * by_node.get(node, 0) for node in range(len(one.parents))]
-        branches: list[Branch] = []
-        for parent, place in zip(one.parents, one.places, strict=True):
-            above = root if parent < 0 else branches[parent]
-            branches.append(above.call(keys[place]))
-        for node in range(len(own) - 1, -1, -1):  # a parent stands before its children
-            branches[node].share += own[node]
+        total = one.count
+        idle = by_node.pop(-1, 0) / total
+        share = [by_node.get(node, 0) / total for node in range(len(one.parents))]
+        for node in range(len(share) - 1, -1, -1):  # a parent stands before its children
             if one.parents[node] >= 0:
-                own[one.parents[node]] += own[node]
+                share[one.parents[node]] += share[node]
+        branches: list[Branch | None] = []
+        for parent, place, part in zip(one.parents, one.places, share, strict=True):
+            above = root if parent < 0 else branches[parent]
+            branch = above.call(keys[place]) if above is not None and part >= NARROW else None
+            if branch is not None:
+                branch.share += part / len(told)
+            elif above is not None:
+                above.narrow += part / len(told)
+            branches.append(branch)
         if idle:
-            root.call(IDLE).share += idle
+            root.call(IDLE).share += idle / len(told)
         root.share += 1 / len(told)
     return root
 

@@ -15,7 +15,7 @@ from html import escape
 from typing import Final
 
 from jupyter_dtrain.core.events import Frame
-from jupyter_dtrain.core.flames import IDLE, RATE, Branch, Place, Sampled, groups, hottest, label, merged
+from jupyter_dtrain.core.flames import IDLE, NARROW, RATE, Branch, Place, Sampled, groups, hottest, label, merged
 from jupyter_dtrain.core.world import count_ranks, quantity
 
 from .tables import table
@@ -34,7 +34,7 @@ _ROW: Final = 17
 _GAP: Final = 8  # between two graphs
 _DEEPEST: Final = 32  # rows of one graph
 _CHARACTER: Final = 6.7  # the width of one in the boxes
-_NARROW: Final = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+_NARROW: Final = tuple(NARROW * 2**power for power in range(7))
 """Shares of time below which a call is put into ``…``: the first of them that makes the picture small enough counts."""
 _LINE: Final = 70  # characters of a line in the table
 _TITLE: Final = 180  # characters of a box's tooltip
@@ -132,7 +132,7 @@ def _boxes(title: str, root: Branch, narrow: float) -> list[Box]:
     waiting: list[tuple[Branch, float, int]] = [(root, 0.0, 1)]
     while waiting:
         branch, left, row = waiting.pop()
-        rest = 0.0
+        rest = branch.narrow
         shares = sorted(branch.below.items(), key=lambda item: (item[0] == IDLE, -item[1].share))
         for frame, below in shares:
             if below.share < narrow or row == _DEEPEST:

@@ -32,6 +32,11 @@ DYING = 1.0
 MAX_NATIVE = 8
 """Native frames in an answer, the innermost ones."""
 
+FORBIDDEN = (
+    "the system forbids it to look into other processes: start the container with --cap-add=SYS_PTRACE, or set Linux's "
+    "kernel.yama.ptrace_scope to 1"
+)
+_FORBIDDEN = ("Permission denied", "Operation not permitted")
 CELL = re.compile(r"<ipython-input-(\d+)-[0-9a-f]{8}>")
 """The name under which a rank compiles a cell: with the number of its run."""
 _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libffi[^/]*)$")
@@ -42,6 +47,16 @@ def find_py_spy() -> str:
     """The program py-spy: the one beside this Python was installed with this package; PATH is the user's."""
     own = Path(sys.executable).with_name("py-spy")
     return str(own) if own.exists() else shutil.which("py-spy") or "py-spy"
+
+
+def why_not(said: bytes | bytearray, silent: str) -> str:
+    """Why py-spy could not read a process, and what helps, from what it ``said``; ``silent`` where that is nothing."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("py-spy> ")]  # progress
+    if any(word in line for line in lines for word in _FORBIDDEN):
+        return FORBIDDEN
+    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    return next(iter([*errors, *lines]), silent).rstrip(".")
 
 
 class StackLook:
@@ -82,9 +97,7 @@ class StackLook:
             main = next(thread for thread in threads if thread["os_thread_id"] == self._pid)
             return Stack("native", frames=self._frames(main["frames"][::-1]))
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
-            text = self._said.decode(errors="replace").strip()
-            why = text.splitlines()[0] if text else "it took too long"
-            return Stack("silent", f"py-spy cannot read the stack: {why}")
+            return Stack("silent", f"py-spy cannot read the stack: {why_not(self._said, 'it took too long')}")
 
     def _frames(self, stack: list[dict[str, Any]]) -> list[Frame]:
         frames: list[Frame] = []

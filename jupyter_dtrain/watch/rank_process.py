@@ -155,7 +155,7 @@ class RankProcess:
         if self._look is not None and now > self._look.deadline:
             self._finish_look(late=True)
         if self._sampling is not None and self._sampling.turn(now):
-            self._finish_sampling(killed=True)
+            self._finish_sampling()
         if self._sampling is not None and self._sampling.forgotten(now):
             self._sampling = None
         asks: float | None = None
@@ -246,16 +246,13 @@ class RankProcess:
         self._forget(self._look.fd)
         found = self._look.end()
         if late:
-            self._let_go()
+            # A py-spy that is killed while it holds the rank may leave the rank stopped.
+            self._held_until = time.monotonic() + HELD
+            self.signal(signal.SIGCONT)
         self._look, lookers = None, self._lookers
         self._lookers = []
         for looker in lookers:
             looker(found)
-
-    def _let_go(self) -> None:
-        """A py-spy that was killed while it held the rank may have left the rank stopped: let it go on."""
-        self._held_until = time.monotonic() + HELD
-        self.signal(signal.SIGCONT)
 
     def sample(self, number: str, seconds: float, answer: Callable[[Sampled], None]) -> None:
         """Sample the rank's stacks for so many ``seconds``, and have ``answer`` called with the result.
@@ -285,14 +282,12 @@ class RankProcess:
     def _read_sampling(self) -> None:
         assert self._sampling is not None
         if self._sampling.read():
-            self._finish_sampling(killed=False)
+            self._finish_sampling()
 
-    def _finish_sampling(self, *, killed: bool) -> None:
+    def _finish_sampling(self) -> None:
         assert self._sampling is not None
         self._forget(self._sampling.fd)
         self._sampling.end()
-        if killed:
-            self._let_go()
 
     # Its end.
 

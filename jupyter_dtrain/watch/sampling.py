@@ -1,7 +1,8 @@
 """The stacks of a rank's main thread over some seconds, read from outside the process, for a flame graph.
 
 py-spy, a process that the watch starts, reads the rank's memory a hundred times a second, whatever the rank does, and
-writes what it has seen when the time is over. The watch listens to it and never waits.
+writes what it has seen when the time is over. It holds the rank at no time: a look at a stack that changes meanwhile
+may fail, and counts for nothing. The watch listens to py-spy and never waits for it.
 
 Whoever asks repeats the question while it waits. So a lost message is made good, and py-spy ends soon after nobody asks
 any more.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -28,7 +30,7 @@ from jupyter_dtrain.core.flames import RATE, Sampled, SampledStacks
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.rank.tracebacks import PACKAGE
 
-from .native_stack import CELL, DYING, CellLines, find_py_spy
+from .native_stack import CELL, DYING, CellLines, find_py_spy, why_not
 
 ASKED: Final = 3.5
 """Seconds after a question in which it must come again; see :data:`jupyter_dtrain.wire.questions.ASK_AGAIN`."""
@@ -41,13 +43,8 @@ MOST_TEXT: Final = 300
 DIED: Final = "it died meanwhile"
 STOPPED: Final = "it is stopped (SIGSTOP); SIGCONT lets it go on"
 TAKEN: Final = "another notebook samples it now; ask again when that has ended"
-CURE: Final = (
-    "; the system forbids it to look into other processes: start a container with --cap-add=SYS_PTRACE, or set Linux's "
-    "kernel.yama.ptrace_scope to 1"
-)
 _BETWEEN: Final = (PACKAGE, "<frozen importlib")
 """How the files of frames begin that stand between the user and a library: this package, and Python's imports."""
-_FORBIDDEN: Final = ("Permission denied", "Operation not permitted")
 
 
 class _SpiedFrame(msgspec.Struct):
@@ -91,13 +88,17 @@ class Sampling:
         self._most = round(RATE * seconds)
         now = time.monotonic()
         self._asked_until = now + ASKED
-        self._deadline = now + seconds + LATE
+        self._samples_until = now + seconds
+        self._deadline = self._samples_until + LATE
         self._kill_at: float | None = None
         """When it is killed, once it was interrupted."""
         self._file = os.memfd_create("flame", os.MFD_CLOEXEC)
         file = f"/proc/self/fd/{self._file}"
         # Waiting is a part of what a rank does, so idle threads count, too.
         options = ["--format", "speedscope", "--idle", "--rate", str(RATE), "--duration", str(math.ceil(seconds))]
+        # A py-spy that holds the process at each look traces it for a tenth of the time. A rank that dies then is not
+        # seen to die until py-spy ends, and some system calls of a process that was held fail (signal(7)).
+        options.append("--nonblocking")
         try:
             self._process = subprocess.Popen(
                 [find_py_spy(), "record", *options, "--output", file, "--pid", str(pid)],
@@ -150,18 +151,21 @@ class Sampling:
         """Whether the result is there, and nobody has asked for it for long."""
         return self.over and now >= self._asked_until
 
-    def end(self, words: str = "") -> None:
-        """End py-spy, and answer with what it has written. ``words``: why the samples end early."""
+    def end(self) -> None:
+        """End py-spy, and answer with what it has written."""
         self._process.kill()  # does no harm to one that has ended by itself
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING)
         assert self._process.stdout is not None
         self._process.stdout.close()
+        # It ends before its time when the process has gone, which it notices before the watch does.
+        words = DIED if self._kill_at is None and time.monotonic() < self._samples_until else ""
         try:
             with open(self._file, "rb") as file:
                 self._result = self._read(file.read(), words)
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has written
-            self._result = Sampled(words=words or self._why())
+            why = why_not(self._said, words or "it has written nothing in time")
+            self._result = Sampled(words=f"py-spy cannot read its stacks: {why}")
         self.over = True
         if self._answer is not None:
             self._answer(self._result)
@@ -172,26 +176,20 @@ class Sampling:
         """The rank has died: let py-spy, which notices that by itself, write what it has, and answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST)
-        self.end(DIED)
-
-    def _why(self) -> str:
-        lines = self._said.decode(errors="replace").strip().splitlines()
-        errors = [line.strip() for line in lines if line.startswith("Error: ")]
-        cure = CURE if any(word in line for line in lines for word in _FORBIDDEN) else ""
-        why = errors[0].removeprefix("Error: ").rstrip(".") if errors else "it has written nothing in time"
-        return f"py-spy cannot read its stacks: {why}{cure}"
+        self.end()
 
     def _read(self, data: bytes, words: str) -> Sampled:
         """The samples of the main thread. Raises what a file of another kind makes it raise."""
         found = msgspec.json.decode(data, type=readable(_SpiedFile))
-        # Linux gives the main thread the number of its process.
-        threads = [one for one in found.profiles if one.name.startswith(f"Thread {self._pid} ")]
+        # Linux gives the main thread the number of its process; before Python 3.11, py-spy knows only its name.
+        main = re.compile(rf'Thread {self._pid}( |$)|.*"MainThread"$')
+        thread = next(one for one in found.profiles if main.match(one.name))
         lines = CellLines(self._spool)
         ours = {index for index, one in enumerate(found.shared.frames) if one.file.startswith(_BETWEEN)}
         frames = [_frame(one, lines) for one in found.shared.frames]
         first = {index for index, frame in enumerate(frames) if frame.cell}
         stacks = SampledStacks()
-        for sample in threads[0].samples[: self._most]:
+        for sample in thread.samples[: self._most]:
             # The frames of the engine, above the cell, are left out; a rank without a cell is idle.
             begin = next((place for place, index in enumerate(sample) if index in first), len(sample))
             # Frames that only lead from one to another are left out; what they do themselves shows.
