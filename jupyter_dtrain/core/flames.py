@@ -280,7 +280,7 @@ def label(frame: Frame) -> str:
 
 
 def short_file(file: str) -> str:
-    """The end of a library's path, which a person knows it by: ``torch/nn/modules/linear.py``."""
+    """The end of a library's path, which a person knows it by: ``numpy/linalg/linalg.py``."""
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in file:
             return file.rpartition(folder)[2]

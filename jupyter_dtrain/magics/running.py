@@ -106,7 +106,7 @@ def flame_arguments(parser: MagicParser) -> None:
     ranks_argument(parser, "ranks to sample")
     parser.add_argument(
         "-o",
-        "--output",
+        "--file",
         metavar="FILE",
         help="file for speedscope (default: flame-RUN.speedscope.json, beside the notebook)",
     )
@@ -114,7 +114,7 @@ def flame_arguments(parser: MagicParser) -> None:
 
 def flame(args: Parsed) -> None:
     """``%distributed flame``: shows the picture and the table."""
-    _publish(current().flame(args.seconds, args.ranks, args.output)._repr_mimebundle_())
+    _publish(current().flame(args.seconds, args.ranks, args.file)._repr_mimebundle_())
 
 
 def env_arguments(parser: MagicParser) -> None:
