@@ -121,7 +121,7 @@ def test_flame_shows_where_the_time_of_a_running_cell_goes(ranks):
     number = running.reply["execution_count"]
     assert f"\ncell [{number}], line 4: while not pathlib.Path('go').exists(): " in text
     assert "All samples are in waits.json" in text
-    assert "<svg" in flame.displays[0]["text/html"]
+    assert "<svg" in flame.displays[0]["data"]["text/html"]
     assert names.display_texts == ["['rank 1', 'rank 2']"]
     assert "0.5 to 60 seconds, not for 99.0" in refused[0].said
     assert "ranks 0 to 2" in refused[1].said
