@@ -166,6 +166,7 @@ def test_a_file_that_cannot_be_written(sampled, file):
     assert min(one.count for one in flame.ranks.values()) > 10
 
 
+@pytest.mark.here("it looks at processes of the ranks' hosts")
 def test_stop_ends_it_at_once(sampled, endless):
     endless("busy(0.1)")
     press = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -181,6 +182,8 @@ def test_stop_ends_it_at_once(sampled, endless):
     assert endless.end().outcome == "ok"
 
 
+@pytest.mark.here("it looks at processes of the ranks' hosts")
+@pytest.mark.slow
 def test_nobody_asks_any_more(sampled, endless):
     """The notebook's kernel was killed, say: py-spy ends long before its time, and the cell goes on."""
     endless("busy(0.1)")
@@ -194,6 +197,8 @@ def test_nobody_asks_any_more(sampled, endless):
     assert endless.end().outcome == "ok"
 
 
+@pytest.mark.here("it looks at processes of the ranks' hosts")
+@pytest.mark.slow
 def test_two_notebooks_at_once(sampled):
     """The second is told."""
     flames = []
@@ -219,6 +224,8 @@ def test_a_rank_that_is_stopped(sampled, endless, process_at):
     assert endless.end().outcome == "ok"
 
 
+@pytest.mark.here("it looks at processes of the ranks' hosts")
+@pytest.mark.slow
 def test_stacks_meanwhile(sampled, endless):
     """py-spy reads the native stack of the same ranks."""
     endless("locked(0.1)")
