@@ -1,8 +1,9 @@
 """The stacks of a rank's main thread over some seconds, read from outside the process, for a flame graph.
 
 py-spy, a process that the watch starts, reads the rank's memory a hundred times a second, whatever the rank does, and
-writes what it has seen when the time is over. It holds the rank at no time: a look at a stack that changes meanwhile
-may fail, and counts for nothing. The watch listens to py-spy and never waits for it.
+writes what it has seen when the time is over. It holds the rank at no time: of a stack that changes meanwhile it may
+see nothing, or a mixture of two. The watch listens to py-spy, and waits for it only when its rank has died, for
+:data:`LAST` seconds at most.
 
 Whoever asks repeats the question while it waits. So a lost message is made good, and py-spy ends soon after nobody asks
 any more.
