@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from jupyter_dtrain.client.flames import Flame
     from jupyter_dtrain.client.healing import Replaced, Resized
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
@@ -80,6 +81,7 @@ _HOMES = {
     "DtrainError": "core.errors",
     "Examination": "preflight.doctor",
     "Exported": "jobs.exporting",
+    "Flame": "client.flames",
     "Inventory": "client.variables",
     "NoWorld": "core.errors",
     "Node": "core.world",
@@ -150,6 +152,7 @@ __all__ = [
     "DtrainError",
     "Examination",
     "Exported",
+    "Flame",
     "Inventory",
     "NoWorld",
     "Node",

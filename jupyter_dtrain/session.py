@@ -24,6 +24,7 @@ import msgspec
 
 from jupyter_dtrain.client.calls import Calls
 from jupyter_dtrain.client.cells import CellRunner, current_cell, script_cell, script_name
+from jupyter_dtrain.client.flames import Flame, take_flame
 from jupyter_dtrain.client.healing import Heals, Replaced, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
@@ -578,6 +579,21 @@ class Session:
         ``native`` does so on every rank.
         """
         return self._requests.stacks(self._link.choose(ranks), timeout, native=native)
+
+    def flame(self, seconds: float = 5.0, ranks: Ranks = None, file: str | Path | None = None) -> Flame:
+        """Sample where the main threads of ``ranks`` (default: all) are, and wait for so many ``seconds``, 0.5 to 60.
+
+        py-spy looks at each rank 100 times a second, from outside: also while a cell runs, which goes on, and while
+        native code holds the interpreter lock. Between cells, ranks are idle. ``file``: for speedscope (default:
+        ``flame-RUN.speedscope.json`` in the current folder, with a number if that exists); an existing one is
+        overwritten.
+
+        A rank that dies meanwhile keeps its samples until then. Raises :class:`BadRequest` for other times, and
+        :class:`TransferFailed` when no rank can be sampled. Stop ends it.
+        """
+        last = self.last_run
+        number = None if last is None else last.number
+        return take_flame(self._link.bound, self._link.choose(ranks), seconds, file, number)
 
     def info(self, ranks: Ranks = None, timeout: float = 5.0) -> dict[int, Surroundings | None]:
         """The surroundings of each of ``ranks`` (default: all): its variables and why they are set, and its frameworks.

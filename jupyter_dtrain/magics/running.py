@@ -98,6 +98,25 @@ def stacks(args: Parsed) -> None:
     print(describe_stacks(current().stacks(args.ranks, native=args.native)))
 
 
+def flame_arguments(parser: MagicParser) -> None:
+    """Arguments of ``flame``."""
+    parser.add_argument(
+        "-s", "--seconds", type=float, default=5.0, metavar="SECONDS", help="how long, 0.5 to 60 (default: 5)"
+    )
+    ranks_argument(parser, "ranks to sample")
+    parser.add_argument(
+        "-o",
+        "--file",
+        metavar="FILE",
+        help="file for speedscope (default: flame-RUN.speedscope.json, beside the notebook)",
+    )
+
+
+def flame(args: Parsed) -> None:
+    """``%distributed flame``: shows the picture and the table."""
+    _publish(current().flame(args.seconds, args.ranks, args.file)._repr_mimebundle_())
+
+
 def env_arguments(parser: MagicParser) -> None:
     """Arguments of ``env``."""
     ranks_argument(parser, "ranks to ask")
@@ -107,8 +126,12 @@ def env(args: Parsed) -> None:
     """``%distributed info``: shows a value once if it is the same on all ranks."""
     session = current()
     found = session.info(args.ranks)
+    _publish(surroundings_tables(session.world, found, _profile(session)))
+
+
+def _publish(bundle: dict[str, str]) -> None:
     publish: Any = display_functions.publish_display_data
-    publish(surroundings_tables(session.world, found, _profile(session)))
+    publish(bundle)
 
 
 def _profile(session: Session) -> list[str]:

@@ -352,6 +352,14 @@ _OWN: tuple[Verb, ...] = (
         "Session.stacks",
     ),
     Verb(
+        "flame",
+        "looking inside",
+        "sample the ranks' stacks for some seconds, and show where their time goes",
+        running.flame_arguments,
+        running.flame,
+        "Session.flame",
+    ),
+    Verb(
         "info",
         "looking inside",
         "show what each framework finds on the ranks, and which variables were set and why",

@@ -32,9 +32,31 @@ DYING = 1.0
 MAX_NATIVE = 8
 """Native frames in an answer, the innermost ones."""
 
-_CELL = re.compile(r"<ipython-input-(\d+)-[0-9a-f]{8}>")
+FORBIDDEN = (
+    "the system forbids it to look into other processes: start the container with --cap-add=SYS_PTRACE, or set Linux's "
+    "kernel.yama.ptrace_scope to 1"
+)
+_FORBIDDEN = ("Permission denied", "Operation not permitted")
+CELL = re.compile(r"<ipython-input-(\d+)-[0-9a-f]{8}>")
+"""The name under which a rank compiles a cell: with the number of its run."""
 _INTERPRETER = re.compile(r"(^|/)(python[\d.]*|libpython[^/]*|_ctypes[^/]*|libffi[^/]*)$")
 """Files whose frames say only that Python has called something."""
+
+
+def find_py_spy() -> str:
+    """The program py-spy: the one beside this Python was installed with this package; PATH is the user's."""
+    own = Path(sys.executable).with_name("py-spy")
+    return str(own) if own.exists() else shutil.which("py-spy") or "py-spy"
+
+
+def why_not(said: bytes | bytearray, silent: str) -> str:
+    """Why py-spy could not read a process, and what helps, from what it ``said``; ``silent`` where that is nothing."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("py-spy> ")]  # progress
+    if any(word in line for line in lines for word in _FORBIDDEN):
+        return FORBIDDEN
+    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    return next(iter([*errors, *lines]), silent).rstrip(".")
 
 
 class StackLook:
@@ -45,11 +67,8 @@ class StackLook:
         self._pid = pid
         self._spool = spool
         self._said = bytearray()
-        # The one beside this Python was installed with this package; PATH is the user's.
-        own = Path(sys.executable).with_name("py-spy")
-        command = str(own) if own.exists() else shutil.which("py-spy") or "py-spy"
         self._process = subprocess.Popen(
-            [command, "dump", "--native", "--json", "--pid", str(pid)],
+            [find_py_spy(), "dump", "--native", "--json", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -78,17 +97,15 @@ class StackLook:
             main = next(thread for thread in threads if thread["os_thread_id"] == self._pid)
             return Stack("native", frames=self._frames(main["frames"][::-1]))
         except Exception:  # noqa: BLE001 — the watch's loop must go on, whatever py-spy has said
-            text = self._said.decode(errors="replace").strip()
-            why = text.splitlines()[0] if text else "it took too long"
-            return Stack("silent", f"py-spy cannot read the stack: {why}")
+            return Stack("silent", f"py-spy cannot read the stack: {why_not(self._said, 'it took too long')}")
 
     def _frames(self, stack: list[dict[str, Any]]) -> list[Frame]:
         frames: list[Frame] = []
         native: list[Frame] = []
-        source_of = _Sources(self._spool)
+        source_of = CellLines(self._spool)
         for step in stack:
             file, name, line = step["filename"], step["name"], int(step["line"] or 0)
-            cell = _CELL.fullmatch(file)
+            cell = CELL.fullmatch(file)
             if not frames and not cell:
                 continue  # the engine, above the cell
             if step.get("module"):
@@ -106,7 +123,7 @@ class StackLook:
         return frames + native[-MAX_NATIVE:]
 
 
-class _Sources:
+class CellLines:
     """The names and lines of cells, from the spool of the rank that recorded them."""
 
     def __init__(self, spool: str) -> None:
@@ -114,6 +131,7 @@ class _Sources:
         self._found: dict[int, tuple[str, list[str]]] = {}
 
     def __call__(self, run: int, line: int) -> tuple[str, str]:
+        """The name of the cell of ``run``, and its line; empty where that is not known."""
         if run not in self._found:
             self._found[run] = self._read(run)
         name, lines = self._found[run]
@@ -124,5 +142,6 @@ class _Sources:
             with contextlib.suppress(OSError, StopIteration):
                 first = next(read_file(path)).body
                 if isinstance(first, Started) and first.source:
-                    return cell_name(run, first.cell), first.source.splitlines()
+                    # Lines are numbered as in the notebook's cell, whose first ones may be magics.
+                    return cell_name(run, first.cell), [""] * first.above + first.source.splitlines()
         return cell_name(run, None), []

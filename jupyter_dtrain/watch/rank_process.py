@@ -26,6 +26,7 @@ import psutil
 
 from jupyter_dtrain.core.events import Body, Event, Finished, Output, Started, encode
 from jupyter_dtrain.core.exits import SLOT_ENDED, describe_exit
+from jupyter_dtrain.core.flames import Sampled
 from jupyter_dtrain.core.stacks import Stack
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank import app, end_reason
@@ -36,6 +37,7 @@ from jupyter_dtrain.wire.requests import RankSpec
 from jupyter_dtrain.wire.spool import descriptor_counts, file_ends, last_outputs, run_numbers, spool_path
 
 from .native_stack import StackLook
+from .sampling import STOPPED, TAKEN, Sampling
 
 LAST_WORDS: Final = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
@@ -99,6 +101,8 @@ class RankProcess:
         """The look at the rank's stack that is being taken."""
         self._lookers: list[Callable[[Stack], None]] = []
         """The functions that take the result of that look."""
+        self._sampling: Sampling | None = None
+        """The sampling of the rank's stacks that goes on, or whose result may be asked for again."""
         self._held_until = 0.0
         """Until then, a stop of the rank comes from a py-spy that was killed while it held the rank."""
         self._terminating: float | None = None
@@ -140,6 +144,8 @@ class RankProcess:
             yield self._reports, selectors.EVENT_READ, self._read_reports
         if self._look is not None:
             yield self._look.fd, selectors.EVENT_READ, self._read_look
+        if self._sampling is not None and not self._sampling.over:
+            yield self._sampling.fd, selectors.EVENT_READ, self._read_sampling
         if self.slot.socket.fileno() >= 0:
             yield self.slot.socket.fileno(), selectors.EVENT_READ, self._slot_ended
 
@@ -148,6 +154,10 @@ class RankProcess:
         self._holder.send()
         if self._look is not None and now > self._look.deadline:
             self._finish_look(late=True)
+        if self._sampling is not None and self._sampling.turn(now):
+            self._finish_sampling()
+        if self._sampling is not None and self._sampling.forgotten(now):
+            self._sampling = None
         asks: float | None = None
         if self._terminating is not None:
             if now >= self._terminating:
@@ -159,6 +169,7 @@ class RankProcess:
         moments = [
             None if room is None else now + room,
             None if self._look is None else self._look.deadline,
+            None if self._sampling is None else self._sampling.due(),
             asks,
         ]
         return min((moment for moment in moments if moment is not None), default=now + 3600.0)
@@ -243,6 +254,41 @@ class RankProcess:
         for looker in lookers:
             looker(found)
 
+    def sample(self, number: str, seconds: float, answer: Callable[[Sampled], None]) -> None:
+        """Sample the rank's stacks for so many ``seconds``, and have ``answer`` called with the result.
+
+        ``number``: the asker's; a question with the same number is the same question. 0 seconds: the asker wants no
+        result any more.
+        """
+        running = self._sampling if self._sampling is not None and not self._sampling.over else None
+        if self._sampling is not None and self._sampling.number == number:
+            if running is not None and not seconds:
+                running.interrupt()
+            self._sampling.ask(answer)
+        elif running is not None:
+            answer(Sampled(words=TAKEN))
+        elif not seconds:
+            answer(Sampled())
+        elif self._stopped:
+            answer(Sampled(words=STOPPED))
+        else:
+            try:
+                self._sampling = Sampling(self.pid, self._spec.spool, number, seconds)
+            except Exception as error:  # noqa: BLE001 — the watch must go on
+                answer(Sampled(words=f"py-spy cannot be started: {error}"))
+                return
+            self._sampling.ask(answer)
+
+    def _read_sampling(self) -> None:
+        assert self._sampling is not None
+        if self._sampling.read():
+            self._finish_sampling()
+
+    def _finish_sampling(self) -> None:
+        assert self._sampling is not None
+        self._forget(self._sampling.fd)
+        self._sampling.end()
+
     # Its end.
 
     def changed(self, status: int) -> None:
@@ -262,6 +308,8 @@ class RankProcess:
         assert status is not None
         if self._look is not None:
             self._finish_look(late=False)
+        if self._sampling is not None and not self._sampling.over:
+            self._sampling.end_with_rank()
         if self._reports >= 0:
             os.set_blocking(self._reports, False)
             with contextlib.suppress(BlockingIOError):

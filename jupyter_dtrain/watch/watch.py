@@ -9,6 +9,7 @@ for each (:mod:`.rank_process`), and stays. It
 * reads the ranks' descriptors 1 and 2, see :mod:`.descriptors`;
 * delivers signals, also to a rank that is stopped or holds the interpreter lock;
 * knows when a rank is stopped (SIGSTOP), and reads the stack of a rank that cannot answer, see :mod:`.native_stack`;
+* has the stacks of a rank sampled for a flame graph, see :mod:`.sampling`;
 * is subreaper of the ranks' children and ends them when their rank has ended, see :mod:`.orphans`;
 * ends a rank whose slot ``mpiexec`` ends;
 * ends all its ranks when its lease runs out, when the steward closes the pipe or sends SIGTERM, and (by the kernel's
@@ -51,7 +52,7 @@ from jupyter_dtrain.rank import slot_holder
 from jupyter_dtrain.rank.connectivity import NetworkInterface, interface_to
 from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.rank.slots import Slot, Slots
-from jupyter_dtrain.wire.agent_messages import AnyWatchRequest, InspectRank, RenewWatch, SendSignal
+from jupyter_dtrain.wire.agent_messages import AnyWatchRequest, InspectRank, RenewWatch, SampleRank, SendSignal
 from jupyter_dtrain.wire.messages import REPLY_MESSAGE, Done, accepted, from_content, refused
 from jupyter_dtrain.wire.orders import Connect, End, read_order
 from jupyter_dtrain.wire.reports import Died, Paused, Reached, Ready, Report, WatchReady
@@ -413,6 +414,10 @@ class Watch:
                     self._rank(request.rank, request.pid).signal(request.signal, request.reason)
                 case InspectRank():
                     self._rank(request.rank).look(lambda found: answer(accepted(found)))
+                    return
+                case SampleRank():
+                    rank = self._rank(request.rank, request.pid)
+                    rank.sample(request.number, request.seconds, lambda found: answer(accepted(found)))
                     return
         except Refused as error:
             answer(refused(error))

@@ -12,6 +12,7 @@ import msgspec
 
 from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
+from jupyter_dtrain.core.flames import Sampled
 from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.stacks import Stack, Wait
@@ -314,5 +315,20 @@ class InspectRank(WatchRequest[Stack], frozen=True, tag="stacks"):
     rank: int
 
 
-AnyWatchRequest = SendSignal | RenewWatch | InspectRank
+class SampleRank(WatchRequest[Sampled], frozen=True, tag="sample"):
+    """Ask where a rank's main thread is over some seconds, seen from outside; the answer comes when they are over.
+
+    The question is to be repeated once a second; the newest one is answered. Without it, sampling ends.
+    """
+
+    rank: int
+    pid: int
+    """The id of the rank's process."""
+    number: str
+    """The asker's own, the same in each repetition."""
+    seconds: float
+    """0: end the sampling."""
+
+
+AnyWatchRequest = SendSignal | RenewWatch | InspectRank | SampleRank
 """The content of a :data:`~.messages.REQUEST_MESSAGE` to a watch."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 OUTSIDE_PATIENCE = 5.0
 """Seconds that a watch may take to look at its rank."""
 
+ASK_AGAIN = 1.0
+"""Seconds after which a question whose answer takes long (:class:`.SampleRank`) is repeated."""
+
 A = TypeVar("A", bound=msgspec.Struct)
 
 Answers = dict[int, A | None]

@@ -66,6 +66,7 @@ LOOKS = {
     "save": lambda session: session.save("seen", ["model", "opt", "schedule", "generator", "tree", "text"]),
     "pull": lambda session: session.pull_many(["text", "tree"]),
     "stacks": lambda session: session.stacks(),
+    "flame": lambda session: session.flame(0.5, file="/dev/null"),
     "environment": lambda session: session.info(),
     "status": lambda session: session.world,
     "completion": lambda session: [session.names.complete(text) for text in ("mo", "model.", "opt.", "loader.")],

@@ -102,7 +102,7 @@ def test_stop_ends_the_world_and_a_second_stop_says_that_there_is_none(empty):
     assert "No world of yours" in empty.ok("%distributed worlds").out
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "interrupt", "stacks"])
+@pytest.mark.parametrize("verb", ["stop", "restart", "interrupt", "stacks", "flame"])
 def test_verbs_that_need_a_world_say_that_there_is_none(empty, verb):
     """The message says how to get one."""
     cell = empty.run(f"%distributed {verb}")

@@ -106,6 +106,28 @@ def test_status_and_stacks_show_what_runs(ranks):
     assert one.startswith("Rank 2: running")
 
 
+def test_flame_shows_where_the_time_of_a_running_cell_goes(ranks):
+    """With the lines of the cell as the notebook numbers them; the file lies beside the notebook."""
+    running = ranks.ok(f"%%distributed --no-wait\nprint('in', flush=True)\n{WAIT}")
+    running.wait_for(lambda cell: "[0-2] in" in cell.out)
+    flame = ranks.ok("%distributed flame -s 0.5 -r 1-2 -o waits.json")
+    refused = [ranks.run(f"%distributed flame {options}") for options in ("-s 99", "-r 7", "-s x")]
+    ranks.ok("open('go', 'w').close()")
+    ranks.ok("%%distributed\n1")
+    names = ranks.ok("import json, os; [one['name'] for one in json.load(open('waits.json'))['profiles']]")
+    ranks.ok("os.unlink('go'); os.unlink('waits.json')")
+
+    [text] = flame.display_texts
+    number = running.reply["execution_count"]
+    assert f"\ncell [{number}], line 4: while not pathlib.Path('go').exists(): " in text
+    assert "All samples are in waits.json" in text
+    assert "<svg" in flame.displays[0]["data"]["text/html"]
+    assert names.display_texts == ["['rank 1', 'rank 2']"]
+    assert "0.5 to 60 seconds, not for 99.0" in refused[0].said
+    assert "ranks 0 to 2" in refused[1].said
+    assert "invalid float value: 'x'" in refused[2].said
+
+
 def test_the_interrupt_verb_ends_a_cell_in_the_background(ranks):
     """Its own output shows its end, and variables stay."""
     running = ranks.ok("%%distributed --no-wait\nstage = 'kept'\nprint('in', flush=True)\nimport time; time.sleep(600)")
