@@ -28,7 +28,7 @@ from typing import Any
 
 from jupyter_dtrain.core.failures import situations
 from tests.faults.changes import LIMIT
-from tests.faults.plans import CHANGES, HERE, ROWS, Plan, all_plans
+from tests.faults.plans import CHANGES, HERE, PROFILES, ROWS, Plan, all_plans
 from tests.faults.stage import Stage
 from tests.faults.worlds import HANG
 from tests.hosts.network import Network, why_not
@@ -74,7 +74,7 @@ def sum_up(played: Iterable[dict[str, Any]]) -> str:
         "| situation | plays | good | torch | MPI | libraries | seconds to the end: median, most | the table |",
         "|" + " --- |" * 8,
     ]
-    for name in (*ROWS, *CHANGES):
+    for name in (*ROWS, *CHANGES, *PROFILES):
         row, own = ROWS.get(name), rows.get(name, [])
         if not own:
             text.append(f"| {name} | 0 | | | | | | |")
@@ -114,8 +114,8 @@ def main() -> int:
     if wanted.on_hosts and (reason := why_not()):
         parser.error(reason)
     only = [name for name in wanted.only.split(",") if name]
-    if unknown := sorted({*only} - {*ROWS, *CHANGES}):
-        parser.error(f"no situations: {', '.join(unknown)}; there are {', '.join((*ROWS, *CHANGES))}")
+    if unknown := sorted({*only} - {*ROWS, *CHANGES, *PROFILES}):
+        parser.error(f"no situations: {', '.join(unknown)}; there are {', '.join((*ROWS, *CHANGES, *PROFILES))}")
     shard, shards = map(int, wanted.shard.split("/"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that worlds are ended
     code = digest()

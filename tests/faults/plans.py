@@ -43,7 +43,9 @@ CHANGES = (
     *("shrink-other-killed", "shrink-mpiexec-killed", "drop-other-killed", "drop-mpiexec-killed"),
 )
 """Heals and resizes in which something dies, or no process can be started; see :mod:`.changes`."""
-HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES)
+PROFILES = ("profile-raises", "profile-killed", "profile-no-disk", "profile-stopped", "profile-healed")
+"""Profiles of a running loop in which something fails; see :mod:`.profile_play`."""
+HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES, *PROFILES)
 """Situations that are another one where the ranks are on hosts, or that need a folder which all ranks share."""
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
@@ -64,6 +66,8 @@ class Plan(NamedTuple):
 
 def frameworks_of(situation: str) -> list[Framework]:
     """The frameworks in which the situation can come about."""
+    if situation in PROFILES:
+        return ["torch"]
     only = "" if situation in CHANGES else ROWS[situation].framework
     if only == "tensorflow":
         return ["tensorflow"] if importlib.util.find_spec("tensorflow") else []
@@ -75,7 +79,7 @@ def frameworks_of(situation: str) -> list[Framework]:
 
 def modes_of(situation: str) -> list[Mode]:
     """The modes that make sense for the situation."""
-    if situation in CHANGES:
+    if situation in (*CHANGES, *PROFILES):
         return ["attended"]
     if situation in (*SERVERS, *ELASTIC):
         return ["attended", "interrupted"]
@@ -90,7 +94,7 @@ def modes_of(situation: str) -> list[Mode]:
 def all_plans(size: int, turn: int = 0) -> list[Plan]:
     """Each situation in each framework, once; with ``turn``, counted from 0, victims and modes change."""
     plans = []
-    for index, situation in enumerate([*ROWS, *CHANGES]):
+    for index, situation in enumerate([*ROWS, *CHANGES, *PROFILES]):
         if situation in SERVERS and size != SERVERS_SIZE:
             continue
         for framework in frameworks_of(situation):

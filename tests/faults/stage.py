@@ -9,8 +9,9 @@ from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.faults.changes import ChangePlay
 from tests.faults.elastic_play import ElasticPlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import CHANGES, ELASTIC, KERNELS, SERVERS, Plan
+from tests.faults.plans import CHANGES, ELASTIC, KERNELS, PROFILES, SERVERS, Plan
 from tests.faults.play import Play
+from tests.faults.profile_play import ProfilePlay
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
 
@@ -37,6 +38,8 @@ class Stage(Worlds):
         play: Play | ChangePlay
         if plan.situation in CHANGES:
             play = ChangePlay(self, plan)
+        elif plan.situation in PROFILES:
+            play = ProfilePlay(self, plan)
         else:
             kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
             kinds |= dict.fromkeys(ELASTIC, ElasticPlay)

@@ -15,6 +15,7 @@ from tests.faults.plans import (
     ELASTIC,
     HERE,
     LIBRARIES,
+    PROFILES,
     SERVERS,
     SERVERS_SIZE,
     Framework,
@@ -82,6 +83,22 @@ def test_a_change_in_which_something_dies_ends_and_the_world_is_whole(stage: Sta
     """A heal or a resize: it succeeds, or says why it cannot; a further one makes the world whole then."""
     if stage.network is not None:
         pytest.skip("on this machine only: no rank is started on other hosts in a world that runs")
+    played = stage.play(Plan(situation, "torch", SIZE, SIZE - 1, "attended"))
+
+    assert played.problems == []
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        pytest.param(name, marks=[] if name in ("profile-raises", "profile-killed") else [pytest.mark.slow])
+        for name in PROFILES
+    ],
+)
+def test_a_profile_in_which_something_fails_harms_no_loop(stage: Stage, situation: str) -> None:
+    """It ends with what there is, or says why there is nothing; the world is whole afterwards."""
+    if stage.network is not None:
+        pytest.skip("on this machine only: the file that cannot be written is this machine's")
     played = stage.play(Plan(situation, "torch", SIZE, SIZE - 1, "attended"))
 
     assert played.problems == []
