@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from jupyter_dtrain.client.healing import Replaced, Resized
+    from jupyter_dtrain.client.memory import Freed, MemoryReport
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
@@ -80,7 +81,9 @@ _HOMES = {
     "DtrainError": "core.errors",
     "Examination": "preflight.doctor",
     "Exported": "jobs.exporting",
+    "Freed": "client.memory",
     "Inventory": "client.variables",
+    "MemoryReport": "client.memory",
     "NoWorld": "core.errors",
     "Node": "core.world",
     "OtherVersion": "core.errors",
@@ -150,7 +153,9 @@ __all__ = [
     "DtrainError",
     "Examination",
     "Exported",
+    "Freed",
     "Inventory",
+    "MemoryReport",
     "NoWorld",
     "Node",
     "OtherVersion",

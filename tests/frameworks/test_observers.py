@@ -67,6 +67,8 @@ LOOKS = {
     "pull": lambda session: session.pull_many(["text", "tree"]),
     "stacks": lambda session: session.stacks(),
     "environment": lambda session: session.info(),
+    "memory": lambda session: session.memory(most=100),
+    "free": lambda session: session.free(),
     "status": lambda session: session.world,
     "completion": lambda session: [session.names.complete(text) for text in ("mo", "model.", "opt.", "loader.")],
     "help": lambda session: [session.names.describe(name, source=True) for name in ("model", "opt", "loader", "step")],
