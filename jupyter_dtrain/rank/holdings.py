@@ -193,9 +193,11 @@ class Holdings:
         out = self._namespace.get("_oh")
         for number, value in list(dict.items(out)) if type(out) is dict else ():
             yield f"Out[{number}]", value
-        yield from last_outputs(_shell()).items()
-        result = getattr(_shell(), "last_execution_result", None)
-        yield "the last output", getattr(result, "result", None)
+        last = last_outputs(_shell())
+        yield from last.items()
+        result = getattr(getattr(_shell(), "last_execution_result", None), "result", None)
+        if all(result is not one for one in last.values()):
+            yield "the last output", result
         for error in (getattr(sys, "last_value", None), getattr(sys, "last_exc", None)):
             for one in causes(error) if isinstance(error, BaseException) else ():
                 yield from _variables_of_frames(trace_of(one), "the last error: ", self._namespace)

@@ -114,7 +114,7 @@ def test_looking_beside_a_running_cell_changes_nothing(observed, kind):
     try:
         training = begin(observed, cell, check="model", check_every=3)
         while not training.done:
-            for name in ("vars", "vars of one", "stacks", "environment", "completion", "help"):
+            for name in ("vars", "vars of one", "stacks", "environment", "completion", "help", "memory"):
                 LOOKS[name](observed)
                 LOOKS["vars"](observed)
     finally:

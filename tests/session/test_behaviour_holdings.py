@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain import BadRequest, RanksBusy
-from tests.session.cells import begin, fail, run, same, values
+from jupyter_dtrain import BadRequest, RanksBusy, RanksDead
+from tests.session.cells import begin, fail, run, same, until, values
 from tests.steward.until import PATIENCE
 
 HELD = """
@@ -170,3 +170,36 @@ def test_ranks_that_are_not_there_are_refused(held):
         held.free("7")
     with pytest.raises(BadRequest, match="at least 1 piece"):
         held.memory(most=0)
+
+
+PAUSE = """
+import os, signal, subprocess
+subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {os.getpid()}'])
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_rank_that_does_not_answer_is_named(held, process_at):
+    """The others are shown."""
+    paused = held.run(PAUSE, 1, wait=False, view=None)
+    until(lambda: process_at(held, 1).status() == "stopped")
+    found = held.memory(timeout=1.0)
+    assert paused.wait(PATIENCE)
+
+    assert found.ranks[1] is None
+    assert "Rank 1: no answer." in str(found)
+    assert "config.blob" in names(found)[2_000_000]
+
+
+def test_a_rank_that_is_dead_is_named(launch):
+    """The others are shown, and let go of what they have; a look that finds no rank says so."""
+    with launch(n=2) as session:
+        session.kill(1)
+        found, none = session.memory(), session.memory("1")
+        with pytest.raises(RanksDead, match="Rank 1 was killed"):
+            session.free()
+        freed = session.free("0")
+
+    assert str(found).splitlines()[-1] == "Rank 1: dead."
+    assert str(none) == "Rank 1: dead."
+    assert list(freed.ranks) == [0]
