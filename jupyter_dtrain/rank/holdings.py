@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .inventory import RankInventory
     from .plugins import Plugins
 
-MOST: Final = 300_000
+MOST: Final = 200_000
 """Objects of one walk."""
 INSIDE: Final = 20_000
 """Items of one container."""
@@ -59,6 +59,10 @@ REST: Final = 0.001
 """Seconds of a rest."""
 LONG: Final = 1 << 16
 """Bytes from which on a text counts."""
+SHORT: Final = LONG // 4
+"""Characters up to which a text certainly does not."""
+FEW: Final = 16
+"""Items of a small container."""
 NAMES: Final = 4
 """Names of one piece of memory in an answer."""
 FRAMES: Final = 200
@@ -98,12 +102,18 @@ class _Place(NamedTuple):
     """Stands for a name of the owner's."""
 
 
-_Waiting = deque[tuple[Any, _Place, "Kind"]]
-"""Objects to look into, each with its place, and the role of tensors there."""
+_Waiting = deque[tuple[Any, "_Place | None", "str | Owned", "Kind"]]
+"""Objects to look into, each with the place before, how its name goes on from there, and the role of tensors there."""
+
+
+class _Over(Exception):
+    """The time for a walk is over, or it has met enough objects."""
 
 
 class _Piece:
     """One piece of memory, and the places that hold it."""
+
+    __slots__ = ("_telling", "held", "kind", "more", "old", "places")
 
     def __init__(self, held: TensorMemory, kind: Kind, *, old: bool) -> None:
         self.held, self.kind, self.old = held, kind, old
@@ -216,13 +226,14 @@ class _Walk:
         self, namespace: Mapping[str, Any], plugins: Plugins, inventory: RankInventory, deadline: float
     ) -> None:
         self.pieces: dict[Hashable, _Piece] = {}
-        self.unread = self.cut = False
+        self.unread = self.cut = self._old = False
         self._namespace = namespace
         self._plugins = plugins
         self._inventory = inventory
         self._deadline = deadline
         self._left = MOST
-        self._busy = False
+        with inventory.still() as still:
+            self._busy = not still
         self._looks: dict[type, Look | None] = {}
         shell = _shell()
         engine = (namespace, namespace.get("_oh"), namespace.get("_ih"), shell, getattr(shell, "user_ns_hidden", None))
@@ -230,46 +241,64 @@ class _Walk:
 
     def follow(self, roots: Iterable[tuple[str, Any]], *, old: bool) -> None:
         """Find what ``roots``, by name, hold. ``old``: whether that is old where nothing was found before."""
+        self._old = old
         waiting: _Waiting = deque()
-        for name, value in roots:
-            self._meet(value, _Place(None, name), "value", waiting, old=old)
-        while waiting:
-            self._left -= 1
-            if self._left % STRIDE == 0:
-                if time.monotonic() > self._deadline or self._left < 0:
-                    self.cut = True
-                    return
-                if self._busy:
-                    time.sleep(REST)
-            value, place, kind = waiting.popleft()
-            self._enter(value, place, kind, waiting, old=old)
-            del value
+        try:
+            for name, value in roots:
+                self._meet(value, None, name, "value", waiting)
+            while waiting:
+                value, before, words, kind = waiting.popleft()
+                look = self._look_for(type(value))
+                if look is not None:
+                    self._enter(self._look(look, value), self._place(before, words), kind, waiting)
+                del value
+        except _Over:
+            self.cut = True
 
-    def _enter(self, value: Any, place: _Place, kind: Kind, waiting: _Waiting, *, old: bool) -> None:
-        if (look := self._look_for(type(value))) is not None:
-            for inner in self._look(look, value).inside:
-                self._meet(inner.value, self._place(place, inner.words), inner.kind or kind, waiting, old=old)
+    def _pace(self) -> None:
+        """Count an object; rest now and then, beside a cell. Raises :class:`_Over` when the walk must end."""
+        self._left -= 1
+        if self._left % STRIDE == 0:
+            if time.monotonic() > self._deadline or self._left < 0:
+                raise _Over
+            if self._busy:
+                time.sleep(REST)
 
-    def _meet(self, value: Any, place: _Place, kind: Kind, waiting: _Waiting, *, old: bool) -> None:
-        """An object at a place. A tensor is done with at once, so that it is not kept; others wait for their turn."""
-        if type(value) in _ATOMS or (look := self._look_for(type(value))) is None:
+    def _enter(self, found: Holds, place: _Place, kind: Kind, waiting: _Waiting) -> None:
+        for inner in found.inside:
+            self._meet(inner.value, place, inner.words, inner.kind or kind, waiting)
+
+    def _meet(self, value: Any, before: _Place | None, words: str | Owned, kind: Kind, waiting: _Waiting) -> None:
+        """An object in a place. A tensor is done with at once, so that it is not kept; others wait for their turn."""
+        if _is_leaf(value) or (look := self._look_for(type(value))) is None:
             return
-        own = None if isinstance(look, _Objects) else self._look(look, value).own
-        if own is not None and own.size > 0:
-            piece = self.pieces.get(own.key)
-            if piece is None:
-                piece = self.pieces[own.key] = _Piece(own, kind if kind != "value" else own.kind or kind, old=old)
-            elif kind != "value":
-                piece.kind = kind
-            piece.add(place, telling=kind != "value")
-        if id(value) not in self._seen and type(value) not in _TEXTS:
+        self._pace()
+        found = None if isinstance(look, _Objects) else self._look(look, value)
+        if found is not None and found.own is not None:
+            place = self._place(before, words)
+            self._count(found.own, place, kind)
+            if found.inside and id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._enter(found, place, kind, waiting)
+        elif id(value) not in self._seen and not _has_leaves_alone(value):
             self._seen.add(id(value))
-            if own is not None:
-                self._enter(value, place, kind, waiting, old=old)
-            else:
-                waiting.append((value, place, kind))
+            waiting.append((value, before, words, kind))
+
+    def _count(self, own: TensorMemory, place: _Place, kind: Kind) -> None:
+        if own.size == 0:
+            return
+        piece = self.pieces.get(own.key)
+        if piece is None:
+            piece = self.pieces[own.key] = _Piece(own, kind if kind != "value" else own.kind or kind, old=self._old)
+        elif kind != "value":
+            piece.kind = kind
+        piece.add(place, telling=kind != "value")
 
     def _look(self, look: Look, value: Any) -> Holds:
+        if isinstance(look, _Objects):
+            with contextlib.suppress(Exception):
+                return look(value, False)
+            return Holds()
         with contextlib.suppress(Exception), self._inventory.still() as still:
             self._busy = not still
             self.unread = self.unread or self._busy
@@ -305,7 +334,7 @@ class _Walk:
             return _look_into_plain_array
         return _Objects(kind, self._namespace)
 
-    def _place(self, before: _Place, words: str | Owned) -> _Place:
+    def _place(self, before: _Place | None, words: str | Owned) -> _Place:
         if not isinstance(words, Owned):
             return _Place(before, words)
         return _Place(before, words.before, self._key_of(words.tensor), words.after, words.otherwise)
@@ -340,6 +369,20 @@ class _Walk:
             words.append(f"{step.words}{named}{step.after}")
             step = step.before
         return "".join(reversed(words))
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether it is clear at once that an object holds nothing that counts."""
+    kind = type(value)
+    return kind in _ATOMS or (kind is str and len(value) < SHORT)
+
+
+def _has_leaves_alone(value: Any) -> bool:
+    """Whether an object is a small container of such objects, of which programs have many."""
+    kind = type(value)
+    if kind is dict:
+        return len(value) <= FEW and all(map(_is_leaf, list(value.values())))
+    return kind in (list, tuple, set) and len(value) <= FEW and all(map(_is_leaf, list(value)))
 
 
 # What looks into objects, by their types.
@@ -414,7 +457,7 @@ class _Objects:
         return None
 
     def __call__(self, value: Any, _still: bool, /) -> Holds:  # noqa: FBT001 — as the contract has it
-        return Holds(None, [Inner(words, one) for words, one in self._inside(value) if type(one) not in _ATOMS])
+        return Holds(None, [Inner(words, one) for words, one in self._inside(value)])
 
     def _inside(self, value: Any) -> Iterator[tuple[str, Any]]:
         found = self._attributes.of(value)[:INSIDE] if self._attributes is not None else []
@@ -425,12 +468,14 @@ class _Objects:
                 if not issubclass(type(one), (type, types.ModuleType, types.FunctionType, types.FrameType)):
                     yield "…", one
         for name, one in found:
-            yield f".{name}", one
+            if not _is_leaf(one):
+                yield f".{name}", one
 
 
 def _of_mapping(value: Any) -> Iterator[tuple[str, Any]]:
     for key, one in list(itertools.islice(dict.items(value), INSIDE)):
-        yield _key(key), one
+        if not _is_leaf(one):
+            yield _key(key), one
 
 
 def _key(key: Any) -> str:
@@ -443,12 +488,14 @@ def _key(key: Any) -> str:
 
 def _of_list(value: Any) -> Iterator[tuple[str, Any]]:
     for place, one in enumerate(list.__getitem__(value, slice(INSIDE))):
-        yield f"[{place}]", one
+        if not _is_leaf(one):
+            yield f"[{place}]", one
 
 
 def _of_tuple(value: Any) -> Iterator[tuple[str, Any]]:
     for place, one in enumerate(tuple.__getitem__(value, slice(INSIDE))):
-        yield f"[{place}]", one
+        if not _is_leaf(one):
+            yield f"[{place}]", one
 
 
 def _of_deque(value: Any) -> Iterator[tuple[str, Any]]:

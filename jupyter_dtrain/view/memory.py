@@ -25,6 +25,8 @@ _KINDS: Final[dict[Kind, str]] = {
     "value": "other values",
 }
 """The kinds of memory in words, in their order."""
+RANKS: Final = 64
+"""Ranks in the first table."""
 _LITTLE: Final = 100_000
 """Bytes; a rank that has given back less has given back next to nothing."""
 _GRAPH: Final = (
@@ -63,7 +65,7 @@ def _amounts(world: World, told: Mapping[int, RankMemory]) -> dict[str, str]:
     gpus = any(one.devices for one in told.values())
     heads += ["GPU", "allocated", "reserved", "peak", "named", "not named"] if gpus else []
     rows = []
-    for rank, one in told.items():
+    for rank, one in list(told.items())[:RANKS]:
         own = one.footprint
         sizes = (own.rss, own.pss, own.peak, own.shm, one.named.get(HOST, 0), one.unnamed(HOST))
         row = [str(rank), *map(human, sizes)]
@@ -107,6 +109,8 @@ def _pieces(world: World, told: Mapping[int, RankMemory], most: int) -> list[lis
 
 def _notes(world: World, told: Mapping[int, RankMemory], quiet: list[int]) -> list[str]:
     notes = []
+    if len(told) > RANKS:
+        notes.append(f"The first table has the lowest {RANKS} of {len(told)} ranks; -r chooses others.")
     for words, ranks in _grouped(told, _kinds):
         notes.append(f"Named on {count_ranks(ranks)}: {words}.")
     for words, ranks in _grouped(told, lambda one: human(sum(one.old.values())) if one.old else ""):
