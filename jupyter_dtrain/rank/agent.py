@@ -206,7 +206,9 @@ class Agent:
             min(healing.heritage, default=None),
         )
         self._step_work = step_work
-        self._questions = RankQuestions(self._shell.user_ns, self._shell.user_ns_hidden, plugins, place)
+        self._questions = RankQuestions(
+            self._shell.user_ns, self._shell.user_ns_hidden, plugins, place, self._main_thread.is_alone
+        )
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._recovering = False

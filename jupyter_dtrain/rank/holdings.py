@@ -137,17 +137,24 @@ class Holdings:
     """Finds what holds the memory of one rank."""
 
     def __init__(
-        self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins, inventory: RankInventory
+        self,
+        namespace: Mapping[str, Any],
+        hidden: Collection[str],
+        plugins: Plugins,
+        inventory: RankInventory,
+        alone: Callable[[], bool],
     ) -> None:
-        """``hidden``: names of the namespace that are not the user's."""
+        """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs."""
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
         self._inventory = inventory
+        self._alone = alone
 
     def read(self, most: int, seconds: float) -> RankMemory:
         """The memory of this rank, with its ``most`` biggest pieces. Any thread."""
-        walk = _Walk(self._namespace, self._plugins, self._inventory, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        walk = _Walk(self._namespace, self._plugins, self._inventory, deadline, alone=self._alone())
         try:
             walk.follow(self._variables(), old=False)
             walk.follow(self._running(), old=False)
@@ -223,7 +230,7 @@ class _Walk:
     """One walk through the objects of a rank."""
 
     def __init__(
-        self, namespace: Mapping[str, Any], plugins: Plugins, inventory: RankInventory, deadline: float
+        self, namespace: Mapping[str, Any], plugins: Plugins, inventory: RankInventory, deadline: float, *, alone: bool
     ) -> None:
         self.pieces: dict[Hashable, _Piece] = {}
         self.unread = self.cut = self._old = False
@@ -232,8 +239,9 @@ class _Walk:
         self._inventory = inventory
         self._deadline = deadline
         self._left = MOST
+        self._alone = alone
         with inventory.still() as still:
-            self._busy = not still
+            self._busy = not (still and alone)
         self._looks: dict[type, Look | None] = {}
         shell = _shell()
         engine = (namespace, namespace.get("_oh"), namespace.get("_ih"), shell, getattr(shell, "user_ns_hidden", None))
@@ -300,9 +308,9 @@ class _Walk:
                 return look(value, False)
             return Holds()
         with contextlib.suppress(Exception), self._inventory.still() as still:
-            self._busy = not still
+            self._busy = not (still and self._alone)
             self.unread = self.unread or self._busy
-            return look(value, still)
+            return look(value, not self._busy)
         return Holds()
 
     def _look_for(self, kind: type) -> Look | None:

@@ -104,7 +104,8 @@ def _forget_outputs(shell: InteractiveShell) -> int:
         for name in {*ours, *numbered}
         if name in names and not (name in ours and names[name] is ours[name])
     }
-    hook.flush()  # type: ignore[no-untyped-call]
+    if hook.do_full_cache:
+        hook.flush()  # type: ignore[no-untyped-call]
     names.update(users)
     shell.user_ns_hidden.update({name: "" for name in LAST if name in shell.user_ns_hidden})
     return count

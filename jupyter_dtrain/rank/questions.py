@@ -58,15 +58,20 @@ class RankQuestions:
     """Answers such questions for one rank. A caller never waits."""
 
     def __init__(
-        self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins, place: Placement
+        self,
+        namespace: Mapping[str, Any],
+        hidden: Collection[str],
+        plugins: Plugins,
+        place: Placement,
+        alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``hidden``: names of the namespace that are not the user's."""
+        """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs."""
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
         self._place = place
         self.inventory = RankInventory(namespace, hidden, plugins)
-        self._holdings = Holdings(namespace, hidden, plugins, self.inventory)
+        self._holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
         self._free = {kind: threading.Semaphore(1) for kind in _KINDS.values()}
 
     def ask(self, question: Question, answer: Callable[[dict[str, Any]], object]) -> bool:

@@ -33,7 +33,7 @@ _GRAPH: Final = (
     "A result with its graph keeps the activations of its forward pass, too, which have no name: keep loss.item() or "
     "loss.detach() in its place."
 )
-_UNREAD: Final = "Gradients are left out while a cell runs, which may replace them at any moment."
+_UNREAD: Final = "Gradients are left out while a cell runs, or a thread of one: it may replace them at any moment."
 
 
 def memory_tables(world: World, found: Mapping[int, RankMemory | None], most: int) -> dict[str, str]:

@@ -123,6 +123,21 @@ def test_a_tensor_of_an_old_output_and_one_of_a_traceback_are_let_go_of(trained)
     assert not any(piece.old for piece in trained.memory(most=100).ranks[0].largest)
 
 
+def test_gradients_are_left_alone_while_a_thread_of_a_cell_trains(trained):
+    """Between cells, too: a look at them could crash the rank."""
+    run(
+        trained,
+        "import threading\nended = threading.Event()\ndef on():\n    while not ended.is_set(): step()\n"
+        "thread = threading.Thread(target=on)\nthread.start()",
+    )
+    beside = trained.memory(most=100)
+    run(trained, "ended.set()\nthread.join()")
+
+    assert "gradient" not in beside.ranks[0].kinds
+    assert "Gradients are left out" in str(beside)
+    assert "gradient" in trained.memory(most=100).ranks[0].kinds
+
+
 def test_a_step_that_runs_keeps_its_tensors_no_longer_than_without_a_look(trained, meeting):
     """The variables of its functions have names; weights do, too; gradients are left out."""
     going = begin(

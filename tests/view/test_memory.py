@@ -92,10 +92,8 @@ def test_what_came_free_is_told_by_groups_of_ranks():
     """One that had nothing says so."""
     much, nothing = FreedMemory(84_000_000, 1_200_000_000, 12, True), FreedMemory(0, 0, 0, False)
 
+    came = "1.2 GB of the GPU's memory and 84 MB of the host's memory came free"
     assert freed_words({0: much, 1: much, 2: nothing}).splitlines() == [
-        (
-            "Ranks 0-1: let go of 12 old outputs and the last error; 1.2 GB of the GPU's memory and 84 MB of the host's "
-            "memory came free."
-        ),
+        f"Ranks 0-1: let go of 12 old outputs and the last error; {came}.",
         "Rank 2: nothing old to let go of; next to no memory came free.",
     ]
