@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.client.flames import Flame
     from jupyter_dtrain.client.healing import Replaced, Resized
+    from jupyter_dtrain.client.memory import Freed, MemoryReport
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
@@ -82,7 +83,9 @@ _HOMES = {
     "Examination": "preflight.doctor",
     "Exported": "jobs.exporting",
     "Flame": "client.flames",
+    "Freed": "client.memory",
     "Inventory": "client.variables",
+    "MemoryReport": "client.memory",
     "NoWorld": "core.errors",
     "Node": "core.world",
     "OtherVersion": "core.errors",
@@ -153,7 +156,9 @@ __all__ = [
     "Examination",
     "Exported",
     "Flame",
+    "Freed",
     "Inventory",
+    "MemoryReport",
     "NoWorld",
     "Node",
     "OtherVersion",

@@ -29,6 +29,7 @@ from jupyter_dtrain.client.healing import Heals, Replaced, Resized, check_size
 from jupyter_dtrain.client.lifecycle import OpenSessions
 from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
+from jupyter_dtrain.client.memory import SessionMemory
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.rank_requests import RankRequests, still_work
 from jupyter_dtrain.client.run_scheduler import RunScheduler
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from jupyter_dtrain.client.memory import Freed, MemoryReport
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.run import Run
@@ -104,6 +106,7 @@ class Session:
             self._link, self._scheduler, self._notices, request, left=lambda: open_sessions.remove(self)
         )
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
+        self._memory = SessionMemory(self._link, self._requests, lambda: self.world)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
@@ -602,6 +605,29 @@ class Session:
         None. Values that were given as ``env`` are left out.
         """
         return self._requests.surroundings(self._link.choose(ranks), timeout)
+
+    def memory(self, ranks: Ranks = None, most: int = 20, timeout: float = 10.0) -> MemoryReport:
+        """How much memory each of ``ranks`` (default: all) has, and the names of what holds it, in bytes.
+
+        Names such as ``model.layers.3.weight``, ``opt.state[model.fc.weight].exp_avg``, ``train().batch`` and
+        ``Out[7]`` lead to the ``most`` biggest tensors, arrays and texts of each rank. What only old outputs and the
+        last error keep is marked, and :meth:`free` lets go of it. Ranks answer also while a cell runs, and nothing of
+        the user's runs for that. A rank that has not answered within ``timeout`` seconds gives None.
+
+        Raises :class:`BadRequest` for ranks that are not there.
+        """
+        return self._memory.read(ranks, most, timeout)
+
+    def free(self, ranks: Ranks = None) -> Freed:
+        """Have ``ranks`` (default: all) let go of old outputs (``Out``, ``_``) and of the last error.
+
+        They also collect garbage, and give back the memory that frameworks keep unused. Variables stay as they are, and
+        what they hold. The answer says how much came free.
+
+        Raises :class:`RanksBusy` while a cell runs there, :class:`RanksDead`, :class:`TransferFailed` with the reason
+        of each rank that could not, and :class:`ReadOnly`.
+        """
+        return self._memory.free(ranks)
 
     # Files.
 

@@ -28,6 +28,7 @@ from jupyter_dtrain.core.stop_button import StopButton
 from jupyter_dtrain.core.world import AddressedWorld, count_ranks, format_ranks
 from jupyter_dtrain.wire.agent_messages import (
     FetchValues,
+    FreeMemory,
     ReachMemory,
     ReadEvents,
     ReadPosition,
@@ -54,6 +55,7 @@ from jupyter_dtrain.wire.values import Parcel, Pulled, check_variable, needs_mem
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from jupyter_dtrain.core.memory import FreedMemory
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
     from jupyter_dtrain.wire.channels import RanksChannel
@@ -171,6 +173,12 @@ class RankRequests:
                 if one is not None:
                     one.close()
         return pulled.collect(ranks)
+
+    def free_memory(self, ranks: list[int]) -> dict[int, FreedMemory]:
+        """As :meth:`.Session.free`, by rank."""
+        asked: dict[int, tuple[FreeMemory, list[bytes]]] = {rank: (FreeMemory(), []) for rank in ranks}
+        found = {rank: answer.found for rank, answer, _ in self._ask_idle(asked, "free memory")}
+        return {rank: found[rank] for rank in ranks}
 
     def _check_idle(self, ranks: Collection[int], doing: str) -> None:
         busy = {rank: run for rank, run in self._busy().items() if rank in ranks}

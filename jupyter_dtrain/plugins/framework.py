@@ -31,14 +31,15 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FrameType, MemberDescriptorType
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.contents import Kind, PartSummary
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.framework_report import FrameworkReport
+    from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.stacks import Collective
     from jupyter_dtrain.core.variables import Variable
 
@@ -111,6 +112,55 @@ class Part(ABC):
         The largest absolute difference, the sum of the squares of all, and the number of elements that differ.
         """
         return math.nan, math.nan, 0
+
+
+class TensorMemory(NamedTuple):
+    """Memory that a tensor of a framework's takes, with all that shares it, such as views."""
+
+    key: Hashable
+    """Equal for all that share the memory: its device and address, where those are known without a wait."""
+    size: int
+    """Bytes on this rank."""
+    type: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    device: str
+    """Such as ``cpu`` or ``cuda:0``."""
+    kind: Kind | None = None
+    """None: that of the place in which it was found."""
+    graph: bool = False
+    """Whether it keeps the graph of a backward pass."""
+
+
+class Owned(NamedTuple):
+    """The words for a place that is named after a tensor, such as ``.state[model.weight].exp_avg``."""
+
+    before: str
+    tensor: Any
+    after: str
+    otherwise: str
+    """Stands for the tensor where it has no name."""
+
+
+class Inner(NamedTuple):
+    """An object inside another."""
+
+    words: str | Owned
+    """How the name of the outer one goes on, such as ``.weight`` or ``[3]``."""
+    value: Any
+    kind: Kind | None = None
+    """The role of tensors there; None: that of the outer one."""
+
+
+class Holds(NamedTuple):
+    """Memory of an object's own, and the objects inside it."""
+
+    own: TensorMemory | None = None
+    inside: Sequence[Inner] = ()
+
+
+Look = Callable[[Any, bool], Holds]
+"""Looks into one object. The second argument: whether no cell runs, and none begins before it returns."""
 
 
 class Start:
@@ -279,7 +329,19 @@ class Snapshots:
 
 
 class Memory:
-    """Memory of the rank's GPU, and what happens when memory runs out."""
+    """Memory of the rank: what holds it, how much there is on its GPU, and what happens when it runs out."""
+
+    def holder(self, _kind: type, /) -> Look | None:
+        """``holder(kind)``: what looks into objects of the type ``kind``, tensors, models or others; None for no such.
+
+        Any thread may call it, also while a cell runs. It runs no code of the user's, waits for no device and for no
+        rank, reads no values and keeps no object. Without it, the attributes and items of an object are looked through.
+        """
+        return None
+
+    def devices(self) -> list[DeviceMemory]:
+        """Return the memory of each device that this framework uses, without a wait for it. Any thread."""
+        return []
 
     def reserved(self) -> int | None:
         """Return the bytes of GPU memory that this framework holds; None where it uses none. Any thread."""
@@ -530,6 +592,29 @@ def _attribute(owner: Any, name: str) -> Any:
             is_code = any("__get__" in type.__getattribute__(one, "__dict__") for one in _order(type(found)))
             return None if is_code else found
     return None
+
+
+class Attributes:
+    """Reads the attributes that objects of one type keep themselves, without running anybody's code."""
+
+    def __init__(self, kind: type) -> None:
+        self._dict: Any = None
+        self._slots: dict[str, Any] = {}
+        for one in _order(kind)[:-1]:
+            for name, found in type.__getattribute__(one, "__dict__").items():
+                if name == "__dict__" and type(found) is GetSetDescriptorType:
+                    self._dict = self._dict or found
+                elif type(found) is MemberDescriptorType and not name.startswith("__"):
+                    self._slots.setdefault(name, found)
+
+    def of(self, value: Any) -> list[tuple[str, Any]]:
+        """The attributes of ``value``, by name."""
+        own = None if self._dict is None else self._dict.__get__(value)
+        found = list(own.items()) if type(own) is dict else []
+        for name, slot in self._slots.items():
+            with contextlib.suppress(AttributeError):  # it was never set
+                found.append((name, slot.__get__(value)))
+        return found
 
 
 def _order(kind: type) -> tuple[type, ...]:

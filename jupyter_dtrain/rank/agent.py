@@ -33,7 +33,9 @@ from jupyter_dtrain.wire.agent_messages import (
     AnyValuesRequest,
     EventsRead,
     FetchValues,
+    FreeMemory,
     InterruptRank,
+    MemoryFreed,
     MemoryReached,
     RankPosition,
     ReachMemory,
@@ -72,6 +74,7 @@ from .healing import RankHealing
 from .interrupts import CellStopped, Interrupts
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
+from .memory import free
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
@@ -203,7 +206,9 @@ class Agent:
             min(healing.heritage, default=None),
         )
         self._step_work = step_work
-        self._questions = RankQuestions(self._shell.user_ns, self._shell.user_ns_hidden, plugins, place)
+        self._questions = RankQuestions(
+            self._shell.user_ns, self._shell.user_ns_hidden, plugins, place, self._main_thread.is_alone
+        )
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._recovering = False
@@ -292,6 +297,9 @@ class Agent:
                     store_values(Received(values, _taken(parent["buffers"]), place))
                 case FetchValues(names=names, forget=forget, memory=place):
                     answer, buffers = fetch_values(names, place, forget=forget)
+                case FreeMemory():
+                    self._cell_end.forget()
+                    answer = MemoryFreed(free(self._shell, self._plugins))
                 case SendToWidgets(messages=messages):
                     answer = WidgetsSaid(self._hear_widgets(messages))
             content = accepted(answer)

@@ -162,6 +162,10 @@ class CellEnd:
             regroup = regroup or recovering
             self._recorder.finish(outcome, words, regroup=regroup, steps=steps, spent=spent, threads=threads)
 
+    def forget(self) -> None:
+        """Let go of what ended the last cell that failed."""
+        self._failed = None
+
     def say_failures(self) -> None:
         """Show the notices of the plug-ins' failures in the cell."""
         for notice in self._plugins.take_notices():

@@ -11,6 +11,7 @@ read, but never longer than :data:`PATIENCE`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import threading
@@ -26,7 +27,7 @@ from jupyter_dtrain.wire.agent_messages import ReadVariables, VariablesRead
 from .contents import fingerprint, own_parts, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from .plugins import Plugins
 
@@ -56,6 +57,16 @@ class RankInventory:
         if self._yielded:
             self._yielded = False
             self._values.release()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[bool]:
+        """Whether no cell runs; then none begins before the end of the block, which must be short. Any thread."""
+        came = self._values.acquire(blocking=False)
+        try:
+            yield came
+        finally:
+            if came:
+                self._values.release()
 
     def read(self, question: ReadVariables) -> VariablesRead:
         """Read the variables that ``question`` names, or all, for as long as it allows. Any thread."""
@@ -122,9 +133,5 @@ class RankInventory:
             return part.facts()
         if part.steady:
             return fingerprint(part, norm=True)
-        if not self._values.acquire(blocking=False):
-            return part.facts()
-        try:
-            return fingerprint(part, norm=True)
-        finally:
-            self._values.release()
+        with self.still() as still:
+            return fingerprint(part, norm=True) if still else part.facts()

@@ -173,6 +173,12 @@ class MainThread:
             if one.ident is not None and one.native_id is not None and not one.name.startswith(OURS)
         ]
 
+    def is_alone(self) -> bool:
+        """Whether no thread of a cell is in code of the user's, so that between cells nothing of theirs runs."""
+        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
+        frames.pop(threading.get_ident(), None)
+        return not any(_is_users(frames.get(ident)) for _, ident, _ in self._users())
+
     def waits(self) -> Wait | None:
         """The call in which the cell waits for other ranks, and its framework; None when it does not wait."""
         return next(iter(self._waits_of(self._threads).values()), None)

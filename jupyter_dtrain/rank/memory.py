@@ -15,15 +15,21 @@ import ctypes
 import gc
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
+
+from jupyter_dtrain.core.memory import FreedMemory
 
 from .tracebacks import causes, members, trace_of
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from .plugins import Plugins
 
+LAST = ("_", "__", "___")
+"""The names that IPython gives the last outputs."""
 MENTIONED = 10_000_000
 """Bytes; a message says nothing about less."""
 LARGEST = (32 << 20) - (64 << 10)
@@ -60,16 +66,62 @@ def let_go(exception: BaseException | None, plugins: Plugins) -> str:
     for one in causes(exception):
         BaseException.with_traceback(one, None)
     sys.last_type = sys.last_value = sys.last_traceback = None
-    gc.collect()
-    plugins.free_memory()
-    with contextlib.suppress(Exception):
-        ctypes.CDLL(None).malloc_trim(0)
+    _give_back(plugins)
     after_host, after_device = _held(plugins)
     if freed := _gigabytes(device - after_device, host - after_host):
         return f"Out of memory. The rank dropped what the failed call held and freed {freed}."
     # That may be little, where others fill the memory or the call asked for too much.
     kept = _gigabytes(after_device, after_host)
     return f"Out of memory. Nothing could be freed: the rank keeps {kept or 'little'} (del NAME frees a variable)."
+
+
+def free(shell: InteractiveShell, plugins: Plugins) -> FreedMemory:
+    """Let go of old outputs and of the last error. Main thread, between cells; destructors of the user's may run.
+
+    Whatever one of the user's own names holds stays, also ``_`` where user code has bound it.
+    """
+    host, device = _held(plugins)
+    error = getattr(sys, "last_value", None) is not None
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    vars(sys).pop("last_exc", None)  # from Python 3.12 on
+    shell.last_execution_result = None
+    outputs = _forget_outputs(shell)
+    _give_back(plugins)
+    after_host, after_device = _held(plugins)
+    return FreedMemory(max(0, host - after_host), max(0, device - after_device), outputs, error)
+
+
+def _forget_outputs(shell: InteractiveShell) -> int:
+    """Let go of IPython's outputs; return how many there were."""
+    names, hook = shell.user_ns, shell.displayhook
+    outputs: dict[int, Any] = names.get("_oh", {})
+    count = len(outputs)
+    ours = last_outputs(shell)
+    ours |= {f"_{number}": value for number, value in outputs.items()}
+    numbered = [f"_{number}" for number in range(1, hook.prompt_count + 1)]
+    users = {
+        name: names[name]
+        for name in {*ours, *numbered}
+        if name in names and not (name in ours and names[name] is ours[name])
+    }
+    if hook.do_full_cache:
+        hook.flush()  # type: ignore[no-untyped-call]
+    names.update(users)
+    shell.user_ns_hidden.update({name: "" for name in LAST if name in shell.user_ns_hidden})
+    return count
+
+
+def last_outputs(shell: Any) -> dict[str, Any]:
+    """What IPython has bound to ``_``, ``__`` and ``___``; user code may have bound them to something else since."""
+    return {name: shell.user_ns_hidden.get(name, getattr(shell.displayhook, name, "")) for name in LAST}
+
+
+def _give_back(plugins: Plugins) -> None:
+    """Collect garbage, and return what no object uses."""
+    gc.collect()
+    plugins.free_memory()
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def clear_frames(exception: BaseException | None) -> None:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.framework_report import FrameworkReport
+from jupyter_dtrain.core.memory import DeviceMemory
 from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Part
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Holds, Part
 
 from .interrupts import CellStopped, Overdue
 from .user_text import Words, words_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.framework import Look, Read
     from jupyter_dtrain.plugins.patches import Fault
     from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
@@ -294,6 +295,22 @@ class Plugins:
         return []
 
     # Memory.
+
+    def holder(self, kind: type) -> Look | None:
+        """What looks into objects of the type ``kind``, by the first framework that knows it. Any thread may ask."""
+        for name, look in self._answers("holder", as_look, kind):
+            if look is not None:
+                return functools.partial(self._held, name, look)
+        return None
+
+    def _held(self, name: str, look: Look, value: Any, still: bool) -> Holds:  # noqa: FBT001 — as the contract has it
+        with self._guard(name, "holder"):
+            return Holds(*look(value, still))
+        return Holds()
+
+    def devices(self) -> list[DeviceMemory]:
+        """The memory of the devices that the frameworks use."""
+        return [one for _, found in self._answers("devices", as_devices) for one in found]
 
     def reserved(self) -> int:
         """Bytes of GPU memory that the frameworks hold."""
@@ -623,6 +640,19 @@ def as_point(answer: Any) -> tuple[Any, Read] | None:
     if not callable(read):
         raise TypeError(f"a function that reads values is expected, not {type(read).__name__}")
     return value, read
+
+
+def as_look(answer: Any) -> Look | None:
+    """Read an answer that is a function which looks into objects, or None."""
+    if answer is not None and not callable(answer):
+        raise TypeError(f"a function that looks into objects is expected, not {type(answer).__name__}")
+    look: Look | None = answer
+    return look
+
+
+def as_devices(answer: Any) -> list[DeviceMemory]:
+    """Read an answer that is the memory of devices."""
+    return msgspec.convert(msgspec.to_builtins(answer), readable(list[DeviceMemory]))
 
 
 def as_parts(answer: Any) -> list[Part] | None:

@@ -1,7 +1,7 @@
-"""Questions that a rank answers while its cell runs: about its names, its variables and its surroundings.
+"""Questions that a rank answers while its cell runs: about names, variables, memory and surroundings.
 
 The control thread has more to do than wait for such an answer, so each kind of question has a thread of its own. The
-answers import nothing and run hardly any user code, see :mod:`.inspection` and :mod:`.inventory`.
+answers import nothing and run hardly any user code, see :mod:`.inspection`, :mod:`.inventory` and :mod:`.holdings`.
 
 Under failure: an exception becomes the answer. A question that waits holds up only its own kind: while the thread
 works on one question, it takes no other. A framework that cannot say what it sees is named, with the reason.
@@ -20,6 +20,8 @@ from jupyter_dtrain.wire.agent_messages import (
     Completions,
     Describe,
     Described,
+    MemoryRead,
+    ReadMemory,
     ReadSurroundings,
     ReadVariables,
     Surroundings,
@@ -27,6 +29,7 @@ from jupyter_dtrain.wire.agent_messages import (
 )
 from jupyter_dtrain.wire.messages import accepted, refused
 
+from .holdings import Holdings
 from .inspection import complete, describe
 from .inventory import RankInventory
 from .tcp_guard import keeps_others_out
@@ -40,13 +43,14 @@ if TYPE_CHECKING:
 
     from .plugins import Plugins
 
-Question = Complete | Describe | ReadSurroundings | ReadVariables
+Question = Complete | Describe | ReadSurroundings | ReadVariables | ReadMemory
 
 _KINDS: Final[dict[type, str]] = {
     Complete: "inspection",
     Describe: "inspection",
     ReadSurroundings: "surroundings",
     ReadVariables: "inventory",
+    ReadMemory: "holdings",
 }
 
 
@@ -54,14 +58,20 @@ class RankQuestions:
     """Answers such questions for one rank. A caller never waits."""
 
     def __init__(
-        self, namespace: Mapping[str, Any], hidden: Collection[str], plugins: Plugins, place: Placement
+        self,
+        namespace: Mapping[str, Any],
+        hidden: Collection[str],
+        plugins: Plugins,
+        place: Placement,
+        alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``hidden``: names of the namespace that are not the user's."""
+        """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs."""
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
         self._place = place
         self.inventory = RankInventory(namespace, hidden, plugins)
+        self._holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
         self._free = {kind: threading.Semaphore(1) for kind in _KINDS.values()}
 
     def ask(self, question: Question, answer: Callable[[dict[str, Any]], object]) -> bool:
@@ -91,6 +101,8 @@ class RankQuestions:
                 return Described(describe(self._namespace, name, source=source))
             case ReadVariables():
                 return self.inventory.read(question)
+            case ReadMemory(most=most, seconds=seconds):
+                return MemoryRead(self._holdings.read(most, seconds))
             case ReadSurroundings():
                 return SurroundingsRead(self._look_around())
 

@@ -14,6 +14,7 @@ from jupyter_dtrain.core.contents import NamedValue
 from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.flames import Sampled
 from jupyter_dtrain.core.framework_report import FrameworkReport
+from jupyter_dtrain.core.memory import FreedMemory, RankMemory
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.variables import SeenVariable
@@ -107,7 +108,17 @@ class SendToWidgets(ValuesRequest[WidgetsSaid], frozen=True, tag="comm"):
     messages: list[CommMessage]
 
 
-AnyValuesRequest = StoreValues | FetchValues | SendToWidgets
+class MemoryFreed(msgspec.Struct, frozen=True):
+    """What the rank has given back."""
+
+    found: FreedMemory
+
+
+class FreeMemory(ValuesRequest[MemoryFreed], frozen=True, tag="free"):
+    """Let go of old outputs and of the last error, collect garbage, and give memory that nothing uses back."""
+
+
+AnyValuesRequest = StoreValues | FetchValues | SendToWidgets | FreeMemory
 """The content of a :data:`~.messages.VALUES_MESSAGE`."""
 
 
@@ -271,6 +282,21 @@ class ReadVariables(AgentRequest[VariablesRead], frozen=True, tag="variables"):
     """How long the rank may read values; those that it does not reach get neither norm nor digest."""
 
 
+class MemoryRead(msgspec.Struct, frozen=True):
+    """The rank's memory."""
+
+    found: RankMemory
+
+
+class ReadMemory(AgentRequest[MemoryRead], frozen=True, tag="memory"):
+    """Ask how much memory the rank has, and which names hold it."""
+
+    most: int
+    """The biggest pieces that the answer names."""
+    seconds: float
+    """How long the rank may look."""
+
+
 AnyAgentRequest = (
     ReadPosition
     | ReleaseRank
@@ -282,6 +308,7 @@ AnyAgentRequest = (
     | Describe
     | ReadSurroundings
     | ReadVariables
+    | ReadMemory
     | AnyHealingRequest
 )
 """The content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""

@@ -117,6 +117,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     outcomes = [one.outcome for one in runs]
     found = broken.info()
     broken.stacks()
+    memory = broken.memory()
     steward_log = (Path(broken.request.folder) / "logs" / "steward.log").read_text()
     runs.append(fail(broken, "jupyter_dtrain.broadcast('kept')"))
     runs.append(fail(broken, "raise MemoryError"))
@@ -127,6 +128,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
     assert outcomes == ["ok"] * 3
     assert sorted(runs[0].metrics["loss"]) == [0, 1]
     told = {"unknown": f"{error}: no describe"}
+    assert all(memory.ranks.values())
     assert [found[rank].frameworks["raiser"].details for rank in (0, 1)] == [told, told]
     assert f"The plug-in 'raiser' failed in on_host: {error}: no on_host" in runs[3].errors[0].evalue
     assert runs[5].errors[0].waited == "Barrier"

@@ -376,3 +376,22 @@ def test_the_others_survive_a_rank_that_dies_and_end_as_they_should(launch, tmp_
         time.sleep(0.05)
     session.stop()
     assert left.exists()  # JAX takes SIGTERM for itself, unless it is kept from that
+
+
+def test_arrays_have_names_and_the_size_of_the_ranks_own_part(up):
+    """Views as numpy's arrays share it; an array that was deleted, and a key, have none. No rank waits for another."""
+    play(
+        up,
+        "params = {'dense': {'kernel': jnp.ones((300, 400))}}\nlooked = np.asarray(params['dense']['kernel'])\n"
+        "spread = jax.make_array_from_process_local_data(NamedSharding(mesh, P('ranks')), np.full(5000, rank + 1.0))\n"
+        "gone = jnp.ones(7000)\ngone.delete()\nkey = jax.random.key(0)\nNone",
+    )
+    found = [{name: one for one in rank.largest for name in one.names} for rank in up.memory(most=100).ranks.values()]
+    play(up, "del params, looked, spread, gone, key\nNone")
+
+    for names in found:
+        kernel = names["looked"]
+        assert set(kernel.names) == {"looked", 'params["dense"]["kernel"]'}
+        assert (kernel.size, kernel.dtype, kernel.device) == (480_000, "float32", "cpu")
+        assert (names["spread"].shape, names["spread"].size) == ([10_000], 5000 * 4)
+        assert not {"gone", "key"} & set(names)

@@ -68,6 +68,8 @@ LOOKS = {
     "stacks": lambda session: session.stacks(),
     "flame": lambda session: session.flame(0.5, file="/dev/null"),
     "environment": lambda session: session.info(),
+    "memory": lambda session: session.memory(most=100),
+    "free": lambda session: session.free(),
     "status": lambda session: session.world,
     "completion": lambda session: [session.names.complete(text) for text in ("mo", "model.", "opt.", "loader.")],
     "help": lambda session: [session.names.describe(name, source=True) for name in ("model", "opt", "loader", "step")],
@@ -113,7 +115,7 @@ def test_looking_beside_a_running_cell_changes_nothing(observed, kind):
     try:
         training = begin(observed, cell, check="model", check_every=3)
         while not training.done:
-            for name in ("vars", "vars of one", "stacks", "environment", "completion", "help"):
+            for name in ("vars", "vars of one", "stacks", "environment", "completion", "help", "memory"):
                 LOOKS[name](observed)
                 LOOKS["vars"](observed)
     finally:

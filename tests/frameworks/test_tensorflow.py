@@ -405,3 +405,14 @@ def test_losses_of_tapes_are_seen_in_eager_and_in_traced_functions(ranks):
     assert "error" not in runs["compiled"].metrics
     assert alike(values(runs["compiled"])) == [1.0, 0.0, 1.0, 4.0]
     assert "error" not in unseen.metrics
+
+
+def test_tensors_and_variables_have_names(ranks):
+    """Also those of a model."""
+    cell(ranks, "held = [tf.ones((100, 200))]\nkept = tf.Variable(tf.ones((300, 100)))")
+    (found, _) = ranks.memory(most=500).ranks.values()
+    cell(ranks, "del held, kept")
+    names = {name: one for one in found.largest for name in one.names}
+
+    assert (names["held[0]"].size, names["held[0]"].shape, names["held[0]"].device) == (80_000, [100, 200], "cpu")
+    assert (names["kept"].size, names["kept"].dtype) == (120_000, "float32")

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 ON_HOST = "model = DistributedDataParallel(net) if"
 ON_DEVICE = f"""net.to(device).register_forward_pre_hook(lambda _, given: (given[0].to(device),))
     {ON_HOST}"""
-BESIDE = ("vars", "vars of one", "stacks", "environment", "completion", "help")
+BESIDE = ("vars", "vars of one", "stacks", "environment", "completion", "help", "memory")
 """The looks that ranks answer while a cell runs."""
 
 
@@ -86,3 +86,25 @@ totals
             LOOKS[name](observed)
     for totals in values(capturing).values():
         assert totals == pytest.approx([64 * 1.01 ** (20 * time) for time in (1, 2, 3)], rel=1e-3)
+
+
+def test_the_memory_of_a_device_has_names_and_unused_memory_is_given_back(single):
+    """The counts are those of the caching allocator, and a look changes none of them."""
+    single.run("import torch\ntorch.ones(20_000_000, device='cuda')", view=None, timeout=PATIENCE)
+    single.run("large = torch.ones(10_000_000, device='cuda')\nview = large[:5]", view=None, timeout=PATIENCE)
+    found = single.memory().ranks[0]
+    freed = single.free().ranks[0]
+    after = single.memory().ranks[0]
+    single.run("del large, view", view=None, timeout=PATIENCE)
+
+    (device,) = found.devices
+    assert device.device == "cuda:0"
+    assert device.peak >= device.allocated >= 120_000_000
+    assert device.reserved >= device.allocated
+    pieces = {piece.names[0]: piece for piece in found.largest}
+    assert pieces["large"].names == ["large", "view"]
+    assert (pieces["large"].size, pieces["large"].device) == (40_000_000, "cuda:0")
+    assert found.old["cuda:0"] >= 80_000_000
+    assert found.unnamed("cuda:0") == device.allocated - found.named["cuda:0"]
+    assert freed.device >= 80_000_000
+    assert "cuda:0" not in after.old

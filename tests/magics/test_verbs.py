@@ -128,6 +128,24 @@ def test_flame_shows_where_the_time_of_a_running_cell_goes(ranks):
     assert "invalid float value: 'x'" in refused[2].said
 
 
+def test_memory_has_names_and_free_lets_go_of_outputs(ranks):
+    """A table for a notebook, and a sentence for each group of ranks."""
+    ranks.ok("%%distributed\nlarge = bytearray(9_000_000)")
+    ranks.ok("%%distributed\nbytearray(8_000_000)")
+    shown = ranks.ok("%distributed memory -r 0,2 -n 2")
+    freed = ranks.ok("%distributed free").out
+    ranks.ok("%%distributed\ndel large")
+    refused = ranks.run("%distributed memory -r 9")
+
+    text = shown.display_texts[0]
+    assert text.splitlines()[0].endswith("on 2 ranks")
+    assert re.search(r"^ *9 MB  large +value +bytearray +cpu +0,2$", text, re.MULTILINE)
+    assert re.search(r"^ *8 MB  Out\[\d+\], _ .* only old outputs keep it$", text, re.MULTILINE)
+    assert shown.displays[0]["data"]["text/html"].count("<table>") == 2
+    assert re.match(r"Ranks? [\d-]+: let go of \d+ old outputs?", freed)
+    assert "There is no rank 9" in str(refused.reply)
+
+
 def test_the_interrupt_verb_ends_a_cell_in_the_background(ranks):
     """Its own output shows its end, and variables stay."""
     running = ranks.ok("%%distributed --no-wait\nstage = 'kept'\nprint('in', flush=True)\nimport time; time.sleep(600)")

@@ -30,6 +30,7 @@ SETTINGS = {
     *("gradients", "hooked"),  # torch's, on objects that it makes for its callers to set
     "inter_op_parallelism_threads",  # of a configuration of TensorFlow's
     "io_loop",  # of a kernel of ipykernel
+    "last_execution_result",  # of IPython's shell
     "cell_contents",  # of a function's closure
     "proceed_signal",  # of states that our own function in torch's place makes
 }

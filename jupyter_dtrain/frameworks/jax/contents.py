@@ -8,12 +8,19 @@ Under failure: an array that was deleted, or donated to a computation, has no di
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.contents import PartSummary
-from jupyter_dtrain.plugins.framework import Part
+from jupyter_dtrain.core.framework_report import imported
+from jupyter_dtrain.core.memory import HOST
+from jupyter_dtrain.plugins.framework import Holds, Part, TensorMemory
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.plugins.framework import Look
 
 
 def parts(name: str, value: Any) -> list[Part] | None:
@@ -30,6 +37,28 @@ def parts(name: str, value: Any) -> list[Part] | None:
     if not leaves or any(leaf is value or not isinstance(leaf, jax.Array) for _, leaf in leaves):
         return None
     return [part for path, leaf in leaves for part in _of_array(jax, f"{name}{jax.tree_util.keystr(path)}", leaf)]
+
+
+def holder(kind: type) -> Look | None:
+    """What looks into arrays; None for other types, and for values inside a trace."""
+    jax: Any = imported("jax")
+    if jax is None or not issubclass(kind, jax.Array) or issubclass(kind, jax.core.Tracer):
+        return None
+    return partial(_look_into, jax)
+
+
+def _look_into(jax: Any, array: Any, _still: bool, /) -> Holds:  # noqa: FBT001 — as the contract has it
+    """The memory of an array on the devices of this rank. Arrays never change, so each has its own."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) or array.is_deleted():
+        return Holds()
+    devices = sorted(array.sharding.addressable_devices, key=lambda one: one.id)
+    if not devices:
+        return Holds()
+    device = HOST if devices[0].platform == "cpu" else str(devices[0])
+    size = len(devices) * math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    return Holds(
+        TensorMemory(("jax", id(array)), size, type(array).__name__, tuple(array.shape), str(array.dtype), device)
+    )
 
 
 def _of_array(jax: Any, name: str, array: Any) -> list[Part]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
 from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.core.memory import DeviceMemory
 from jupyter_dtrain.core.variables import Variable, given
 from jupyter_dtrain.plugins.framework import Doing, Framework, user_names
 from jupyter_dtrain.plugins.patches import Patch
@@ -32,7 +33,7 @@ from .waits import PATIENCE_FAILED, call_that_waits, part_at, part_of, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Part, Read
+    from jupyter_dtrain.plugins.framework import Look, Part, Read
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10 and 0.12"
@@ -60,7 +61,7 @@ BACKENDS = Patch(
     "jax._src.xla_bridge",
     calls=("_backends",),
     why="JAX's public functions for its devices make a backend, for which the ranks wait for each other.",
-    lost="%distributed info does not show JAX's devices",
+    lost="%distributed info and memory do not show JAX's devices",
 )
 
 
@@ -81,6 +82,14 @@ class Jax(Framework):
     def parts(self, name: str, value: Any) -> list[Part] | None:
         """Return the parts of an array, or of a tree of arrays that Python's own containers do not make up."""
         return None if not imported("jax") else contents.parts(name, value)
+
+    def holder(self, kind: type) -> Look | None:
+        """Look into arrays."""
+        return contents.holder(kind)
+
+    def devices(self) -> list[DeviceMemory]:
+        """Count the memory of this rank's GPUs, as XLA's allocator does."""
+        return _memory_of_devices()
 
     def before_cell(self, generation: int) -> None:
         """Count the set-ups of a new generation from 0, on every rank."""
@@ -250,6 +259,17 @@ def _on_host(jax: Any, leaf: Any) -> Any:
     if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise ValueError("the array is spread over ranks, so no rank has all of it")
     return jax.device_get(leaf)
+
+
+def _memory_of_devices() -> list[DeviceMemory]:
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    found = []
+    for client in list(getattr(bridge, "_backends", {}).values()):
+        for device in client.local_devices() if client.platform != "cpu" else ():
+            stats = device.memory_stats() or {}
+            used, pool = stats.get("bytes_in_use", 0), stats.get("pool_bytes", 0)
+            found.append(DeviceMemory(str(device), used, pool, stats.get("peak_bytes_in_use", 0)))
+    return found
 
 
 def _details(_: ModuleType) -> dict[str, str]:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.contents import PartSummary
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package, imported
+from jupyter_dtrain.core.memory import HOST, DeviceMemory
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import Doing, Framework, Part
+from jupyter_dtrain.plugins.framework import Doing, Framework, Holds, Part, TensorMemory
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import ArrayPart, asarray
 from jupyter_dtrain.wire.messages import Watching
@@ -30,7 +31,7 @@ from .waits import call_that_waits, part_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Read
+    from jupyter_dtrain.plugins.framework import Look, Read
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -124,6 +125,19 @@ class TensorFlow(Framework):
         facts = PartSummary(name, "value", kind, shape, dtype.name, device, size=size)
         return [ArrayPart(facts, lambda: asarray(value.numpy()))]
 
+    def holder(self, kind: type) -> Look | None:
+        """Look into tensors and variables that have values in this rank."""
+        tensorflow: Any = imported("tensorflow")
+        known = tensorflow is not None and issubclass(kind, (tensorflow.Tensor, tensorflow.Variable))
+        return _look_into if known and hasattr(kind, "numpy") else None
+
+    def devices(self) -> list[DeviceMemory]:
+        """Count the memory of the GPU, once it is in use."""
+        if self.reserved() is None:
+            return []
+        found = _context().get_memory_info("GPU:0")
+        return [DeviceMemory("gpu:0", int(found["current"]), 0, int(found["peak"]))]
+
     def reserved(self) -> int | None:
         """The bytes that the GPU's allocator has given out, once the GPU is in use."""
         context: Any = _context()
@@ -200,6 +214,14 @@ class TensorFlow(Framework):
             return f"task {role} {number} of {size}; {strategies} strategies of several ranks in use"
         problem = self._collectives.problem
         return f"none: {problem}" if problem else "none: TF_CONFIG names no other rank, or TensorFlow has not been used"
+
+
+def _look_into(value: Any, _still: bool, /) -> Holds:  # noqa: FBT001 — as the contract has it
+    shape, dtype = tuple(value.shape), value.dtype
+    device = value.device.rpartition("device:")[2].lower()
+    size = math.prod(shape) * dtype.size
+    device = HOST if device.startswith("cpu") else device
+    return Holds(TensorMemory(("tensorflow", id(value)), size, type(value).__name__, shape, dtype.name, device))
 
 
 def _see_own_gpu(place: Placement, context: Any) -> None:

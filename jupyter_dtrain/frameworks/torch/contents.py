@@ -24,7 +24,9 @@ from jupyter_dtrain.rank.contents import PlainPart
 from .digests import digest, is_readable
 from .values import undisturbed
 
-_WRAPPERS: Final = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module.", "_orig_mod.")
+WRAPPED: Final = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+"""The attributes in which wrappers have what they wrap, and which give its attributes as theirs."""
+_WRAPPERS: Final = ("module.", *(f"{name}." for name in WRAPPED))
 PIECES = Patch(
     "torch.distributed.tensor._utils",
     calls=("compute_local_shape_and_global_offset(global_shape, mesh, placements)",),

@@ -22,7 +22,7 @@ from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
-from . import contents, snapshots, step_parts
+from . import contents, held, snapshots, step_parts
 from .backends import BACKENDS, built_in, count_gpus
 from .builds import BUILDS, hook_builds
 from .dataloader_workers import LOADERS, drop_workers, hook_loaders, note_stop
@@ -40,8 +40,9 @@ from .waits import call_that_waits, call_that_waits_for_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Part, Read
+    from jupyter_dtrain.plugins.framework import Look, Part, Read
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -166,6 +167,14 @@ class Torch(Framework):
         if torch is None or not isinstance(value, torch.Tensor):
             return None
         return number(value), read
+
+    def holder(self, kind: type) -> Look | None:
+        """Look into tensors, models and optimizers."""
+        return held.holder(kind)
+
+    def devices(self) -> list[DeviceMemory]:
+        """Count the memory of the CUDA devices in use, as the caching allocator does."""
+        return held.devices()
 
     def reserved(self) -> int | None:
         """The caching allocator's reserved bytes on all devices, once CUDA is in use.
