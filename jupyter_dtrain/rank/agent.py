@@ -61,6 +61,7 @@ from jupyter_dtrain.wire.messages import (
     refused,
     replied,
 )
+from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import Received
 
@@ -98,7 +99,8 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_Direct = ReadPosition | ReleaseRank | ReadStack | ReachMemory | InterruptRank | ReadEvents | AnyHealingRequest
+_Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents
+_Direct = _Looking | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -325,7 +327,7 @@ class Agent:
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
         with contextlib.suppress(Exception):
-            self._step_work.end()
+            self._step_work.end(failed=exception is not None)
         try:
             spent = self._spending.end()
             self._cell_end.end(
@@ -515,6 +517,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
+                return self._step_work.profile.answer(request, self._running)
             case _:
                 return self._healing.answer(request, self._running)
 

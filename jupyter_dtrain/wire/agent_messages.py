@@ -20,6 +20,7 @@ from jupyter_dtrain.core.variables import SeenVariable
 from .healing_messages import AnyHealingRequest
 from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
+from .profile_messages import AnyProfileRequest
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -281,6 +282,7 @@ AnyAgentRequest = (
     | Describe
     | ReadSurroundings
     | ReadVariables
+    | AnyProfileRequest
     | AnyHealingRequest
 )
 """The content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""
