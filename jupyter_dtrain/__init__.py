@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from jupyter_dtrain.client.healing import Replaced, Resized
+    from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
@@ -85,7 +86,7 @@ _HOMES = {
     "NoWorld": "core.errors",
     "Node": "core.world",
     "OtherVersion": "core.errors",
-    "Profile": "client.profiling",
+    "LoopProfile": "client.profiling",
     "ProfileFailed": "core.errors",
     "Rank": "core.world",
     "RanksBusy": "core.errors",
@@ -154,10 +155,10 @@ __all__ = [
     "Examination",
     "Exported",
     "Inventory",
+    "LoopProfile",
     "NoWorld",
     "Node",
     "OtherVersion",
-    "Profile",
     "ProfileFailed",
     "Rank",
     "RanksBusy",

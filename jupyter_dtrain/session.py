@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from jupyter_dtrain.client.profiling import Profile
+    from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.run import Run
@@ -596,7 +596,7 @@ class Session:
         *,
         path: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
-    ) -> Profile:
+    ) -> LoopProfile:
         """Profile the next ``steps`` steps of the loop that runs now, beginning at the same step on all of ``ranks``.
 
         The loop goes on. The trace of all ranks goes to ``path`` (default: ``profile-RUN-STEP.json.gz`` in the working
@@ -605,7 +605,7 @@ class Session:
 
         Raises :class:`BadRequest` where nothing runs, no step is seen, or no framework in use has a profiler;
         :class:`RanksDead` where all of ``ranks`` are; :class:`ProfileFailed` where no rank has recorded its steps, or
-        the file cannot be written. Ranks that are missing from it are named in :attr:`.Profile.notes`.
+        the file cannot be written. Ranks that are missing from it are named in :attr:`.LoopProfile.notes`.
         """
         return self._profiles.profile(steps, ranks, path, timeout)
 

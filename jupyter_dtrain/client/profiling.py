@@ -51,11 +51,11 @@ _READING: Final = 10.0
 """Seconds that a rank may take to send a part of its trace."""
 
 
-class Profile:
+class LoopProfile:
     """Some steps of all ranks: a trace in a file, and what it says. Shows itself as tables."""
 
     def __init__(
-        self, path: Path, run: int, step: int, analysis: Analysis, notes: list[str], last: Profile | None
+        self, path: Path, run: int, step: int, analysis: Analysis, notes: list[str], last: LoopProfile | None
     ) -> None:
         self.path = path
         """The trace, which Perfetto opens."""
@@ -96,9 +96,9 @@ class SessionProfiles:
         self._link = link
         self._requests = requests
         self._world = world
-        self._last: Profile | None = None
+        self._last: LoopProfile | None = None
 
-    def profile(self, steps: int, ranks: Ranks, path: str | os.PathLike[str] | None, timeout: float) -> Profile:
+    def profile(self, steps: int, ranks: Ranks, path: str | os.PathLike[str] | None, timeout: float) -> LoopProfile:
         """As :meth:`.Session.profile`."""
         if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
             raise BadRequest(f"A profile has 1 to {MOST_STEPS} steps, not {steps!r}.")
@@ -115,7 +115,7 @@ class SessionProfiles:
         self._last = found
         return found
 
-    def _finish(self, one: _Profiling, traces: list[RankTrace], path: Path | None) -> Profile:
+    def _finish(self, one: _Profiling, traces: list[RankTrace], path: Path | None) -> LoopProfile:
         path = path or Path(f"profile-{one.run}-{one.after}.json.gz")
         facts = {"world": self._link.listing.name, "run": one.run, "step": one.after, "steps": one.steps}
         while True:
@@ -131,7 +131,7 @@ class SessionProfiles:
             _write(path, document)
         except OSError as error:
             raise ProfileFailed(f"The profile cannot be written to {path}: {error.strerror or error}.") from None
-        return Profile(path.absolute(), one.run, one.after, analyse(document), one.notes, self._last)
+        return LoopProfile(path.absolute(), one.run, one.after, analyse(document), one.notes, self._last)
 
 
 class _Profiling:

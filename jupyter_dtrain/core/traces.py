@@ -408,7 +408,8 @@ def analyse(document: Mapping[str, Any]) -> Analysis:
     total = sum(end - begin for begin, end in windows.values())
     counted = sum(map(len, matches.values()))
     matched = sum(map(len, whole))
-    spreads = [max(one.end for one in found) - min(one.end for one in found) for found in whole]
+    together = [found for found in whole if found[0].kind in _TOGETHER]
+    spreads = [max(one.end for one in found) - min(one.end for one in found) for found in together]
     return Analysis(
         steps=max((len(marks) - 1 for marks in own["marks"].values()), default=0),
         ranks=ranks,
