@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed, RanksDead
 from jupyter_dtrain.core.traces import Analysis, DamagedTrace, RankTrace, analyse, merge
 from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks, quantity
@@ -120,7 +121,7 @@ class SessionProfiles:
         facts = {"world": self._link.listing.name, "run": one.run, "step": one.after, "steps": one.steps}
         while True:
             try:
-                document = merge(traces, facts)
+                document = merge(traces, facts, _roles())
                 break
             except DamagedTrace as error:
                 one.notes.append(f"Rank {error.rank} is not in the trace: {error.words}.")
@@ -162,7 +163,7 @@ class _Profiling:
             if (data := self._read(rank, state.size)) is None:
                 self.notes.append(f"Rank {rank} is not in the trace: it has not sent its part.")
             else:
-                traces.append(RankTrace(rank, hosts.get(rank, ""), state.marks, data, state.groups))
+                traces.append(RankTrace(rank, hosts.get(rank, ""), state.marks, state.framework, data, state.groups))
         if not traces:
             raise ProfileFailed(f"There is no profile. {' '.join(self.notes)}")
         return traces
@@ -205,7 +206,8 @@ class _Profiling:
             used = sorted({name for state in running.values() for name in state.frameworks})
             have = "has" if len(used) == 1 else "have"
             none = f"{' and '.join(used)} {have} no profiler here" if used else "no framework is in use"
-            raise BadRequest(f"The loop cannot be profiled: {none}. PyTorch has one.")
+            those = " and ".join(one.title or one.name for one in declarations() if one.trace)
+            raise BadRequest(f"The loop cannot be profiled: {none}. Loops of {those} can be.")
         if idle := sorted({*found} - {*usable}):
             self.notes.append(f"{count_ranks(idle).capitalize()}: missing: runs nothing that has a profiler.")
         self.run = max(state.run or 0 for state in usable.values())
@@ -302,6 +304,11 @@ class _Profiling:
             parts.append(answer.data)
             start += len(answer.data)
         return b"".join(parts)
+
+
+def _roles() -> dict[str, Any]:
+    """What tells the roles of events in the traces of each framework."""
+    return {one.name: load(one.trace) for one in declarations() if one.trace}
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """Traces of some steps of a training loop: those of all ranks as one, and what it says.
 
-Each rank records a trace in Chrome's JSON format, as ``torch.profiler`` writes it. :func:`merge` makes one trace of
+Each rank records a trace in Chrome's JSON format, as profilers write it. :func:`merge` makes one trace of
 them, which Perfetto reads: each rank is a process, and the clocks of other hosts are aligned by the collectives that
 ranks made together. :func:`analyse` reads the merged trace: where a step's time goes, and which rank comes late.
 
-A collective of one rank is matched with that of the others by its group, its kind and its place in their order. Where
-the trace names no group, all ranks count as one. Members of a collective end it together, whenever they come to it: so
-the difference of the ends is that of the clocks.
+The framework that has recorded a trace tells the role of each event (:class:`Role`). A collective of one rank is
+matched with that of the others by its group, its kind and its place in their order. Where no group is known, all ranks
+count as one. Members of a collective end it together, whenever they come to it: so the difference of the ends is that
+of the clocks.
 
 Plain functions of plain data. Under failure: an event that is not as expected is left out; a trace that cannot be read
 raises :class:`DamagedTrace`, which names its rank.
@@ -17,7 +18,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import statistics
 import zlib
 from collections import defaultdict
@@ -36,18 +36,7 @@ _TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 _ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _STREAMS: Final = 1 << 30
 """Added to a stream's number, which then is no thread's."""
-_GLOO: Final = re.compile(r"gloo:\w+")
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver")
-_IDLE_OPERATORS: Final = ("c10d::", "_c10d_functional::", "c10d_functional::", "autograd::", "record_param_comms")
-"""Operators that only begin communication, wait for it, or hold other operators."""
-_SIZES: Final = {
-    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>", "unsigned long"), 8),
-    **dict.fromkeys(("float", "int", "unsigned int"), 4),
-    **dict.fromkeys(("half", "short int", "short", "c10::half", "bfloat16", "c10::bfloat16"), 2),
-    **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char"), 1),
-    **dict.fromkeys(("c10::float8_e4m3fn", "c10::float8_e5m2", "float8_e4m3fn", "float8_e5m2"), 1),
-}
-"""Bytes of an element, by its type in lower case, as gloo's events and NCCL's name it."""
 
 
 class DamagedTrace(ValueError):
@@ -58,11 +47,33 @@ class DamagedTrace(ValueError):
         self.rank, self.words = rank, words
 
 
+class Role(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one event of a trace is, by the framework that has recorded it."""
+
+    computes: bool = False
+    """Whether it is an operator at work: not one that waits, or only holds others. Kernels need no role for that."""
+    communicates: bool = False
+    kind: str = ""
+    """The kind of a collective; empty for what is none, such as a send."""
+    group: str = ""
+    """The group, if it is known."""
+    ranks: int = 0
+    """Ranks in the group; 0 where that is not known."""
+    size: int | None = None
+    """Bytes of all parts."""
+    bus: float | None = None
+    """Bytes that a link carries for it."""
+
+
+Roles = Callable[[Sequence[Mapping[str, Any]], "Sequence[GroupOf]", int], "Sequence[Role | None]"]
+"""Takes the events of a rank, the groups of its collectives, and the number of ranks; the role of each event."""
+
+
 class GroupOf(msgspec.Struct, frozen=True):
     """The group of one collective, which the trace does not name."""
 
     name: str
-    """The event's name, such as ``gloo:all_reduce``."""
+    """The event's name."""
     group: str
     ranks: list[int]
 
@@ -74,6 +85,8 @@ class RankTrace(msgspec.Struct, frozen=True):
     host: str
     marks: list[int]
     """When each step ended, in ``time.time_ns()``; the first is where the profile begins."""
+    framework: str
+    """The framework that has recorded it, as its plug-in calls itself."""
     trace: bytes
     """Chrome's JSON, compressed by gzip."""
     groups: list[GroupOf] = []
@@ -126,7 +139,7 @@ class CollectiveKind(msgspec.Struct, frozen=True):
     calls: int
     """How many, over the whole profile."""
     size: int | None
-    """Bytes of each on average, by NCCL-tests' definition; None where the trace does not say."""
+    """Bytes of each on average: of all parts, where each rank gives or gets one. None where the trace does not say."""
     time: float
     """Microseconds of each from the last arrival to the end: the median."""
     bandwidth: float | None
@@ -157,16 +170,16 @@ class Analysis(msgspec.Struct, frozen=True):
 class _Collective:
     """One collective of one rank."""
 
-    __slots__ = ("args", "begin", "end", "group", "kind", "rank", "ranks")
+    __slots__ = ("begin", "bus", "end", "group", "kind", "rank", "ranks", "size")
 
-    def __init__(self, rank: int, event: Mapping[str, Any]) -> None:
-        self.args: Mapping[str, Any] = event.get("args") or {}
+    def __init__(self, rank: int, event: Mapping[str, Any], role: Mapping[str, Any]) -> None:
         self.rank = rank
-        self.begin = float(event["ts"])
-        self.end = self.begin + float(event.get("dur", 0))
-        self.kind = _kind(event, self.args)
-        self.group = str(self.args.get("Process Group Name", ""))
-        self.ranks = int(self.args.get("Group size", 0))
+        self.begin, self.end = _span(event)
+        self.kind = str(role["kind"])
+        self.group = str(role.get("group", ""))
+        self.ranks = int(role.get("ranks", 0))
+        self.size: int | None = role.get("size")
+        self.bus: float | None = role.get("bus")
 
 
 def read_trace(rank: int, packed: bytes) -> dict[str, Any]:
@@ -182,13 +195,15 @@ def read_trace(rank: int, packed: bytes) -> dict[str, Any]:
     return found
 
 
-def merge(traces: Sequence[RankTrace], facts: Mapping[str, Any]) -> dict[str, Any]:
+def merge(traces: Sequence[RankTrace], facts: Mapping[str, Any], roles: Mapping[str, Roles]) -> dict[str, Any]:
     """One trace of all ``traces``, as JSON. ``facts``: what else the file says of itself, under ``dtrain``.
+
+    ``roles``: what tells the roles of the events, by framework; the trace has them under ``dtrain``, too.
 
     Times count from the first rank's begin. Raises :class:`DamagedTrace` for one that cannot be read.
     """
     zero = min(one.marks[0] for one in traces)
-    read = {one.rank: _read_rank(one, zero) for one in traces}
+    read = {one.rank: _read_rank(one, zero, roles.get(one.framework), len(traces)) for one in traces}
     hosts = {one.rank: one.host for one in traces}
     offsets = clock_offsets(read, hosts)
     events: list[dict[str, Any]] = []
@@ -220,50 +235,43 @@ def merge(traces: Sequence[RankTrace], facts: Mapping[str, Any]) -> dict[str, An
     return {"displayTimeUnit": "ms", "dtrain": own, "traceEvents": events}
 
 
-def _read_rank(one: RankTrace, zero: int) -> list[dict[str, Any]]:
-    """The events of a rank; their times count from ``zero``, in its own clock."""
+def _read_rank(one: RankTrace, zero: int, roles: Roles | None, ranks: int) -> list[dict[str, Any]]:
+    """The events of a rank with their roles; their times count from ``zero``, in its own clock."""
     document = read_trace(one.rank, one.trace)
     base = int(document.get("baseTimeNanoseconds") or 0)
     # Whole numbers: a float has not the digits of a time since 1970 in nanoseconds.
     shift = (base - zero) / 1000 if abs(base - zero) < 1 << 50 else float(base // 1000 - zero // 1000)
-    kept = []
-    for event in document["traceEvents"]:
-        if not isinstance(event, dict) or event.get("ph") not in ("X", "i", "s", "t", "f", "C", "M"):
-            continue
-        if event.get("ph") == "M" and event.get("name") != "thread_name":
-            continue
-        if not isinstance(event.get("pid"), int) or not isinstance(event.get("tid"), int):
-            continue  # the profiler's own rows, such as "Spans"
-        if event["ph"] != "M" and not isinstance(event.get("ts"), (int, float)):
-            continue
+    kept = [event for event in document["traceEvents"] if _is_kept(event)]
+    for event in kept:
         if event["ph"] == "M":
             event.pop("ts", None)
         else:
             event["ts"] = float(event["ts"]) + shift
-        if event.get("cat") in _ON_DEVICE or (event.get("cat") or "").startswith("gpu_"):
+        if event.get("cat") in _ON_DEVICE or str(event.get("cat")).startswith("gpu_"):
             event["tid"] += _STREAMS * (1 + event["pid"])
         if isinstance(event.get("id"), int):
             event["id"] += (one.rank + 1) << 40
-        kept.append(event)
-    _name_groups(kept, one.groups)
+    for event, role in zip(kept, roles(kept, one.groups, ranks) if roles else (), strict=roles is not None):
+        if role is not None:
+            event["args"] = {**(event.get("args") or {}), "dtrain": msgspec.to_builtins(role)}
     return kept
 
 
-def _name_groups(events: Iterable[dict[str, Any]], groups: Iterable[GroupOf]) -> None:
-    """Write into gloo's events which group each belongs to, where there are as many as the rank has begun."""
-    begun: dict[str, list[GroupOf]] = defaultdict(list)
-    for one in groups:
-        begun[one.name].append(one)
-    seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for event in events:
-        if event.get("ph") == "X" and _GLOO.fullmatch(event.get("name", "")):
-            seen[event["name"]].append(event)
-    for name, found in seen.items():
-        if len(found) != len(begun[name]):
-            continue
-        found.sort(key=lambda event: float(event["ts"]))
-        for event, one in zip(found, begun[name], strict=True):
-            event.setdefault("args", {}).update({"Process Group Name": one.group, "Group size": len(one.ranks)})
+def _is_kept(event: Any) -> bool:
+    """Whether an event is whole, and of the rank: not of the profiler's own rows, such as "Spans"."""
+    if not isinstance(event, dict) or event.get("ph") not in ("X", "i", "s", "t", "f", "C", "M"):
+        return False
+    if not isinstance(event.get("pid"), int) or not isinstance(event.get("tid"), int):
+        return False
+    if event["ph"] == "M":
+        return event.get("name") == "thread_name"
+    timed = [event.get("ts"), *([event.get("dur")] if event["ph"] == "X" else [])]
+    return all(isinstance(time, (int, float)) for time in timed)
+
+
+def _role(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = (event.get("args") or {}).get("dtrain")
+    return found if isinstance(found, dict) else {}
 
 
 def _describe_process(rank: int, host: str, events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -320,73 +328,7 @@ def match(events: Mapping[int, Iterable[Mapping[str, Any]]]) -> dict[Any, list[_
 
 
 def _collectives(rank: int, events: Iterable[Mapping[str, Any]]) -> list[_Collective]:
-    return [_Collective(rank, event) for event in events if _is_collective(event)]
-
-
-def _is_collective(event: Mapping[str, Any]) -> bool:
-    if event.get("ph") != "X" or "dur" not in event:
-        return False
-    name = str(event.get("name", ""))
-    if event.get("cat") == "kernel":
-        return name.startswith("nccl") and "SendRecv" not in name
-    return _GLOO.fullmatch(name) is not None and not name.endswith((":send", ":recv"))
-
-
-def _kind(event: Mapping[str, Any], args: Mapping[str, Any]) -> str:
-    """The kind of a collective, in torch's words."""
-    name = str(args.get("Collective name") or event["name"])
-    name = name.rpartition(":")[2].strip("_").lower()
-    if name.startswith("nccl"):
-        name = re.sub(r"^nccl(dev)?kernel_|_.*$", "", name)
-    plain = name.replace("_", "").replace("base", "").replace("intotensor", "").replace("tensor", "")
-    for known in FACTORS:
-        if plain.startswith(known.replace("_", "")):
-            return known
-    return name
-
-
-FACTORS: Final[dict[str, Callable[[int], float]]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda _: 1.0,
-    "reduce": lambda _: 1.0,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-}
-"""What a collective's algorithm bandwidth is multiplied with for its bus bandwidth, by the number of ranks.
-
-From https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. The bus bandwidth of a collective does not
-depend on the number of ranks, so it can be compared with what the link can do.
-"""
-
-
-def bus_bandwidth(kind: str, size: float, microseconds: float, ranks: int) -> float | None:
-    """Bytes a second on the bus, as NCCL-tests defines it; None for a kind that it does not define."""
-    factor = FACTORS.get(kind)
-    if factor is None or microseconds <= 0 or ranks < 1:
-        return None
-    return size / (microseconds / 1e6) * factor(ranks)
-
-
-def _size(one: _Collective, ranks: int) -> int | None:
-    """The bytes of a collective by NCCL-tests' definition: of all parts, where each rank gives or gets a part."""
-    args = one.args
-    if "In msg nelems" in args:
-        element = _SIZES.get(str(args.get("dtype", "")).lower())
-        count = max(int(args.get("In msg nelems") or 0), int(args.get("Out msg nelems") or 0))
-        return None if element is None else count * element
-    dims, kinds = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list) or not isinstance(kinds, list) or len(dims) != len(kinds) or not dims:
-        return None
-    size = 0
-    for shape, kind in zip(dims, kinds, strict=True):
-        element = _SIZES.get(str(kind).lower())
-        if element is None or not all(isinstance(length, int) for length in shape):
-            return None
-        size += math.prod(shape) * element
-    return size * ranks if one.kind in ("all_gather", "gather") else size
+    return [_Collective(rank, event, role) for event in events if "dur" in event and (role := _role(event)).get("kind")]
 
 
 def analyse(document: Mapping[str, Any]) -> Analysis:
@@ -477,16 +419,11 @@ def _share(
 
 
 def _is_communication(event: Mapping[str, Any]) -> bool:
-    name = str(event.get("name", ""))
-    if event.get("cat") == "kernel":
-        return name.startswith("nccl")
-    return _GLOO.fullmatch(name) is not None
+    return bool(_role(event).get("communicates"))
 
 
 def _computes(event: Mapping[str, Any]) -> bool:
-    """Whether an event on the host is an operator at work: not one that waits, or that only holds others."""
-    name = str(event.get("name", ""))
-    return event.get("cat") == "cpu_op" and "::" in name and not name.startswith(_IDLE_OPERATORS)
+    return bool(_role(event).get("computes"))
 
 
 def _idle(
@@ -576,11 +513,11 @@ def _kinds(whole: Sequence[Sequence[_Collective]]) -> list[CollectiveKind]:
     for (name, ranks), several in by_kind.items():
         # The rank that comes last waits for nobody.
         times = [min(one.end - one.begin for one in found) for found in several]
-        sizes = [_size(found[0], ranks) for found in several]
+        sizes = [found[0].size for found in several]
         known = [size for size in sizes if size is not None]
         size = round(statistics.fmean(known)) if len(known) == len(sizes) else None
-        pairs = zip(known, times, strict=True) if size else ()
-        rates = [rate for one, time in pairs if (rate := bus_bandwidth(name, one, time, ranks)) is not None]
+        buses = [found[0].bus for found in several]
+        rates = [bus / time * 1e6 for bus, time in zip(buses, times, strict=True) if bus is not None and time > 0]
         bandwidth = statistics.median(rates) if rates else None
         kinds.append(CollectiveKind(name, ranks, len(several), size, statistics.median(times), bandwidth))
     return sorted(kinds, key=lambda one: -one.calls * one.time)

@@ -222,8 +222,11 @@ class Plugins:
         using = {name: title for name, title in self._answers("in_use", as_text) if title}
         return [using[call.name] for call in self._calls("recording") if call.name in using]
 
-    def recording(self) -> Recording | None:
-        """A use of the profiler of the first framework that has one. Raises :class:`RuntimeError` with what failed."""
+    def recording(self) -> tuple[str, Recording | None]:
+        """A use of the profiler of the first plug-in that has one, and the plug-in's name.
+
+        Raises :class:`RuntimeError` with what failed.
+        """
         for call in self._calls("recording"):
             try:
                 found: Recording | None = call()
@@ -232,8 +235,8 @@ class Plugins:
                     raise
                 raise RuntimeError(f"The plug-in {call.name!r} failed in recording: {words_of(error)}") from error
             if found is not None:
-                return found
-        return None
+                return call.name, found
+        return "", None
 
     def is_log(self, line: str) -> bool:
         """Whether ``line`` is a log that no cell shows."""

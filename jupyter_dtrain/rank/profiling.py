@@ -67,6 +67,7 @@ class _Order:
         self.state: Literal["armed", "late", "recording", "writing", "done", "failed"] = "armed"
         self.words = ""
         self.marks: list[int] = []
+        self.framework = ""
         self.recording: Recording | None = None
         self.thread = 0
         self.data = b""
@@ -128,7 +129,7 @@ class RankProfile:
             elif step > order.after:
                 order.state = "late"
             elif step == order.after - 1:
-                order.recording = self._plugins.recording()
+                order.framework, order.recording = self._plugins.recording()
                 if order.recording is not None:
                     order.recording.prepare()
             return
@@ -137,11 +138,12 @@ class RankProfile:
             self._finish(order)
 
     def _start(self, order: _Order) -> None:
-        recording = order.recording or self._plugins.recording()
-        if recording is None:
+        if order.recording is None:
+            order.framework, order.recording = self._plugins.recording()
+        if (recording := order.recording) is None:
             self._fail(order, "no framework in use has a profiler here")
             return
-        order.recording, order.thread = recording, threading.get_ident()
+        order.thread = threading.get_ident()
         order.state = "recording"  # first: an interrupt may come at any instruction, and the cell's end must know
         recording.start()
         order.timer = threading.Timer(LONGEST, self._too_long, (order,))
@@ -273,6 +275,7 @@ class RankProfile:
             state=order.state,
             words=order.words,
             marks=order.marks,
+            framework=order.framework,
             size=len(order.data),
             groups=order.groups if order.state == "done" else [],
         )

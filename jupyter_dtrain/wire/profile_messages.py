@@ -34,6 +34,8 @@ class ProfileState(msgspec.Struct, frozen=True):
     """Why it failed, or what is missing from it."""
     marks: list[int] = []
     """When each of its steps ended, in ``time.time_ns()``; the first is where it begins."""
+    framework: str = ""
+    """Whose profiler has recorded it: the name of a plug-in."""
     size: int = 0
     """Bytes of the compressed trace, once it is done."""
     groups: list[GroupOf] = []

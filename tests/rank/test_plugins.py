@@ -103,7 +103,7 @@ NEUTRAL = {
     "in_use": [],
     "services": [],
     "steps": {},
-    "recording": ([], None),
+    "recording": ([], ("", None)),
     "is_log": False,
     "on_host": "value",
     "number": None,
