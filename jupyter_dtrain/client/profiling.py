@@ -45,7 +45,7 @@ _SILENT: Final = 10.0
 """Seconds after which a rank that does not answer is given up."""
 _MARGINS: Final = (0.5, 2.5)
 """Seconds between the first question and the first step, in the first try and in the second."""
-_BEGINNING: Final = 10.0
+_BEGINNING: Final = 5.0
 """Seconds that a cell which was just sent may take to begin and to import its framework."""
 _PAUSE: Final = 0.1
 _READING: Final = 10.0
@@ -221,7 +221,7 @@ class _Profiling:
             sent = {one.rank for one in self._world().ranks if one.state == "running"}
             found = {rank: state for rank, state in answers.items() if state is not None}
             begins = any(state.run is None and rank in sent for rank, state in found.items())
-            imports = any(state.run is not None and not state.frameworks for state in found.values())
+            imports = any(state.run is not None and not state.profilers for state in found.values())
             if not (begins or imports) or time.monotonic() > deadline:
                 return answers
             time.sleep(_PAUSE)

@@ -242,12 +242,15 @@ def _read_rank(one: RankTrace, zero: int, roles: Roles | None, ranks: int) -> li
     # Whole numbers: a float has not the digits of a time since 1970 in nanoseconds.
     shift = (base - zero) / 1000 if abs(base - zero) < 1 << 50 else float(base // 1000 - zero // 1000)
     kept = [event for event in document["traceEvents"] if _is_kept(event)]
+    on_device = {(event["pid"], event["tid"]) for event in kept if event.get("cat") in _ON_DEVICE}
+    # They get names of ours.
+    kept = [event for event in kept if event["ph"] != "M" or (event["pid"], event["tid"]) not in on_device]
     for event in kept:
         if event["ph"] == "M":
             event.pop("ts", None)
         else:
             event["ts"] = float(event["ts"]) + shift
-        if event.get("cat") in _ON_DEVICE or str(event.get("cat")).startswith("gpu_"):
+        if (event["pid"], event["tid"]) in on_device:
             event["tid"] += _STREAMS * (1 + event["pid"])
         if isinstance(event.get("id"), int):
             event["id"] += (one.rank + 1) << 40

@@ -48,7 +48,7 @@ def recorded(rank, events, *, host="a", steps=2, ahead=0.0, length=1000, groups=
     """A rank's trace with steps of ``length`` microseconds; its clock is ``ahead`` microseconds ahead."""
     shift = round(1000 * ahead)
     marks = [BEGAN + shift + 1000 * length * place for place in range(steps + 1)]
-    moved = [{**event, "ts": event["ts"] + ahead} for event in events]
+    moved = [{**event, "ts": event["ts"] + ahead} if "ts" in event else event for event in events]
     document = {"baseTimeNanoseconds": BASE, "traceEvents": moved}
     return RankTrace(rank, host, marks, "torch", gzip.compress(json.dumps(document).encode()), list(groups))
 
@@ -225,10 +225,11 @@ def test_the_merged_trace_has_one_process_for_each_rank():
         {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": 4711, "tid": 1, "ts": 5_000_001.0, "id": 3},
         span("aten::mm", 0, 10),
         gpu("gemm", 0, 10, 1),
-        "no event",
+        {"ph": "f", "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": 7, "ts": 5_000_001.0, "id": 4},
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "ts": 1.0, "args": {"name": "stream 7"}},
         {"ph": "X", "name": "without a time", "pid": 1, "tid": 1},
     ]
-    document = merge([recorded(0, events[:6]), recorded(3, events[:6])], {"step": 7, "run": 2})
+    document = merge([recorded(0, events), recorded(3, events)], {"step": 7, "run": 2})
     found = document["traceEvents"]
 
     assert {event["pid"] for event in found} == {0, 3}
@@ -236,7 +237,10 @@ def test_the_merged_trace_has_one_process_for_each_rank():
         event["args"]["name"] for event in found if event["ph"] == "M" and event["pid"] == 3 and "name" in event["args"]
     ]
     assert names == ["rank 3 · a", "steps", "GPU 0, stream 7", "main"]
-    assert len({event["id"] for event in found if "id" in event}) == 2
+    assert len({event["id"] for event in found if "id" in event}) == 4
+    rows = {event["name"]: event["tid"] for event in found if event["pid"] == 3 and event["ph"] in "Xf"}
+    assert rows["gemm"] == rows["ac2g"] != rows["aten::mm"]
+    assert "without a time" not in rows
     steps = [event["name"] for event in found if event.get("cat") == "step" and event["pid"] == 0]
     assert steps == ["step 8", "step 9"]
     assert document["dtrain"]["run"] == 2

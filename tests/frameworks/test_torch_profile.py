@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, ProfileFailed, RanksDead
+from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, ProfileFailed, RanksDead, Session
+from jupyter_dtrain.wire.profile_messages import BeginProfile, ReadProfile
 from tests.pace import slack
 from tests.session.cells import run, same, until
 
@@ -272,6 +273,57 @@ def test_bad_input(four, loop, tmp_path):
         four.profile(3, path=tmp_path / "p.json", timeout=1)
     assert not cell.done
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_does_not_end_is_cut_off(four, loop, tmp_path):
+    """Such as one with an evaluation: the main thread stops the profiler amid it."""
+    cell = loop(
+        "import jupyter_dtrain.rank.profiling as profiling\nprofiling.LONGEST = 1.0\n"
+        + TOLD
+        + "make()\nwhile not tell(): step()\nstep()\n"
+        "while recorded(): time.sleep(0.01)\nprofiling.LONGEST = 120.0\nprint('free', flush=True)\ntime.sleep(60)"
+    )
+    found = four.profile(500, path=tmp_path / "p.json")
+
+    assert 0 < found.steps < 5
+    assert found.notes == [f"Ranks 0-3: {found.steps} of 500 steps: a step took longer than 1 s."]
+    until(lambda: all("free" in cell.text(rank) for rank in cell.ranks), 30 * slack())
+
+
+def test_a_profile_that_nobody_asks_for_any_more_is_dropped(four, loop):
+    """As when the notebook has died: the profiler ends at the next step."""
+    loop(
+        "import jupyter_dtrain.rank.profiling as profiling\nprofiling.FORGOTTEN = 3.0\n"
+        + TOLD
+        + "make()\nwhile not tell(): step()\nwhile recorded(): step()\n"
+        "profiling.FORGOTTEN = 15.0\nprint('free', flush=True)\ntime.sleep(60)"
+    )
+    requests = four._requests
+    until(lambda: all(one and one.step > 1 for one in asked(requests, ReadProfile("mine")).values()), 30 * slack())
+    answers = asked(requests, ReadProfile("mine"))
+    after = max(one.step for one in answers.values()) + 30
+    assert {one.state for one in asked(requests, BeginProfile("mine", after, 1000)).values()} == {"armed"}
+    other = asked(requests, BeginProfile("other", after, 10))
+    assert {(one.state, one.words) for one in other.values()} == {("failed", "another profile is being made")}
+    until(lambda: {one.state for one in asked(requests, ReadProfile("mine")).values()} == {"recording"}, 30 * slack())
+    until(lambda: all("free" in four.last_run.text(rank) for rank in range(4)), 30 * slack())
+
+
+def asked(requests, question):
+    """The answers of all ranks."""
+    return requests.ask_agents([0, 1, 2, 3], 5, question)
+
+
+def test_a_client_that_only_reads_may_profile(four, loop, tmp_path):
+    """It asks the ranks as the one that controls the world does; and both find a rank that is not there."""
+    loop()
+    other = Session.attach(four.name)
+    try:
+        assert not other.controls
+        found = other.profile(2, path=tmp_path / "p.json")
+    finally:
+        other.leave()
+    assert (found.ranks, found.notes) == ([0, 1, 2, 3], [])
 
 
 def test_a_file_that_cannot_be_written(four, loop):
