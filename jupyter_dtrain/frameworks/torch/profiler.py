@@ -17,7 +17,7 @@ from jupyter_dtrain.core.traces import GroupOf
 from jupyter_dtrain.plugins.framework import Recording
 from jupyter_dtrain.plugins.patches import Patch
 
-from .flight_recorder import recorded_groups
+from .flight_recorder import MOMENT, is_pending, recorded_groups
 
 PROFILER = Patch(
     "torch.autograd.profiler",
@@ -28,6 +28,8 @@ PROFILER = Patch(
 )
 LOG: Final = re.compile(r"(USDT|STAGE):\d{4}-\d\d-\d\d \S+ \S+ \w+\.(cpp|h):\d+\]")
 """A line that PyTorch's profiler writes to stderr whenever it starts or stops."""
+SETTLING: Final = 0.002
+"""Seconds in which gloo's threads come to rest."""
 _recording: TorchRecording | None = None
 """The one that records now."""
 
@@ -62,6 +64,12 @@ class TorchRecording(Recording):
         global _recording  # noqa: PLW0603 — as above
         if _recording is self:
             _recording = None
+            # A thread of gloo's notes the end of a collective a moment after the waiter has it, in memory that is the
+            # profiler's: it must not be gone by then.
+            time.sleep(SETTLING)
+            deadline = time.monotonic() + MOMENT
+            while is_pending(self._began) and time.monotonic() < deadline:
+                time.sleep(SETTLING)
             self._ended = time.time_ns()
             self._profile.__exit__(None, None, None)
 
