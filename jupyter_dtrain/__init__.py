@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.client.flames import Flame
     from jupyter_dtrain.client.healing import Replaced, Resized
     from jupyter_dtrain.client.memory import Freed, MemoryReport
+    from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         DtrainError,
         NoWorld,
         OtherVersion,
+        ProfileFailed,
         RanksBusy,
         RanksDead,
         RanksError,
@@ -89,6 +91,8 @@ _HOMES = {
     "NoWorld": "core.errors",
     "Node": "core.world",
     "OtherVersion": "core.errors",
+    "LoopProfile": "client.profiling",
+    "ProfileFailed": "core.errors",
     "Rank": "core.world",
     "RanksBusy": "core.errors",
     "RanksDead": "core.errors",
@@ -158,10 +162,12 @@ __all__ = [
     "Flame",
     "Freed",
     "Inventory",
+    "LoopProfile",
     "MemoryReport",
     "NoWorld",
     "Node",
     "OtherVersion",
+    "ProfileFailed",
     "Rank",
     "RanksBusy",
     "RanksDead",

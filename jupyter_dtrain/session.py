@@ -31,6 +31,7 @@ from jupyter_dtrain.client.link import Link
 from jupyter_dtrain.client.membership import Membership, ask_request
 from jupyter_dtrain.client.memory import SessionMemory
 from jupyter_dtrain.client.notices import Notices
+from jupyter_dtrain.client.profiling import SessionProfiles
 from jupyter_dtrain.client.rank_requests import RankRequests, still_work
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, snapshots
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from jupyter_dtrain.client.memory import Freed, MemoryReport
+    from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.run import Run
@@ -109,6 +111,7 @@ class Session:
         self._memory = SessionMemory(self._link, self._requests, lambda: self.world)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
+        self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
@@ -628,6 +631,26 @@ class Session:
         of each rank that could not, and :class:`ReadOnly`.
         """
         return self._memory.free(ranks)
+
+    def profile(
+        self,
+        steps: int = 5,
+        ranks: Ranks = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        timeout: float = 60.0,
+    ) -> LoopProfile:
+        """Profile the next ``steps`` steps of the loop that runs now, beginning at the same step on all of ``ranks``.
+
+        The loop goes on. The trace of all ranks goes to ``path`` (default: ``profile-RUN-STEP.json.gz`` in the working
+        directory), for Perfetto; a name that ends in ``.gz`` is compressed. ``timeout``: seconds for the steps to be
+        made; longer where the loop's own pace says so. A step is one of the first optimizer that steps in the cell.
+
+        Raises :class:`BadRequest` where nothing runs, no step is seen, or no framework in use has a profiler;
+        :class:`RanksDead` where all of ``ranks`` are; :class:`ProfileFailed` where no rank has recorded its steps, or
+        the file cannot be written. Ranks that are missing from it are named in :attr:`.LoopProfile.notes`.
+        """
+        return self._profiles.profile(steps, ranks, path, timeout)
 
     # Files.
 

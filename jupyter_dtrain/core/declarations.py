@@ -110,6 +110,9 @@ class Declaration(msgspec.Struct, frozen=True):
     """Types whose values travel between notebook and ranks without copies, as ``module.NAME``, each with the
     ``module:NAME`` of a function that takes a value and returns what its ``__reduce_ex__`` would, but with large data
     in a :class:`pickle.PickleBuffer`."""
+    trace: str = ""
+    """``module:NAME`` of a function that tells what the events in a trace of the framework's profiler are: one of
+    :data:`jupyter_dtrain.core.traces.Roles`. It imports no framework."""
     place: str = ""
     """``module:NAME`` of a function that returns this process' rank and the number of ranks, or None where the
     framework has none. Asked outside a world."""

@@ -131,6 +131,10 @@ class TransferFailed(RequestError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
 
 
+class ProfileFailed(RanksError):
+    """No rank has recorded the steps that were asked for, or their trace cannot be written; the message says why."""
+
+
 class UploadFailed(RanksError):
     """Some hosts have not got all files; the message says why and what to do. Files that are complete stay."""
 

@@ -15,8 +15,8 @@ from jupyter_dtrain.session import Session, current, open_sessions
 from jupyter_dtrain.view.surroundings import surroundings_tables
 
 from .cells import ranks_argument
-from .offers import rank_names, some_ranks, world_names
-from .parsing import MagicParser, Parsed
+from .offers import paths, rank_names, some_ranks, world_names
+from .parsing import MagicParser, Parsed, count, seconds
 from .transform import transform_of
 
 
@@ -115,6 +115,34 @@ def flame_arguments(parser: MagicParser) -> None:
 def flame(args: Parsed) -> None:
     """``%distributed flame``: shows the picture and the table."""
     _publish(current().flame(args.seconds, args.ranks, args.file)._repr_mimebundle_())
+
+
+def profile_arguments(parser: MagicParser) -> None:
+    """Arguments of ``profile``."""
+    parser.add_argument(
+        "-n", dest="steps", type=count, default=5, metavar="STEPS", help="steps to profile (default: 5)"
+    )
+    ranks_argument(parser, "ranks to profile")
+    parser.add_argument(
+        "-o",
+        dest="path",
+        metavar="FILE",
+        help="file that gets the trace, for Perfetto (default: profile-RUN-STEP.json.gz in the notebook's folder)",
+        completer=paths,
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=60.0,
+        help="seconds for the steps to be made; longer where the pace of the loop says so (default: 60)",
+    )
+
+
+def profile(args: Parsed) -> None:
+    """``%distributed profile [-n STEPS] [-r RANKS] [-o FILE]``."""
+    found = current().profile(args.steps, args.ranks, path=args.path, timeout=args.timeout)
+    _publish(found._repr_mimebundle_())
 
 
 def env_arguments(parser: MagicParser) -> None:

@@ -376,6 +376,14 @@ _OWN: tuple[Verb, ...] = (
         "Session.free",
     ),
     Verb(
+        "profile",
+        "looking inside",
+        "profile some steps of the loop that runs now, on all ranks together, without stopping it",
+        running.profile_arguments,
+        running.profile,
+        "Session.profile",
+    ),
+    Verb(
         "info",
         "looking inside",
         "show what each framework finds on the ranks, and which variables were set and why",

@@ -38,9 +38,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jupyter_dtrain.core.contents import Kind, PartSummary
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jupyter_dtrain.core.framework_report import FrameworkReport
     from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.stacks import Collective
+    from jupyter_dtrain.core.traces import GroupOf
     from jupyter_dtrain.core.variables import Variable
 
 
@@ -163,6 +166,35 @@ Look = Callable[[Any, bool], Holds]
 """Looks into one object. The second argument: whether no cell runs, and none begins before it returns."""
 
 
+class Recording(ABC):
+    """One use of a framework's profiler, for some steps of a loop. The thread of the loop calls all but :meth:`write`.
+
+    Whatever it raises is told to who has asked for the profile, and the training goes on.
+    """
+
+    cut: str = ""
+    """Why it has ended by itself, as a clause; empty while it has not."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Load what the profiler needs, a step before :meth:`start`: it may take seconds."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to record this thread, and the devices of the rank."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End that; do nothing where it has ended, or never began."""
+
+    @abstractmethod
+    def write(self, path: Path) -> list[GroupOf]:
+        """Write what was recorded to ``path`` in Chrome's JSON format, once it was stopped. Any thread.
+
+        Return the groups of the collectives in it, where the trace does not name them and this framework knows them.
+        """
+
+
 class Start:
     """Before user code. Members are called once, on the main thread, in the order in which they stand here."""
 
@@ -251,6 +283,13 @@ class Cells:
 
         The number counts this cell's steps, from 1; the call comes on the thread of the training loop. None ends that.
         """
+
+    def recording(self) -> Recording | None:
+        """Return a fresh use of the framework's profiler; None where it is not imported.
+
+        Called on the thread of the training loop. Only for frameworks that show their steps (:meth:`follow_steps`).
+        """
+        return None
 
     def is_log(self, _line: str, /) -> bool:
         """``is_log(line)``: whether native code or a child process has written ``line`` as a log that no cell shows.

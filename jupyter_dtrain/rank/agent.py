@@ -63,6 +63,7 @@ from jupyter_dtrain.wire.messages import (
     refused,
     replied,
 )
+from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import Received
 
@@ -101,7 +102,8 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_Direct = ReadPosition | ReleaseRank | ReadStack | ReachMemory | InterruptRank | ReadEvents | AnyHealingRequest
+_Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents
+_Direct = _Looking | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -334,7 +336,7 @@ class Agent:
             exception = error
         spent = None
         with contextlib.suppress(Exception):
-            self._step_work.end()
+            self._step_work.end(failed=exception is not None)
         with contextlib.suppress(Exception):
             if (window := self._timer.take(self._metrics.step)) is not None:
                 self._recorder.append(window)
@@ -527,6 +529,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
+                return self._step_work.profile.answer(request, self._running)
             case _:
                 return self._healing.answer(request, self._running)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Look, Read
+    from jupyter_dtrain.plugins.framework import Look, Read, Recording
     from jupyter_dtrain.plugins.patches import Fault
     from jupyter_dtrain.wire.messages import Watching
     from jupyter_dtrain.wire.requests import RankSpec
@@ -218,6 +218,27 @@ class Plugins:
     def follow_steps(self, call: Callable[[int], object] | None) -> None:
         """Call ``call`` after each step of the optimizer that steps first; None ends that."""
         self._notify("follow_steps", call)
+
+    def profilers(self) -> list[str]:
+        """Titles of the frameworks in use that have a profiler."""
+        using = {name: title for name, title in self._answers("in_use", as_text) if title}
+        return [using[call.name] for call in self._calls("recording") if call.name in using]
+
+    def recording(self) -> tuple[str, Recording | None]:
+        """A use of the profiler of the first plug-in that has one, and the plug-in's name.
+
+        Raises :class:`RuntimeError` with what failed.
+        """
+        for call in self._calls("recording"):
+            try:
+                found: Recording | None = call()
+            except BaseException as error:
+                if self.is_interrupt(error):
+                    raise
+                raise RuntimeError(f"The plug-in {call.name!r} failed in recording: {words_of(error)}") from error
+            if found is not None:
+                return call.name, found
+        return "", None
 
     def is_log(self, line: str) -> bool:
         """Whether ``line`` is a log that no cell shows."""

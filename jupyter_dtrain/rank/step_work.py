@@ -1,4 +1,4 @@
-"""Work that a rank does after some steps of its training loop: a standing check of a model, and standing snapshots.
+"""Work that a rank does after steps of its training loop: a check of a model, standing snapshots, and a profile.
 
 A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). A check digests the
 model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
@@ -26,6 +26,7 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Body, Checked
 
 from .contents import parts_of
+from .profiling import RankProfile
 from .snapshots import PATIENCE as WRITTEN
 from .snapshots import Order, Saving, stage
 from .user_text import words_of
@@ -91,6 +92,8 @@ class StepWork:
         self._plugins = plugins
         self._emit = emit
         self._say = say
+        self.profile = RankProfile(plugins)
+        """The profile of some of the steps."""
         self._check, self._every = "", 1
         self._named: list[str] = []
         self._stepped = False
@@ -128,14 +131,15 @@ class StepWork:
             self._say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
         for one in self._active:
             one.begin()
-        if self._check or self._active:
-            self._plugins.follow_steps(self._step)
+        self.profile.begin()
+        self._plugins.follow_steps(self._step)  # in each cell: a profile that begins later needs the same number on all
 
-    def end(self) -> None:
-        """End the cell's work. Main thread."""
+    def end(self, *, failed: bool = False) -> None:
+        """End the cell's work. ``failed``: it was interrupted or has failed. Main thread."""
+        self._plugins.follow_steps(None)
+        self.profile.end(failed=failed)
         if not self._check and not self._active:
             return
-        self._plugins.follow_steps(None)
         titles = [] if self._stepped else self._plugins.without_steps()
         for one in self._active if titles else ():
             if one.steps and not one.warned:
@@ -149,6 +153,7 @@ class StepWork:
 
     def _step(self, step: int) -> None:
         self._stepped = True
+        self.profile.step(step)
         if self._check and step % self._every == 0:
             try:
                 self._report(step)

@@ -22,6 +22,7 @@ from jupyter_dtrain.core.variables import SeenVariable
 from .healing_messages import AnyHealingRequest
 from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
+from .profile_messages import AnyProfileRequest
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -309,6 +310,7 @@ AnyAgentRequest = (
     | ReadSurroundings
     | ReadVariables
     | ReadMemory
+    | AnyProfileRequest
     | AnyHealingRequest
 )
 """The content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""

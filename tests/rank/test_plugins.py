@@ -60,6 +60,7 @@ def ask_all(plugins):
         "children_ended": lambda: plugins.children_ended({1}),
         "steps": plugins.steps,
         "follow_steps": lambda: plugins.follow_steps(None),
+        "recording": lambda: (plugins.profilers(), plugins.recording()),
         "is_log": lambda: plugins.is_log("line"),
         "on_host": lambda: plugins.on_host("value"),
         "number": lambda: plugins.number(1),
@@ -104,6 +105,7 @@ NEUTRAL = {
     "in_use": [],
     "services": [],
     "steps": {},
+    "recording": ([], ("", None)),
     "is_log": False,
     "on_host": "value",
     "number": None,
@@ -130,7 +132,7 @@ NEUTRAL = {
     "rendezvous": None,
     "server": {},
 }
-SPEAKS = ("describe", "on_host", "recover", "save_values", "misfit", "load_values")
+SPEAKS = ("describe", "on_host", "recover", "recording", "save_values", "misfit", "load_values")
 """Members whose exceptions are answers."""
 
 
@@ -229,7 +231,12 @@ def test_exceptions_that_are_answers():
     assert plugins.take_notices() == []
 
     plugins, _ = plugins_of(named("x", **{member: raising(SystemExit("no")) for member in SPEAKS}))
-    for ask, member in ((lambda: plugins.on_host(1), "on_host"), (lambda: list(plugins.recover()), "recover")):
+    asked = {
+        "on_host": lambda: plugins.on_host(1),
+        "recover": lambda: list(plugins.recover()),
+        "recording": plugins.recording,
+    }
+    for member, ask in asked.items():
         with pytest.raises(RuntimeError, match=f"^The plug-in 'x' failed in {member}: SystemExit: no$"):
             ask()
     facts = FrameworkReport("x", "", "", imported=True, details={"unknown": "SystemExit: no"})

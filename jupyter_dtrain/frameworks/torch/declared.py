@@ -92,6 +92,7 @@ DECLARATION = Declaration(
     ),
     shard="jupyter_dtrain.frameworks.torch.sharding:shard",
     place="jupyter_dtrain.frameworks.torch.sharding:place",
+    trace="jupyter_dtrain.frameworks.torch.trace_events:roles",
     reducers={"torch.Tensor": "jupyter_dtrain.frameworks.torch.reduction:reduce_tensor"},
 )
 

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from jupyter_dtrain.core.stacks import Collective
+from jupyter_dtrain.core.traces import GroupOf
 from jupyter_dtrain.plugins.patches import Patch
 
 from .values import beside_captures
@@ -67,6 +68,26 @@ def recorded_collectives(since: int) -> list[Collective]:
                 begun = Collective(group, members[group], number, _call(entry), _alike(entry), over)
                 groups.setdefault(group, []).append(begun)
     return [collective for found in groups.values() for collective in found[-LAST:]]
+
+
+def recorded_groups(since: int, until: int) -> list[GroupOf]:
+    """The groups of gloo's collectives that this rank began between two times (``time.time_ns()``), in their order.
+
+    Empty where the recorder had no room for all of them.
+    """
+    members, entries = _members(), _entries()
+    if not entries or entries[0].get("time_created_ns", 0) > since:
+        # It keeps the newest ones: those before may be lost, unless these are the first ever.
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            if len(entries) >= int(RECORDED):
+                return []
+    found = []
+    for entry in entries:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            name, group = str(entry["profiling_name"]), str(entry["process_group"][0])
+            if since < entry["time_created_ns"] < until and group in members:
+                found.append(GroupOf(name, group, members[group]))
+    return found
 
 
 def is_unfinished(since: int) -> bool:

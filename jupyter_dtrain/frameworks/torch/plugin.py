@@ -31,6 +31,7 @@ from .flight_recorder import RECORDED, is_pending_on_device, is_unfinished, reco
 from .groups import GROUPS, TorchGroups
 from .metrics import TorchMetrics
 from .pipelines import TorchPipelines
+from .profiler import LOG, PROFILER, TorchRecording, hook_profilers
 from .replicas import hook_wrappers
 from .spawn import SPAWN, hook_spawn
 from .step_hook import STEPS, StepHook
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Look, Part, Read
+    from jupyter_dtrain.plugins.framework import Look, Part, Read, Recording
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -98,6 +99,7 @@ class Torch(Framework):
         SPAWN.when_imported(partial(hook_spawn, values_of(variables)))
         hook_wrappers()
         BUILDS.when_imported(hook_builds)
+        PROFILER.when_imported(hook_profilers)
         LOADERS.when_imported(partial(hook_loaders, metrics.shield))
 
     def before_cell(self, generation: int, watch: Watching) -> None:
@@ -133,6 +135,14 @@ class Torch(Framework):
     def follow_steps(self, call: Callable[[int], object] | None) -> None:
         """Call ``call`` after each step of the optimizer that steps first; None ends that."""
         self._steps.follow(call)
+
+    def recording(self) -> Recording | None:
+        """Return PyTorch's profiler."""
+        return TorchRecording() if "torch.autograd.profiler" in sys.modules else None
+
+    def is_log(self, line: str) -> bool:
+        """Whether PyTorch's profiler says that it starts or stops."""
+        return LOG.match(line) is not None
 
     def on_host(self, value: Any) -> Any:
         """Copy tensors in lists, tuples and dictionaries to the host; a sharded tensor cannot be copied."""
