@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from jupyter_dtrain import DistributedError, DistributedInterrupt, DtrainError
+from jupyter_dtrain import DistributedError, DistributedInterrupt, DtrainError, Run
 from tests.faults.changes import LIMIT, ChangePlay
 from tests.faults.play import PATIENCE
 from tests.steward.until import until
@@ -30,13 +30,13 @@ for step in range({steps}):
     time.sleep(0.01)
 """
 RAISING = """
-import torch.profiler
-kept = torch.profiler.profile.start
-def start(self):
+import torch.autograd.profiler as profiler
+kept = profiler.profile.__enter__
+def enter(self):
     raise RuntimeError("planted")
-torch.profiler.profile.start = start
+profiler.profile.__enter__ = enter
 """
-MENDED = "torch.profiler.profile.start = kept"
+MENDED = "profiler.profile.__enter__ = kept"
 MANY = 100_000
 """Steps of a loop, or of a profile, that Stop or a death ends."""
 
@@ -68,7 +68,7 @@ class ProfilePlay(ChangePlay):
         asking.start()
         began = time.monotonic()
         if lasts:
-            self._befall(before)
+            self._befall(before, run)
         asking.join(LIMIT)
         seconds = time.monotonic() - began
         self._check(ended, f"the profile goes on after {LIMIT:g} s")
@@ -91,7 +91,7 @@ class ProfilePlay(ChangePlay):
         self._mend(world, {rank: pid for rank, pid in before.items() if rank not in dies}, before)
         return seconds, "failed" if ended and isinstance(ended[0], DtrainError) else "ok"
 
-    def _befall(self, before: dict[int, int]) -> None:
+    def _befall(self, before: dict[int, int], run: Run) -> None:
         """Strike once the ranks profile."""
         session = self._worlds.world(self.plan.size, old_mpi=False).session
         time.sleep(1.0)  # the profile has begun, or is about to: both are to end well
@@ -101,5 +101,5 @@ class ProfilePlay(ChangePlay):
         self._struck.append(before[self.plan.victim])
         os.kill(before[self.plan.victim], signal.SIGKILL)
         if self._target == "healed":
-            until(lambda: session.world.dead, PATIENCE)
+            until(lambda: run.done and session.world.dead, PATIENCE)
             session.replace()
