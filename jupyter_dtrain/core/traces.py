@@ -279,7 +279,7 @@ def _role(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _describe_process(rank: int, host: str, events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} · {host}"}},
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} ({host})"}},
         {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "steps"}},
     ]

@@ -236,7 +236,7 @@ def test_the_merged_trace_has_one_process_for_each_rank():
     names = [
         event["args"]["name"] for event in found if event["ph"] == "M" and event["pid"] == 3 and "name" in event["args"]
     ]
-    assert names == ["rank 3 · a", "steps", "GPU 0, stream 7", "main"]
+    assert names == ["rank 3 (a)", "steps", "GPU 0, stream 7", "main"]
     assert len({event["id"] for event in found if "id" in event}) == 4
     rows = {event["name"]: event["tid"] for event in found if event["pid"] == 3 and event["ph"] in "Xf"}
     assert rows["gemm"] == rows["ac2g"] != rows["aten::mm"]

@@ -125,7 +125,7 @@ def test_the_trace_has_a_process_for_each_rank_and_all_collectives_are_matched(f
 
     assert {event["pid"] for event in document["traceEvents"]} == {0, 1, 2, 3}
     names = {e["pid"]: e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"}
-    assert names == {rank.rank: f"rank {rank.rank} · {rank.host}" for rank in four.world.ranks}
+    assert names == {rank.rank: f"rank {rank.rank} ({rank.host})" for rank in four.world.ranks}
     steps = {rank: [e["name"] for e in events if e["pid"] == rank and e.get("cat") == "step"] for rank in range(4)}
     assert steps == same([f"step {found.step + place}" for place in (1, 2, 3, 4)], 4)
     assert (found.analysis.matched, found.analysis.unmatched) == (16, 0)
