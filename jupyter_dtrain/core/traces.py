@@ -257,6 +257,16 @@ def _read_rank(one: RankTrace, zero: int, roles: Roles | None, ranks: int) -> li
     for event, role in zip(kept, roles(kept, one.groups, ranks) if roles else (), strict=roles is not None):
         if role is not None:
             event["args"] = {**(event.get("args") or {}), "dtrain": msgspec.to_builtins(role)}
+    # The profiler stops within the last call of step(), which lasts until then: that is no time of the loop.
+    last = round((one.marks[-1] - zero) / 1000, 3)
+    for event in kept:
+        if (
+            event.get("cat") == "user_annotation"
+            and event.get("dur")
+            and event["ts"] < last
+            and not _role(event).get("kind")
+        ):
+            event["dur"] = min(event["dur"], last - event["ts"])
     return kept
 
 

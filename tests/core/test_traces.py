@@ -91,6 +91,16 @@ def test_what_lies_outside_the_steps_does_not_count():
     assert found.computing == 0.1
 
 
+def test_the_stop_of_the_profiler_is_no_time_of_the_loop():
+    """It is within the last call of the optimizer; a collective that goes on has its own end."""
+    step = span("Optimizer.step#SGD.step", 1900, 900_000, cat="user_annotation")
+    found = merge([recorded(0, [step, reduce(1800, 400)])], {"step": 7})["traceEvents"]
+    assert {event["name"]: event["dur"] for event in found if event.get("cat") == "user_annotation"} == {
+        "Optimizer.step#SGD.step": pytest.approx(100),
+        "gloo:all_reduce": 400,
+    }
+
+
 def test_operators_have_the_time_that_is_their_own():
     """What an operator calls is not its own; both ranks count."""
     events = [span("aten::linear", 0, 500), span("aten::addmm", 100, 300), span("aten::mm", 150, 100)]
