@@ -78,6 +78,17 @@ waits for all ranks by torchft alone; the session refuses any other collective i
 * **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself. The
   store shows the run as **ok, rank 1 was lost**.
 
+## A profile of a running loop: `%distributed profile`
+
+No failure of a profile ends the loop. `make faults` plays each line.
+
+* **The profiler raises on a rank**: the trace has the other ranks, and a note says what it raised.
+* **A rank dies while it is profiled**: its cell ends as any cell does that loses a rank. The trace has the steps of the
+  others, where they have made any.
+* **The file cannot be written**, as on a full disk: the verb says why, and the loop goes on.
+* **Stop in the middle** ends the cell and the profile; the trace has the steps until then.
+* **A rank is replaced in the middle**: the profile has ended by then, as the cell has.
+
 ## Beside these
 
 * **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.
