@@ -131,7 +131,7 @@ PYTHON_ALONE = {
     "session": "the method's object, of a framework",
     "source": "the cell below the magic's line",
     "settings": "environment variables, for a notebook; some targets of export have none",
-    "spending": "the sidebar asks for it",
+    "step_time": "it costs too little for a person to choose",
     "target": "a verb of its own",
     "take_over": "a former name",
     "timeout": "seconds for an answer, which a person does not choose",

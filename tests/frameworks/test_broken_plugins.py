@@ -154,8 +154,8 @@ ASKED = set(MEMBERS) - {
     *("describe", "recover", "on_host"),
     # Another plug-in's; only of a plug-in in which a rank waits; only after Stop; the steward's.
     *("prepare", "release", "can_release", "children_ended", "rendezvous", "server"),
-    # Where a process reads data; only of variables that are compared, of snapshots, of dead ranks that are replaced.
-    *("fetches", "parts", "states", "follow_steps", "save_values", "misfit", "load_values"),
+    # Where a cell lasts; only of variables that are compared, of snapshots, of dead ranks that are replaced.
+    *("part_of", "part_at", "sleeps", "parts", "states", "follow_steps", "save_values", "misfit", "load_values"),
     *("cannot_heal", "forbids_heal", "forbids_fewer", "bequeath", "inherit", "rejoin"),
 }
 """The members that these cells come by."""
