@@ -7,6 +7,7 @@ Ranks report about once a second what their main threads did (:class:`~jupyter_d
 * Where ranks meet in a collective, the rank that makes the others wait is the one that itself waits least. What it does
   longer than the others is the cause; the others are not slow.
 * A cause that all ranks share is named only where all ranks show it.
+* One stall does not count, such as a checkpoint each half an hour, or the validation between two epochs.
 * Nothing is said where the evidence is thin: too few steps or seconds, steps so short that only latency counts, a rank
   without reports, or ranks whose steps take unlike times, so that their loops do not meet.
 
@@ -52,6 +53,10 @@ KEPT: Final = 120
 """Reports of a rank that are kept for the course of a run; of older ones, two become one."""
 EARLY: Final = 10
 """Reports at the beginning of a loop with which later ones are compared."""
+WARM: Final = 2
+"""Of those, the first ones, in which caches fill and compilers work, do not count."""
+STALL: Final = 2.0
+"""How many times as long as most of the recent reports the longest one may be; without steps, reports become one."""
 
 STEPS: Final = 10
 """Steps that each rank must have made."""
@@ -125,9 +130,9 @@ class RankTime:
         self.early: list[StepParts] = []
         self.whole: StepParts = StepParts(0.0, {}, step=0)
         """The sum of all of them; ``step`` counts the steps."""
-        self.workers = 0
-        self.busy: float | None = None
-        """Per cent of the time for which its GPU was busy; None without one."""
+        self._used: deque[Sample] = deque(maxlen=RECENT)
+        """What it used of its host in the newest reports."""
+        self._sample: Sample | None = None
         self._waiting: list[StepParts] = []
         self._step: int | None = None
 
@@ -139,9 +144,13 @@ class RankTime:
             return
         self._waiting.append(window)
         if window.step == before:
+            if len(self._waiting) > KEPT:  # a cell goes on for hours after its steps
+                self._waiting[:] = [join(self._waiting, 0)]
             return
         joined = join(self._waiting, max(0, window.step - before))
         self._waiting.clear()
+        if self._sample is not None:
+            self._used.append(self._sample)
         self.windows.append(joined)
         self.whole = join([self.whole, joined], (self.whole.step or 0) + (joined.step or 0))
         if len(self.early) < EARLY:
@@ -157,13 +166,31 @@ class RankTime:
 
     def sample(self, sample: Sample) -> None:
         """Take what the rank uses of its host."""
-        self.workers = sample.workers
-        self.busy = None if sample.gpu is None else sample.gpu.utilisation
+        self._sample = sample
+
+    @property
+    def workers(self) -> int:
+        """The processes that its code had for its steps. Between two epochs a loader may have none."""
+        return max((one.workers for one in self._used), default=0)
+
+    @property
+    def busy(self) -> float | None:
+        """Per cent of the time for which its GPU was busy; None without one, or where that is not known."""
+        known = [one.gpu.utilisation for one in self._used if one.gpu is not None and one.gpu.utilisation is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def newest(self) -> list[StepParts]:
+        """The last :data:`RECENT` reports."""
+        return list(self.windows)[-RECENT:]
 
     @property
     def recent(self) -> StepParts:
-        """The sum of the last :data:`RECENT` reports."""
-        last = list(self.windows)[-RECENT:]
+        """Their sum, without a stall."""
+        last = self.newest
+        longest = max(last, key=lambda one: one.seconds, default=None)
+        if longest is not None and longest.seconds > STALL * statistics.median(one.seconds for one in last):
+            last.remove(longest)
         return join(last, sum(one.step or 0 for one in last))
 
 
@@ -336,29 +363,34 @@ class StepTimes:
         return SlowStep("idle device", list(shares), f"{words}they do it.", advice, 1 - max(known) / 100)
 
     def _slower_than_itself(self) -> Iterable[SlowStep]:
+        """Steps take longer than at the beginning of the loop: on the ranks that do not just wait for others."""
+        found: dict[int, tuple[float, float, str]] = {}
         for rank, one in sorted(self.ranks.items()):
-            began, now = join(one.early[2:], sum(early.step or 0 for early in one.early[2:])), one.recent
-            if one.whole.seconds < LONG or not began.step or not now.step:
+            early = one.early[WARM:]
+            if one.whole.seconds < LONG or len(early) < EARLY - WARM:
                 continue
-            before, after = began.seconds / began.step, now.seconds / now.step
-            if after < SLOWER * before:
+            before, now = _usual(early), _usual(one.newest)
+            if not before or now < SLOWER * before:
                 continue
-            grown = {
-                part: now.parts.get(part, 0.0) / now.step - began.parts.get(part, 0.0) / began.step for part in PARTS
-            }
-            part = max(grown, key=lambda name: grown[name])
-            words = (
-                f"A step of rank {rank} takes {after * 1000:.0f} ms; at the beginning of this loop it took "
-                f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}."
-            )
-            advice = "The sidebar shows the load and memory of its host, and the temperature of its GPU."
-            yield SlowStep("slower than before", [rank], words, advice, 1 - before / after)
+            began, ends = (join(some, sum(each.step or 0 for each in some)) for some in (early, one.newest))
+            grown = {part: _of_step(ends, part) - _of_step(began, part) for part in PARTS}
+            found[rank] = before, now, max(grown, key=lambda name: grown[name])
+        if not found:
+            return
+        own = {rank: each for rank, each in found.items() if each[2] != "communication"} or found
+        before, now, part = max(own.values(), key=lambda each: each[1] / each[0])
+        words = (
+            f"A step of {count_ranks(list(own))} takes {now * 1000:.0f} ms; at the beginning of this loop it took "
+            f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}."
+        )
+        advice = "The sidebar shows the load and memory of its host, and the temperature of its GPU."
+        yield SlowStep("slower than before", list(own), words, advice, 1 - before / now)
 
     def _memory(self) -> list[SlowStep]:
         """Ranks whose memory grows evenly from step to step."""
         found: dict[int, float] = {}
         for rank, one in sorted(self.ranks.items()):
-            report = one.recent
+            report = join(one.newest, sum(each.step or 0 for each in one.newest))
             held, steps = report.memory[2:], report.step or 0
             if steps < SPAN or len(held) < POINTS:
                 continue
@@ -371,7 +403,7 @@ class StepTimes:
         if not found:
             return []
         ranks, most = list(found), max(found, key=lambda rank: found[rank])
-        held = self.ranks[most].recent.memory
+        held = join(self.ranks[most].newest, 0).memory
         words = (
             f"The memory of {count_ranks(ranks)} grows by {found[most] / 1e6:.1f} MB a step, and is "
             f"{held[-1] / 1e9:.2f} GB now."
@@ -388,8 +420,9 @@ _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 
 def _more_workers(workers: int) -> str:
-    wanted = max(2, 2 * workers)
-    return f"Try DataLoader(..., num_workers={wanted}), or less work for each sample."
+    if not workers:
+        return "Load beside the training: DataLoader(..., num_workers=2), or prefetch() of a tf.data.Dataset."
+    return f"Try DataLoader(..., num_workers={2 * workers}), or less work for each sample."
 
 
 def join(windows: Sequence[StepParts], steps: int) -> StepParts:
@@ -421,6 +454,17 @@ def join(windows: Sequence[StepParts], steps: int) -> StepParts:
 def shares_of(report: StepParts) -> dict[str, float]:
     """The share of each part, 0 to 1, in the order of :data:`PARTS`."""
     return {part: report.parts[part] / report.seconds for part in PARTS if report.parts.get(part)}
+
+
+def _of_step(report: StepParts, part: str) -> float:
+    """Seconds of a step in ``part``."""
+    return report.parts.get(part, 0.0) / (report.step or 1)
+
+
+def _usual(reports: Sequence[StepParts]) -> float:
+    """Seconds that a step takes in most of the reports; 0 where none has steps."""
+    times = [one.seconds / one.step for one in reports if one.step]
+    return statistics.median(times) if times else 0.0
 
 
 def _is_enough(report: StepParts) -> bool:
