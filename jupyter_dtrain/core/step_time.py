@@ -97,7 +97,7 @@ GROWN: Final = 10e6
 """... and in all, ..."""
 SPAN: Final = 15
 """... over so many steps, ..."""
-POINTS: Final = 7
+POINTS: Final = 6
 """... read so often, ..."""
 EVENLY: Final = 0.97
 """... and correlate so well with time."""
@@ -391,12 +391,11 @@ class StepTimes:
         found: dict[int, float] = {}
         for rank, one in sorted(self.ranks.items()):
             report = join(one.newest, sum(each.step or 0 for each in one.newest))
-            held, steps = report.memory[2:], report.step or 0
+            held, steps = report.memory, report.step or 0
             if steps < SPAN or len(held) < POINTS:
                 continue
-            slope = statistics.linear_regression(range(len(held)), held).slope
-            grown = slope * (len(held) - 1)
-            each = grown / steps * len(report.memory) / len(held)
+            grown = statistics.linear_regression(range(len(held)), held).slope * len(held)
+            each = grown / steps
             if each < GROWS or grown < GROWN or statistics.correlation(range(len(held)), held) < EVENLY:
                 continue
             found[rank] = each
