@@ -359,7 +359,7 @@ class StepTimes:
         if len(known) < len(busy) or not known or max(known) >= IDLE or min(computing) < 1 - 2 * GAP:
             return None
         words = f"The GPUs are busy {statistics.fmean(known):.0f} % of the time: Python launches work more slowly than "
-        advice = "Give each launch more to do: a larger batch, torch.compile, or CUDA graphs."
+        advice = "Give each launch more to do: a larger batch, a compiled model, or CUDA graphs."
         return SlowStep("idle device", list(shares), f"{words}they do it.", advice, 1 - max(known) / 100)
 
     def _slower_than_itself(self) -> Iterable[SlowStep]:
@@ -420,7 +420,7 @@ _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 def _more_workers(workers: int) -> str:
     if not workers:
-        return "Load beside the training: DataLoader(..., num_workers=2), or prefetch() of a tf.data.Dataset."
+        return "Load beside the training: DataLoader(..., num_workers=2), or a dataset that prefetches."
     return f"Try DataLoader(..., num_workers={2 * workers}), or less work for each sample."
 
 

@@ -8,20 +8,24 @@ import re
 import pytest
 
 from jupyter_dtrain.core.step_time import PARTS
+from tests.session.cells import values
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 PATIENCE = 90
 STEPS = 30
 
-LOOP = """
+START = """
 import os, subprocess, sys, tempfile, time, torch
 import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP
-if not dist.is_initialized():
-    dist.init_process_group("gloo")
+from torch.profiler import ProfilerActivity, profile, record_function
+dist.init_process_group("gloo")
 torch.set_num_threads(1)
 rank, size = dist.get_rank(), dist.get_world_size()
+"""
+LOOP = """
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -122,7 +126,7 @@ finally:
         """
 kept = []
 try:
-    train(STEPS, after=lambda i: kept.append(bytearray(b"1") * 1_000_000))
+    train(STEPS, blocks=3, after=lambda i: kept.append(bytearray(b"1") * 1_000_000))
 finally:
     kept.clear()
 """,
@@ -138,7 +142,6 @@ finally:
     "a pipeline bubble": (
         "pipeline",
         """
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 class Stage(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -186,6 +189,7 @@ def worlds(launch):
     def get(size):
         if size not in made:
             made[size] = launch(n=size)
+            made[size].run(START, view=None)  # imports take as long as the machine is busy
         return made[size]
 
     yield get
@@ -256,3 +260,57 @@ def test_a_cell_that_is_not_observed_tells_nothing(worlds):
 
     assert run.outcome == "ok"
     assert (run.step_time, run.slow, run.spent) == ({}, [], {})
+
+
+PROFILED = """
+model = DDP(torch.nn.Sequential(*[torch.nn.Linear(1000, 1000) for _ in range(4)]))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+batches = iter(torch.utils.data.DataLoader(Data(0.0008), batch_size=64))
+widen = torch.randn(256, 1000)
+def loop(seconds):
+    began, step = time.monotonic(), 0
+    while True:
+        with record_function("own data"):
+            x = next(batches)
+        with record_function("own forward"):
+            loss = model(x @ widen).pow(2).mean()
+        with record_function("own backward"):
+            loss.backward()
+        with record_function("own optimizer"):
+            optimizer.step()
+            optimizer.zero_grad()
+        with record_function("own communication"):
+            over = torch.tensor([float(time.monotonic() - began > seconds)])
+            dist.all_reduce(over)  # so all ranks make as many steps
+        step += 1
+        if over.item():
+            return
+loop(1)
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with record_function("own loop"):
+        loop(30)
+events = profiler.events()
+main = next(one.thread for one in events if one.name == "own loop")
+events = [one for one in events if one.thread == main]
+def took(name):
+    return sum(one.time_range.elapsed_us() for one in events if one.name == name)
+parts = {part: took("own " + part) for part in ("data", "forward", "backward", "optimizer", "communication")}
+# The backward pass has an event for each of its nodes; between them, and after the last one, it waits.
+nodes = sum(one.time_range.elapsed_us() for one in events if one.name.startswith("autograd::engine::evaluate_function"))
+parts["communication"] += parts["backward"] - nodes
+parts["backward"] = nodes
+{part: spent / took("own loop") for part, spent in parts.items()}
+"""
+
+
+@pytest.mark.slow
+def test_the_shares_are_those_of_the_profiler(worlds):
+    """Of the same loop, within five points each."""
+    run = worlds(2).run(LOOP + PROFILED, view=None, timeout=3 * PATIENCE)
+    assert run.outcome == "ok", run.text(0)
+
+    for rank, expected in values(run).items():
+        seen = run.fold.step_times.ranks[rank].whole
+        print(rank, {part: (round(run.step_time[rank].get(part, 0), 3), round(expected[part], 3)) for part in expected})
+        print(seen.looks, "looks in", seen.seconds, "s")
+        assert {part: run.step_time[rank].get(part, 0.0) for part in expected} == pytest.approx(expected, abs=0.05)
