@@ -69,7 +69,7 @@ APART: Final = 0.25
 
 GAP: Final = 0.12
 """The share of a step that others must wait longer than the slow rank."""
-CERTAIN: Final = 3.0
+CERTAIN: Final = 4.0
 """How many times its standard error that difference must be: a few looks at a rank say little."""
 OWN: Final = 0.4
 """The share of that gap that one part must explain to be called the cause."""
@@ -306,7 +306,8 @@ class StepTimes:
         if part == "data":
             workers = self.ranks[slow[0]].workers
             has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
-            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", _more_workers(workers), gap)
+            advice = _more_workers(workers, alike=all(self.ranks[rank].workers == workers for rank in seen))
+            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", advice, gap)
         kind, advice = {
             "checkpoint": ("saving", _SAVE_LESS),
             "logging": ("logging", _LOG_LESS),
@@ -418,10 +419,12 @@ _SAVE_LESS: Final = "Save less often, or let %distributed save NAME VARIABLE --e
 _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 
-def _more_workers(workers: int) -> str:
+def _more_workers(workers: int, *, alike: bool = True) -> str:
+    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own."""
     if not workers:
         return "Load beside the training: DataLoader(..., num_workers=2), or a dataset that prefetches."
-    return f"Try DataLoader(..., num_workers={2 * workers}), or less work for each sample."
+    where = " on all ranks" if alike else ""
+    return f"Try DataLoader(..., num_workers={2 * workers}){where}, or less work for each sample."
 
 
 def join(windows: Sequence[StepParts], steps: int) -> StepParts:
@@ -531,10 +534,13 @@ def _error(
     slow: Sequence[int],
     others: Sequence[int],
 ) -> float:
-    """The standard error of the difference between the mean waits of ``slow`` and ``others``, from so many looks."""
+    """The standard error of the difference between the waits of one rank of each kind, from so many looks.
+
+    Not of the means of all of them: who is slow was chosen by these looks, and of many ranks some seem so by chance.
+    """
     variance = 0.0
     for ranks in (slow, others):
-        wait, looks = _mean(shares, ranks, "communication"), sum(seen[rank].looks for rank in ranks)
+        wait, looks = _mean(shares, ranks, "communication"), statistics.fmean(seen[rank].looks for rank in ranks)
         # One look more of either kind, so that a few looks which saw the same are not certain of it.
         wait = (wait * looks + 1) / (looks + 2)
         variance += wait * (1 - wait) / (looks + 2)

