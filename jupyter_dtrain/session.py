@@ -322,7 +322,7 @@ class Session:
         * ``inputs``: values that the ranks get first, by name
         * ``metrics``: whether losses are taken from the frameworks' own calls, such as ``backward()``, under the names
           of their variables; ``grad_norm``: and the norm of the gradients; ``step_time``: whether ranks
-          observe where their time goes, see :attr:`.Run.step_time`
+          note where their time goes, see :attr:`.Run.step_time`
         * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
           :attr:`.Run.divergence`
         * ``name``: the run's, in lists
