@@ -2,7 +2,7 @@
 
 :class:`Scaling` compares each size with the smallest one that was measured. If a size did more work than that (a fixed
 batch of each rank, and as many steps), samples per second are compared, and else times. The share of time that a size
-loses has a cause, as far as the ranks' own clocks show it (:class:`~jupyter_dtrain.core.events.Spent`):
+loses has a cause, as far as looks at the ranks show it (:class:`~jupyter_dtrain.core.events.Spent`):
 
 * communication: the time in which even the rank that waits least waits for others. All ranks pay it;
 * a slow rank: how much longer than that one the others wait, on average. It makes them wait;

@@ -7,6 +7,7 @@ Ranks report about once a second what their main threads did (:class:`~jupyter_d
 * Where ranks meet in a collective, the rank that makes the others wait is the one that itself waits least. What it does
   longer than the others is the cause; the others are not slow.
 * A cause that all ranks share is named only where all ranks show it.
+* One stall does not count, such as a checkpoint each half an hour, or the validation between two epochs.
 * Nothing is said where the evidence is thin: too few steps or seconds, steps so short that only latency counts, a rank
   without reports, or ranks whose steps take unlike times, so that their loops do not meet.
 
@@ -52,6 +53,10 @@ KEPT: Final = 120
 """Reports of a rank that are kept for the course of a run; of older ones, two become one."""
 EARLY: Final = 10
 """Reports at the beginning of a loop with which later ones are compared."""
+WARM: Final = 2
+"""Of those, the first ones, in which caches fill and compilers work, do not count."""
+STALL: Final = 2.0
+"""How many times as long as most of the recent reports the longest one may be; without steps, reports become one."""
 
 STEPS: Final = 10
 """Steps that each rank must have made."""
@@ -64,7 +69,7 @@ APART: Final = 0.25
 
 GAP: Final = 0.12
 """The share of a step that others must wait longer than the slow rank."""
-CERTAIN: Final = 3.0
+CERTAIN: Final = 4.0
 """How many times its standard error that difference must be: a few looks at a rank say little."""
 OWN: Final = 0.4
 """The share of that gap that one part must explain to be called the cause."""
@@ -97,7 +102,7 @@ GROWN: Final = 10e6
 """... and in all, ..."""
 SPAN: Final = 15
 """... over so many steps, ..."""
-POINTS: Final = 7
+POINTS: Final = 6
 """... read so often, ..."""
 EVENLY: Final = 0.97
 """... and correlate so well with time."""
@@ -130,9 +135,11 @@ class RankTime:
         self.early: list[StepParts] = []
         self.whole: StepParts = StepParts(0.0, {}, step=0)
         """The sum of all of them; ``step`` counts the steps."""
-        self.workers = 0
-        self.samples: list[Sample] = []
-        """What it used of its host and GPU at first, and now."""
+        self._used: deque[Sample] = deque(maxlen=RECENT)
+        """What it used of its host in the newest reports."""
+        self.first: Sample | None = None
+        """What it used of its host and GPU at its first steps."""
+        self._sample: Sample | None = None
         self._waiting: list[StepParts] = []
         self._step: int | None = None
 
@@ -144,9 +151,14 @@ class RankTime:
             return
         self._waiting.append(window)
         if window.step == before:
+            if len(self._waiting) > KEPT:  # a cell goes on for hours after its steps
+                self._waiting[:] = [join(self._waiting, 0)]
             return
         joined = join(self._waiting, max(0, window.step - before))
         self._waiting.clear()
+        if self._sample is not None:
+            self._used.append(self._sample)
+            self.first = self.first or self._sample
         self.windows.append(joined)
         self.whole = join([self.whole, joined], (self.whole.step or 0) + (joined.step or 0))
         if len(self.early) < EARLY:
@@ -162,19 +174,36 @@ class RankTime:
 
     def sample(self, sample: Sample) -> None:
         """Take what the rank uses of its host."""
-        self.workers = sample.workers
-        self.samples = [*self.samples[:1], sample]
+        self._sample = sample
+
+    @property
+    def last(self) -> Sample | None:
+        """What it used of its host and GPU at its newest steps."""
+        return self._used[-1] if self._used else None
+
+    @property
+    def workers(self) -> int:
+        """The processes that its code had for its steps. Between two epochs a loader may have none."""
+        return max((one.workers for one in self._used), default=0)
 
     @property
     def busy(self) -> float | None:
-        """Per cent of the time for which its GPU was busy; None without one."""
-        gpu = self.samples[-1].gpu if self.samples else None
-        return None if gpu is None else gpu.utilisation
+        """Per cent of the time for which its GPU was busy; None without one, or where that is not known."""
+        known = [one.gpu.utilisation for one in self._used if one.gpu is not None and one.gpu.utilisation is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def newest(self) -> list[StepParts]:
+        """The last :data:`RECENT` reports."""
+        return list(self.windows)[-RECENT:]
 
     @property
     def recent(self) -> StepParts:
-        """The sum of the last :data:`RECENT` reports."""
-        last = list(self.windows)[-RECENT:]
+        """Their sum, without a stall."""
+        last = self.newest
+        longest = max(last, key=lambda one: one.seconds, default=None)
+        if longest is not None and longest.seconds > STALL * statistics.median(one.seconds for one in last):
+            last.remove(longest)
         return join(last, sum(one.step or 0 for one in last))
 
 
@@ -294,7 +323,8 @@ class StepTimes:
         if part == "data":
             workers = self.ranks[slow[0]].workers
             has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
-            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", _more_workers(workers), gap)
+            advice = _more_workers(workers, alike=all(self.ranks[rank].workers == workers for rank in seen))
+            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", advice, gap)
         kind, advice = {
             "checkpoint": ("saving", _SAVE_LESS),
             "logging": ("logging", _LOG_LESS),
@@ -347,46 +377,66 @@ class StepTimes:
         if len(known) < len(busy) or not known or max(known) >= IDLE or min(computing) < 1 - 2 * GAP:
             return None
         words = f"The GPUs are busy {statistics.fmean(known):.0f} % of the time: Python launches work more slowly than "
-        advice = "Give each launch more to do: a larger batch, torch.compile, or CUDA graphs."
+        advice = "Give each launch more to do: a larger batch, a compiled model, or CUDA graphs."
         return SlowStep("idle device", list(shares), f"{words}they do it.", advice, 1 - max(known) / 100)
 
     def _slower_than_itself(self) -> Iterable[SlowStep]:
+        """Steps take longer than at the beginning of the loop: on the ranks that do not just wait for others."""
+        found: dict[int, tuple[float, float, str]] = {}
         for rank, one in sorted(self.ranks.items()):
-            began, now = join(one.early[2:], sum(early.step or 0 for early in one.early[2:])), one.recent
-            if one.whole.seconds < LONG or not began.step or not now.step:
+            early = one.early[WARM:]
+            if one.whole.seconds < LONG or len(early) < EARLY - WARM:
                 continue
-            before, after = began.seconds / began.step, now.seconds / now.step
-            if after < SLOWER * before:
+            before, now = _usual(early), _usual(one.newest)
+            if not before or now < SLOWER * before:
                 continue
-            grown = {
-                part: now.parts.get(part, 0.0) / now.step - began.parts.get(part, 0.0) / began.step for part in PARTS
-            }
-            part = max(grown, key=lambda name: grown[name])
-            words = (
-                f"A step of rank {rank} takes {after * 1000:.0f} ms; at the beginning of this loop it took "
-                f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}.{_changed(one.samples, began, now)}"
-            )
-            advice = "The sidebar shows the load and memory of its host, and the temperature of its GPU."
-            yield SlowStep("slower than before", [rank], words, advice, 1 - before / after)
+            began, ends = (join(some, sum(each.step or 0 for each in some)) for some in (early, one.newest))
+            grown = {part: _of_step(ends, part) - _of_step(began, part) for part in PARTS}
+            found[rank] = before, now, max(grown, key=lambda name: grown[name])
+        if not found:
+            return
+        own = {rank: each for rank, each in found.items() if each[2] != "communication"} or found
+        before, now, part = max(own.values(), key=lambda each: each[1] / each[0])
+        words = (
+            f"A step of {count_ranks(list(own))} takes {now * 1000:.0f} ms; at the beginning of this loop it took "
+            f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}."
+        )
+        words += self._changed(max(own, key=lambda rank: own[rank][1] / own[rank][0]))
+        advice = "The sidebar shows the load and memory of its host, and the temperature of its GPU."
+        yield SlowStep("slower than before", list(own), words, advice, 1 - before / now)
+
+    def _changed(self, rank: int) -> str:
+        """What else has changed about a rank that became slower, as sentences with a space before each."""
+        one, found = self.ranks[rank], []
+        began, now = (join(some, 0) for some in (one.early, one.newest))
+        if (delayed := now.delayed / now.seconds) > began.delayed / began.seconds + GAP:
+            found.append(f"Rank {rank} waits {delayed:.0%} of the time for a processor, which it did not at first.")
+        if one.first is not None and one.last is not None and one.first.gpu is not None and one.last.gpu is not None:
+            first, last = one.first.gpu, one.last.gpu
+            if (last.temperature or 0.0) >= max(HOT, (first.temperature or 0.0) + 1):
+                found.append(f"Its GPU has {last.temperature:.0f} °C, and lowers its clock when it is too hot.")
+            others = [gpu.used - (gpu.reserved or 0) for gpu in (first, last)]
+            if others[1] > others[0] + OTHERS:
+                found.append(f"Other processes hold {others[1] / 1e9:.1f} GB of its GPU.")
+        return "".join(f" {each}" for each in found)
 
     def _memory(self) -> list[SlowStep]:
         """Ranks whose memory grows evenly from step to step."""
         found: dict[int, float] = {}
         for rank, one in sorted(self.ranks.items()):
-            report = one.recent
-            held, steps = report.memory[2:], report.step or 0
+            report = join(one.newest, sum(each.step or 0 for each in one.newest))
+            held, steps = report.memory, report.step or 0
             if steps < SPAN or len(held) < POINTS:
                 continue
-            slope = statistics.linear_regression(range(len(held)), held).slope
-            grown = slope * (len(held) - 1)
-            each = grown / steps * len(report.memory) / len(held)
+            grown = statistics.linear_regression(range(len(held)), held).slope * len(held)
+            each = grown / steps
             if each < GROWS or grown < GROWN or statistics.correlation(range(len(held)), held) < EVENLY:
                 continue
             found[rank] = each
         if not found:
             return []
         ranks, most = list(found), max(found, key=lambda rank: found[rank])
-        held = self.ranks[most].recent.memory
+        held = join(self.ranks[most].newest, 0).memory
         words = (
             f"The memory of {count_ranks(ranks)} grows by {found[most] / 1e6:.1f} MB a step, and is "
             f"{held[-1] / 1e9:.2f} GB now."
@@ -402,25 +452,12 @@ _SAVE_LESS: Final = "Save less often, or let %distributed save NAME VARIABLE --e
 _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 
-def _more_workers(workers: int) -> str:
-    wanted = max(2, 2 * workers)
-    return f"Try DataLoader(..., num_workers={wanted}), or less work for each sample."
-
-
-def _changed(samples: Sequence[Sample], began: StepParts, now: StepParts) -> str:
-    """What else has changed about a rank that became slower, as sentences with a space before each."""
-    found = []
-    if (delayed := now.delayed / now.seconds) > began.delayed / began.seconds + GAP:
-        found.append(f"It waits {delayed:.0%} of the time for a processor, which it did not at first.")
-    gpus = [sample.gpu for sample in samples if sample.gpu is not None]
-    if len(gpus) > 1:
-        first, last = gpus[0], gpus[-1]
-        if (last.temperature or 0.0) >= max(HOT, (first.temperature or 0.0) + 1):
-            found.append(f"Its GPU has {last.temperature:.0f} °C, and lowers its clock when it is too hot.")
-        others = [gpu.used - (gpu.reserved or 0) for gpu in (first, last)]
-        if others[1] > others[0] + OTHERS:
-            found.append(f"Other processes hold {others[1] / 1e9:.1f} GB of its GPU.")
-    return "".join(f" {one}" for one in found)
+def _more_workers(workers: int, *, alike: bool = True) -> str:
+    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own."""
+    if not workers:
+        return "Load beside the training: DataLoader(..., num_workers=2), or a dataset that prefetches."
+    where = " on all ranks" if alike else ""
+    return f"Try DataLoader(..., num_workers={2 * workers}){where}, or less work for each sample."
 
 
 def join(windows: Sequence[StepParts], steps: int) -> StepParts:
@@ -452,6 +489,17 @@ def join(windows: Sequence[StepParts], steps: int) -> StepParts:
 def shares_of(report: StepParts) -> dict[str, float]:
     """The share of each part, 0 to 1, in the order of :data:`PARTS`."""
     return {part: report.parts[part] / report.seconds for part in PARTS if report.parts.get(part)}
+
+
+def _of_step(report: StepParts, part: str) -> float:
+    """Seconds of a step in ``part``."""
+    return report.parts.get(part, 0.0) / (report.step or 1)
+
+
+def _usual(reports: Sequence[StepParts]) -> float:
+    """Seconds that a step takes in most of the reports; 0 where none has steps."""
+    times = [one.seconds / one.step for one in reports if one.step]
+    return statistics.median(times) if times else 0.0
 
 
 def _is_enough(report: StepParts) -> bool:
@@ -519,10 +567,13 @@ def _error(
     slow: Sequence[int],
     others: Sequence[int],
 ) -> float:
-    """The standard error of the difference between the mean waits of ``slow`` and ``others``, from so many looks."""
+    """The standard error of the difference between the waits of one rank of each kind, from so many looks.
+
+    Not of the means of all of them: who is slow was chosen by these looks, and of many ranks some seem so by chance.
+    """
     variance = 0.0
     for ranks in (slow, others):
-        wait, looks = _mean(shares, ranks, "communication"), sum(seen[rank].looks for rank in ranks)
+        wait, looks = _mean(shares, ranks, "communication"), statistics.fmean(seen[rank].looks for rank in ranks)
         # One look more of either kind, so that a few looks which saw the same are not certain of it.
         wait = (wait * looks + 1) / (looks + 2)
         variance += wait * (1 - wait) / (looks + 2)

@@ -199,7 +199,7 @@ class StepTimer:
                 with contextlib.suppress(Exception):
                     self._look(min(now - max(before, self._from), LONGEST))
                 if now - read >= MEMORY:
-                    read = max(read, now - 2 * MEMORY) + MEMORY
+                    read = max(read + MEMORY, now - MEMORY)  # after a pause, one reading, not all that it missed
                     self._memory.append(_held())
                 before, spent, took = now, time.thread_time(), time.thread_time() - spent
                 cost += (min(took, DEAR) - cost) / 10
@@ -211,7 +211,9 @@ class StepTimer:
             return
         found, users = self._walk(innermost)
         part, call = (found.part, found.call) if found is not None else ("other", "")
-        if part == "backward" and self._sleeps() and (awaited := self._awaited()):
+        # Only in native code: Python's own functions in it, as of a user's autograd.Function, sleep for other reasons.
+        known = self._labels.get(id(innermost.f_code)) if part == "backward" else None
+        if known is not None and known[1] == found and self._sleeps() and (awaited := self._awaited()):
             part, call = "communication", awaited
         with self._lock:
             if not self._wanted.is_set():
@@ -314,9 +316,10 @@ def _read() -> _Clock:
 
 
 def _held() -> int:
-    """Bytes of memory that this process holds; 0 where Linux does not say it."""
+    """Bytes of memory that this process alone holds, without pages of files; 0 where Linux does not say it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE
+        _, resident, of_files, *_ = Path("/proc/self/statm").read_bytes().split()
+        return (int(resident) - int(of_files)) * PAGE
     return 0
 
 

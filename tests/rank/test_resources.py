@@ -11,25 +11,34 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from jupyter_dtrain.core.events import Gpu, Sample
+from jupyter_dtrain.core.events import Body, Gpu, Sample, StepParts
 from jupyter_dtrain.rank import resources
+from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.rank.resources import GpuReader, Sampler
+from jupyter_dtrain.rank.step_time import SHORTEST, StepTimer
 
 
 @pytest.fixture
 def samples(monkeypatch):
     """A sampler of this process, twenty times as often as in a rank, and what it says."""
     monkeypatch.setattr(resources, "PERIOD", 0.05)
-    said: queue.Queue[Sample] = queue.Queue()
+    said: queue.Queue[Body] = queue.Queue()
     sampler = Sampler(said.put, lambda: 7, lambda: None, None)
     yield sampler, said
     sampler.end()
 
 
+def timer(*, on):
+    """Where the main thread spends a cell's time, observed or not."""
+    made = StepTimer(Plugins([], print), lambda _: None)
+    made.begin(on=on)
+    return made
+
+
 def test_a_sample_has_processor_memory_and_step(samples):
     """The units are per cent of a core and bytes; without a GPU it says so."""
     sampler, said = samples
-    sampler.begin(lambda: 4.04)
+    sampler.begin(lambda: 4.04, timer(on=False))
     sample = said.get(timeout=10)
 
     assert sample.rss == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
@@ -40,7 +49,7 @@ def test_a_sample_has_processor_memory_and_step(samples):
 def test_a_busy_process_shows(samples):
     """A loop takes most of a core, a sleep nothing: the two samples are apart, however slow the machine."""
     sampler, said = samples
-    sampler.begin(lambda: 4.04)
+    sampler.begin(lambda: 4.04, timer(on=False))
     quiet = min(said.get(timeout=10).cpu for _ in range(5))
     stop = threading.Event()
 
@@ -60,7 +69,7 @@ def test_a_busy_process_shows(samples):
 def test_samples_are_taken_only_during_a_run(samples):
     """End, and begin again."""
     sampler, said = samples
-    sampler.begin(lambda: 4.04)
+    sampler.begin(lambda: 4.04, timer(on=False))
     said.get(timeout=10)
     sampler.end()
     deadline = time.monotonic() + 10
@@ -70,10 +79,28 @@ def test_samples_are_taken_only_during_a_run(samples):
         except queue.Empty:
             break
     ended = said.empty()
-    sampler.begin(lambda: 4.04)
+    sampler.begin(lambda: 4.04, timer(on=False))
 
     assert ended
     assert said.get(timeout=10).step == 7
+
+
+def test_what_the_main_thread_did_comes_after_the_sample_with_its_step(samples):
+    """Only where it is observed, and as soon as there is enough of it."""
+    sampler, said = samples
+    observed = timer(on=True)
+    sampler.begin(lambda: 0.0, observed)
+    deadline = time.monotonic() + 10
+    found = [said.get(timeout=10)]
+    while not isinstance(found[-1], StepParts):
+        assert time.monotonic() < deadline
+        found.append(said.get(timeout=10))
+    sampler.end()
+    observed.end()
+
+    assert isinstance(found[-2], Sample)
+    assert found[-1].step == found[-2].step == 7
+    assert found[-1].seconds >= SHORTEST
 
 
 def refuse(*_):

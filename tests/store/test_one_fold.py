@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dtrain import Run
-from jupyter_dtrain.core.events import Batch, Dropped, Error, Finished, Output, Progress, Reading, Sample
+from jupyter_dtrain.core.events import Batch, Dropped, Error, Finished, Output, Progress, Reading, Sample, StepParts
 from jupyter_dtrain.server.follower import SKIPPED as UNFOLLOWED
 from jupyter_dtrain.server.follower import Follower
 from jupyter_dtrain.store import Store
@@ -34,6 +34,7 @@ said = st.one_of(
     st.just(Sample(100.0, 1 << 20)),
     st.builds(lambda done: Progress(0, "epoch", done, 10.0, 1.0, ""), st.floats(0, 10)),
     st.builds(lambda batch: Reading(0, batch, 10), st.integers(1, 64)),
+    st.builds(lambda step: StepParts(1.0, {"data": 0.6}, step=step, looks=40), st.none() | st.integers(0, 50)),
     st.just(Dropped(1, 10, "its log is full")),
 )
 end = st.one_of(
