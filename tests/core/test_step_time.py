@@ -156,7 +156,7 @@ def test_a_rank_with_more_samples_has_unequal_batches(size, slow):
     found = only(times, size, batches=batches)
 
     assert (found.kind, found.ranks) == ("unequal batches", slow)
-    assert "48 samples a step, the others on 16" in found.words
+    assert "48 samples a step, others on 16" in found.words
 
 
 @pytest.mark.parametrize("batches", [{}, {0: 16}, {0: 16, 1: 16}, {0: 16, 1: 17}, {0: 48, 1: 16}])

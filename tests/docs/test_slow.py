@@ -35,6 +35,8 @@ NUMBERS = {
     "BUBBLE": "compute nothing in {:.0%} of a step",
     "SLOWER": "{} times as long as at the beginning",
     "LONG": "after {:.0f} s",
+    "HOT": "has {:.0f} °C or more",
+    "OTHERS": "or {:.0f} GB more of it",
     "IDLE": "less than {:.0f} % of the time",
     "GROWS": "grows by {:.1f} MB with each step",
     "GROWN": "{:.0f} MB in all",
@@ -43,7 +45,7 @@ NUMBERS = {
     "EVENLY": "correlation of {}",
 }
 """How the page says each number of a rule."""
-UNITS = {"SHORT": 1000, "GROWS": 1e-6, "GROWN": 1e-6}
+UNITS = {"OTHERS": 1e-9, "SHORT": 1000, "GROWS": 1e-6, "GROWN": 1e-6}
 INSIDE = {"KEPT", "WARM"}
 """Numbers that no reader needs; the page says how many seconds do not count."""
 
