@@ -128,12 +128,13 @@ class RankTime:
         self.workers = 0
         self.busy: float | None = None
         """Per cent of the time for which its GPU was busy; None without one."""
+        self.step: int | None = None
+        """The newest step of its metrics."""
         self._waiting: list[StepParts] = []
-        self._step: int | None = None
 
     def take(self, window: StepParts) -> None:
         """Take a report. ``step`` of the kept ones counts the steps since the one before."""
-        before, self._step = self._step, window.step
+        before, self.step = self.step, window.step
         if before is None or window.step is None:
             self._waiting.clear()  # set-up
             return

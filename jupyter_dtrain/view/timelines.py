@@ -17,7 +17,7 @@ import msgspec
 from jupyter_dtrain.core.pipelines import COMPUTE, TRANSFER, Action, Timeline
 from jupyter_dtrain.core.world import quantity
 
-from .labels import took
+from .labels import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def caption(timeline: Timeline) -> str:
     words += f": bubble {_percent(timeline.bubble)}"
     if timeline.theory is not None:
         words += f" (in theory {_percent(timeline.theory)})"
-    words += f", step {timeline.step:,} in {_duration(timeline.seconds)}"
+    words += f", step {timeline.step:,} in {duration(timeline.seconds)}"
     if timeline.on_host:
         words += "; times show when the host launched work, not when the GPU did it"
     if timeline.left_out:
@@ -169,7 +169,3 @@ def _letter(share: Mapping[str, float], width: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else took(seconds)

@@ -9,6 +9,7 @@ import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
+import { StepTimeView } from "./stepTime";
 import { onThemeChange, themeOf, type Theme } from "./theme";
 import { clock, count, duration, longer, rankList, rate } from "./format";
 
@@ -49,6 +50,7 @@ export class RunPanel {
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
   private strip: RankStrip;
   private bars = new ProgressBars();
+  private stepTime: StepTimeView;
   private tools = h("div", { class: "dtrain-tools", hidden: true });
   private toggles = h("span", { class: "dtrain-toggles" });
   private reset = h("button", { class: "dtrain-small", type: "button", hidden: true }, "show all steps");
@@ -84,6 +86,14 @@ export class RunPanel {
     this.strip = new RankStrip((rank) => {
       this.choose(rank);
     });
+    this.stepTime = new StepTimeView(
+      (range) => {
+        this.zoom(range);
+      },
+      () => {
+        this.schedule();
+      },
+    );
     this.interruptButton.title = "Interrupt the cell on every rank; variables are kept";
     this.stacksButton.title = "Show where every rank is now";
     this.interruptButton.addEventListener("click", () => {
@@ -106,6 +116,7 @@ export class RunPanel {
     root.replaceChildren(
       ...(chartsOnly ? [] : head),
       this.bars.node,
+      this.stepTime.node,
       this.tools,
       this.main,
       this.more,
@@ -156,6 +167,7 @@ export class RunPanel {
     clearTimeout(this.resting);
     for (const end of this.ends) end();
     for (const chart of this.charts.values()) chart.destroy();
+    this.stepTime.destroy();
     this.root.replaceChildren();
   }
 
@@ -233,6 +245,7 @@ export class RunPanel {
       ended: model.outcome !== "running",
     };
     const visible = this.more.open ? [...front, ...rest] : front;
+    this.stepTime.update(model.stepTime, options.ended, { theme: this.theme, range: this.range, marks: model.marks });
     this.drawPipelines();
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
   }
