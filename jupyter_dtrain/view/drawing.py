@@ -52,6 +52,9 @@ _KINDS: Final = {
 }
 """Colour and pattern of a stage's computations; the colours differ in lightness, as in the widget."""
 
+_LABEL: Final = 14
+"""Letters of ranks that are named beside a bar; more are counted."""
+
 _NUMBER: Final = re.compile(r"(?<=[ \"ML])(-?\d+\.\d\d)\d+(?=[ \"\n])")
 """A coordinate; finer than a hundredth of a point is invisible."""
 
@@ -135,8 +138,8 @@ def _fill(
 
     ``marks``: steps at which a line goes through all charts.
     """
-    columns = 2 if timelines or spent is not None else min(2, len(metrics))
-    rows = math.ceil(len(metrics) / max(1, columns))
+    columns = 2 if timelines else max(1, min(2, len(metrics)))
+    rows = math.ceil(len(metrics) / columns)
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
     below = [0.3 * len(few) + 0.9 for few in lanes]
     bars = 0.0 if spent is None else 0.24 * len(packed(spent).rows) + 1.2
@@ -172,7 +175,11 @@ def _fill(
 def _step_time(ax: Any, spent: StepSummary) -> None:
     """Draw a bar for each rank, or for ranks that are alike: its parts are those of a step, in milliseconds."""
     found = packed(spent)
-    names = [f"\N{BLACK UP-POINTING TRIANGLE} {row.ranks}" if row.slow else row.ranks for row in found.rows]
+    labels = [row.ranks if len(row.ranks) <= _LABEL else f"{row.count} ranks" for row in found.rows]
+    names = [
+        f"\N{BLACK UP-POINTING TRIANGLE} {label}" if row.slow else label
+        for row, label in zip(found.rows, labels, strict=True)
+    ]
     places = range(len(found.rows))
     begins = [0.0] * len(found.rows)
     for index, part in enumerate(found.parts):
@@ -188,7 +195,8 @@ def _step_time(ax: Any, spent: StepSummary) -> None:
     ax.tick_params(labelsize=8)
     ax.set_title("Time of a step" + (", by the host's clock" if found.on_host else ""), fontsize=10, loc="left")
     low = -0.3 / (0.24 * len(found.rows) + 0.1)
-    ax.legend(fontsize=7, frameon=False, ncols=6, loc="upper left", bbox_to_anchor=(0, low), borderpad=0)
+    columns = max(4, round(ax.figure.get_figwidth() / 1.4))
+    ax.legend(fontsize=7, frameon=False, ncols=columns, loc="upper left", bbox_to_anchor=(0, low), borderpad=0)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
 
