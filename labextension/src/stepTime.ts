@@ -68,10 +68,13 @@ export function labelOf(part: string, share: number, width: number): string {
   return [long, short].find((words) => LETTER * words.length + PADDING <= width) ?? "";
 }
 
-/** Black or white, whichever reads better on `colour`. */
-function inkOn(colour: string): string {
-  const [red = 0, green = 0, blue = 0] = (colour.slice(1).match(/../g) ?? []).map((text) => parseInt(text, 16));
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#111" : "#fff";
+/** Black or white, whichever has more contrast to `colour`, by WCAG's measure. */
+export function inkOn(colour: string): string {
+  const [red = 0, green = 0, blue = 0] = (colour.slice(1).match(/../g) ?? []).map((text) => {
+    const part = parseInt(text, 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.187 ? "#111" : "#fff";
 }
 
 interface Row {

@@ -20,8 +20,8 @@ const LIGHT_PARTS: Record<string, string> = {
 const DARK_PARTS: Record<string, string> = {
   ...LIGHT_PARTS,
   forward: "#9fd3f5",
-  backward: "#2b7fb8",
-  optimizer: "#8b6cc9",
+  backward: "#2474ab",
+  optimizer: "#7f5fc0",
   communication: "#e8751a",
   checkpoint: "#159b78",
   other: "#8c8c8c",
