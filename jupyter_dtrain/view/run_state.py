@@ -9,6 +9,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from jupyter_dtrain.core.causes import as_seen, told_briefly
 from jupyter_dtrain.core.events import (
     ClearOutput,
@@ -51,6 +53,8 @@ SUMMARY_PERIOD: Final = 1.0
 """Seconds between two summaries of where the time of steps goes; ranks report about as often."""
 SUMMARY_SHARE: Final = 0.02
 """The share of the time that such summaries may take in a large world, whose panel then gets them less often."""
+LINGER: Final = 5.0
+"""Seconds for which a sentence on slow steps stays after it no longer holds: at its limit it would come and go."""
 LIVE_POINTS: Final = 60
 """Points of a course in a run that goes on."""
 
@@ -158,6 +162,7 @@ class RunState:
         self._summary: StepSummary | None = None
         self._summarised = False  # as far as the fold is
         self._summary_at = -math.inf
+        self._slow_until = -math.inf
 
     @property
     def words(self) -> dict[int, str]:
@@ -247,8 +252,12 @@ class RunState:
             self._summary = summarise(self.fold)
         elif not self._summarised and now >= self._summary_at:
             began = time.thread_time()
-            self._summary = summarise(self.fold, points=LIVE_POINTS)
+            before, self._summary = self._summary, summarise(self.fold, points=LIVE_POINTS)
             self._summarised = True
+            if self._summary is not None and self._summary.slow:
+                self._slow_until = now + LINGER
+            elif self._summary is not None and before is not None and now < self._slow_until:
+                self._summary = msgspec.structs.replace(self._summary, slow=before.slow)
             took = time.thread_time() - began
             self._summary_at = now + max(SUMMARY_PERIOD, took / SUMMARY_SHARE)
         return self._summary

@@ -6,6 +6,7 @@
  * that a bar moves to its new length. The panel shows a `StepTimeView`; the Runs tab puts its parts below each other.
  */
 
+import "../style/stepTime.css";
 import { h, placeBeside, setAttribute, setText } from "./dom";
 import { duration } from "./format";
 import { STEP_PARTS, type Course, type StepRow, type StepTimePart } from "./generated";

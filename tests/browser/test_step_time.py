@@ -61,7 +61,7 @@ def test_a_slow_rank_is_named_and_its_bar_is_marked(lab, browser):
     bars = panel.locator(".dtrain-spent-row")
     bars.nth(1).locator(".dtrain-spent-piece").first.hover()
     expect(panel.locator(".dtrain-spent .dtrain-readout")).to_contain_text("loading data")
-    panel.scroll_into_view_if_needed()
+    sentence.scroll_into_view_if_needed()
     shoot(page, "step-time")
     save(page)
     notebook = nbformat.read(lab.folder / "step_time.ipynb", as_version=4)

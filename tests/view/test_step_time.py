@@ -165,3 +165,20 @@ def test_batches_of_a_step_are_told():
     part = part_of(state, "ok")
     assert part.batches == 4
     assert step_time.lines(state.picture("ok").step_time)[0] == "Time of a step of 4 batches:"
+
+
+def test_a_sentence_stays_for_some_seconds_and_the_end_has_none_that_does_not_hold(monkeypatch):
+    """The panel would jump if it came and went with each report."""
+    now = [1000.0]
+    monkeypatch.setattr("jupyter_dtrain.view.run_state.time.monotonic", lambda: now[0])
+    state = run(2, slow=[1])
+    assert [one.kind for one in part_of(state).slow] == ["slow loader"]
+    for rank in range(2):
+        for second in range(12):
+            report = StepParts(1.0, USUAL, {"all_reduce": 0.3}, step=EACH * (13 + second), looks=50)
+            state.take(Event(1, rank, 100 + second, 300.0, report))
+    now[0] += 2
+    assert [one.kind for one in part_of(state).slow] == ["slow loader"]
+    state.take(Event(1, 0, 120, 320.0, StepParts(1.0, USUAL, step=EACH * 25, looks=50)))
+    now[0] += 10
+    assert part_of(state).slow == []

@@ -21,6 +21,11 @@ export function spentOf(runs: readonly Chosen[]): Spent[] {
   return runs.flatMap((run) => (run.columns.step_time == null ? [] : [{ run, step: run.columns.step_time }]));
 }
 
+/** A run as people call it, without its name: `world/3`. */
+function numberOf(run: Chosen): string {
+  return run.label.split(" ", 1)[0]!;
+}
+
 /** The bars of `spent`, all with the same parts: the mean over the ranks of each run, or its ranks. */
 export function barsOf(spent: readonly Spent[], spread: Spread): { parts: string[]; rows: BarRow[] } {
   const found = new Set(spent.flatMap(({ step }) => step.parts));
@@ -31,7 +36,10 @@ export function barsOf(spent: readonly Spent[], spread: Spread): { parts: string
       return { ...own, shares: parts.map((part) => own.shares[step.parts.indexOf(part)] ?? 0) };
     };
     if (spread === "mean") return [{ ...bar(step.mean, run.label), title: run.label }];
-    return step.rows.map((row) => bar(row, spent.length > 1 ? `${run.label} · ${barOf(row).label}` : barOf(row).label));
+    return step.rows.map((row) => {
+      const { label } = barOf(row);
+      return bar(row, spent.length > 1 ? `${numberOf(run)} · ${label}` : label);
+    });
   });
   return { parts, rows };
 }
@@ -54,7 +62,7 @@ export function StepTimes(props: {
           {reasons.flatMap(({ run, step }) =>
             step.slow!.map(([, , words, advice]) => (
               <li key={`${run.id} ${words}`}>
-                {spent.length > 1 && <b>{`${run.label}: `}</b>}
+                {spent.length > 1 && <b title={run.label}>{`${numberOf(run)}: `}</b>}
                 {words} <span>{advice}</span>
               </li>
             )),
