@@ -62,7 +62,7 @@ const bundled = {
 const styleInScript = {
   name: "style-in-script",
   setup(build) {
-    build.onLoad({ filter: /style.(?:runs|output|scaling)\.css$/ }, async ({ path: file }) => {
+    build.onLoad({ filter: /style.(?:runs|output|scaling|stepTime)\.css$/ }, async ({ path: file }) => {
       const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
       return { contents: styleScript(outputFiles[0].text) };
     });
@@ -92,6 +92,7 @@ const LATER = {
   variables: "variables",
   history: "history",
   scaling: "speedup",
+  stepTime: "steps",
 };
 const missing = new Set(Object.keys(LATER));
 const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");
@@ -116,7 +117,7 @@ const style = await esbuild.build({
 writeFileSync(path.join(here, "lib/style.js"), styleScript(style.outputFiles[0].text));
 await esbuild.build({
   absWorkingDir: here,
-  entryPoints: { widget: "style/index.css" },
+  entryPoints: { widget: "style/widget.css" },
   outdir: "../jupyter_dtrain/static",
   bundle: true,
   minify: true,

@@ -18,10 +18,11 @@ import msgspec
 from msgspec import inspect as types
 
 from jupyter_dtrain.core import events
+from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
 from jupyter_dtrain.magics.transform import RANK_NAMES, VERB_NAMES
 from jupyter_dtrain.server import attention, messages
-from jupyter_dtrain.view import document, points, scaling
+from jupyter_dtrain.view import document, points, scaling, step_time
 
 FILE = Path(__file__).resolve().parent.parent / "labextension" / "src" / "generated.ts"
 
@@ -78,6 +79,7 @@ def generated() -> str:
                 *found.values(),
                 f"export type Message = {union};",
                 outcomes(),
+                parts(),
                 options(),
                 "",
             ]
@@ -226,6 +228,15 @@ def outcomes() -> str:
     return (
         "/** The one word for each way in which a run ends, or that it goes on, and its meaning. */\n"
         f"export const OUTCOMES: Record<RunOutcome, string> = {{\n{rows}}};"
+    )
+
+
+def parts() -> str:
+    """The parts of a step, with their names."""
+    rows = "".join(f"  {part}: {json.dumps(step_time.name_of(part))},\n" for part in PARTS)
+    return (
+        "/** The parts of a training step, in the order in which they are drawn, with their names. */\n"
+        f"export const STEP_PARTS: Record<string, string> = {{\n{rows}}};"
     )
 
 

@@ -356,9 +356,13 @@ class RunFold:
     @property
     def slow(self) -> list[SlowStep]:
         """Why its steps are slow, the costliest reason first: of the last seconds, or of the whole run at its end."""
+        return self.slow_steps(whole=not self.unfinished)
+
+    def slow_steps(self, *, whole: bool) -> list[SlowStep]:
+        """:attr:`slow`, of the ``whole`` run or of the last seconds."""
         return self.step_times.findings(
             list(self.ranks),
-            whole=not self.unfinished,
+            whole=whole,
             batches=self.readings.batches,
             pipelines=self.pipelines.timelines(),
         )

@@ -67,6 +67,12 @@ class Readings:
         """Samples that a rank reads for one step from the first loader; None where no loader is seen."""
         return next(iter(self.batches.values()), None)
 
+    @property
+    def accumulation(self) -> int:
+        """Batches of the first loader that ranks read for one step; 1 where no loader is seen."""
+        first = self._found.get(min(self._found, default=0), {})
+        return max((one.accumulation for one in first.values()), default=1)
+
     def lines(self, microbatches: int = 0) -> list[ReadingLine]:
         """Sentences on how the run reads its data. ``microbatches``: of a pipeline's step; 0 without a pipeline."""
         lines = []

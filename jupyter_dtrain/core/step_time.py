@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from .events import CodeLine, Sample, StepParts
-from .world import count_ranks, quantity
+from .world import count_ranks, percent, quantity
 
 if TYPE_CHECKING:
     from .pipelines import Timeline
@@ -140,12 +140,13 @@ class RankTime:
         self.first: Sample | None = None
         """What it used of its host and GPU at its first steps."""
         self._sample: Sample | None = None
+        self.step: int | None = None
+        """The newest step of its metrics."""
         self._waiting: list[StepParts] = []
-        self._step: int | None = None
 
     def take(self, window: StepParts) -> None:
         """Take a report. ``step`` of the kept ones counts the steps since the one before."""
-        before, self._step = self._step, window.step
+        before, self.step = self.step, window.step
         if before is None or window.step is None:
             self._waiting.clear()  # set-up
             return
@@ -295,14 +296,13 @@ class StepTimes:
         delayed = _delayed(seen, slow) - _delayed(seen, others)
         call = _call(seen, others)
         victims = f"meanwhile the other {'rank waits' if len(others) == 1 else 'ranks wait'} for "
-        victims = f"{victims}{'it' if len(slow) == 1 else 'them'} in {call}, {gap:.0%} of a step"
+        victims = f"{victims}{'it' if len(slow) == 1 else 'them'} in {call}, {percent(gap)} of a step"
         name, verb = count_ranks(slow).capitalize(), "s" if len(slow) == 1 else ""
         part = max(more, key=lambda one: more[one])
         at = _line(seen, slow, part)
         if delayed >= max(OWN * gap, computing / 2) and (part in COMPUTING or delayed > more[part]):
-            words = (
-                f"{name} wait{verb} {_delayed(seen, slow):.0%} of a step for a processor that others use; {victims}."
-            )
+            waited = percent(_delayed(seen, slow))
+            words = f"{name} wait{verb} {waited} of a step for a processor that others use; {victims}."
             advice = (
                 "Look for other programs on its host (top), and for more threads than processors (OMP_NUM_THREADS)."
             )
@@ -319,7 +319,7 @@ class StepTimes:
             words = f"{name} {'is' if verb else 'are'} slower than the others in all parts of a step; {victims}."
             advice = "Compare their hosts and devices with %distributed doctor."
             return SlowStep("slow rank", slow, words, advice, gap)
-        spent = f"{name} spend{verb} {_mean(shares, slow, part):.0%} of a step in {PARTS[part]}"
+        spent = f"{name} spend{verb} {percent(_mean(shares, slow, part))} of a step in {PARTS[part]}"
         if part == "data":
             workers = self.ranks[slow[0]].workers
             has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
@@ -345,7 +345,7 @@ class StepTimes:
         if workers == 1:
             has = "from one worker process each" if len(shares) > 1 else "from one worker process"
         who = "All ranks spend" if len(shares) > 1 else f"Rank {next(iter(shares))} spends"
-        words = f"{who} {statistics.fmean(spent):.0%} of a step in loading data, {has}."
+        words = f"{who} {percent(statistics.fmean(spent))} of a step in loading data, {has}."
         return SlowStep("data", list(shares), words, _more_workers(workers), statistics.fmean(spent))
 
     def _saving(self, seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) -> SlowStep | None:
@@ -355,7 +355,9 @@ class StepTimes:
             return None
         most = max(spent.values())
         at = _line(seen, savers, "checkpoint")
-        words = f"{count_ranks(savers).capitalize()} spend{'s' if len(savers) == 1 else ''} {most:.0%} of the time in "
+        words = (
+            f"{count_ranks(savers).capitalize()} spend{'s' if len(savers) == 1 else ''} {percent(most)} of the time in "
+        )
         return SlowStep("saving", savers, f"{words}saving checkpoints{at}.", _SAVE_LESS, most)
 
     def _reading(self, seen: dict[int, StepParts]) -> SlowStep | None:
@@ -367,7 +369,7 @@ class StepTimes:
         if not at or idle < 100 - 2 * IDLE:
             return None
         share = statistics.fmean(spent.values())
-        words = f"Each step waits {share:.0%} of its time for the device{at}, and the GPUs are idle {idle:.0f} % of it."
+        words = f"A step waits {percent(share)} of its time for the device{at}; the GPUs are idle {idle:.0f} % of it."
         return SlowStep("reading", list(seen), words, "Keep the tensor, and read it once in many steps.", share)
 
     def _idle(self, shares: dict[int, dict[str, float]]) -> SlowStep | None:
@@ -410,7 +412,9 @@ class StepTimes:
         one, found = self.ranks[rank], []
         began, now = (join(some, 0) for some in (one.early, one.newest))
         if (delayed := now.delayed / now.seconds) > began.delayed / began.seconds + GAP:
-            found.append(f"Rank {rank} waits {delayed:.0%} of the time for a processor, which it did not at first.")
+            found.append(
+                f"Rank {rank} waits {percent(delayed)} of the time for a processor, which it did not at first."
+            )
         if one.first is not None and one.last is not None and one.first.gpu is not None and one.last.gpu is not None:
             first, last = one.first.gpu, one.last.gpu
             if (last.temperature or 0.0) >= max(HOT, (first.temperature or 0.0) + 1):
@@ -511,8 +515,10 @@ def _bubbles(pipelines: Iterable[Timeline]) -> Iterable[SlowStep]:
     for line in pipelines:
         if line.bubble < BUBBLE:
             continue
-        theory = "" if line.theory is None else f" (the schedule alone leaves {line.theory:.0%})"
-        words = f"The ranks of the {line.schedule} pipeline compute nothing in {line.bubble:.0%} of a step{theory}."
+        theory = "" if line.theory is None else f" (the schedule alone leaves {percent(line.theory)})"
+        words = (
+            f"The ranks of the {line.schedule} pipeline compute nothing in {percent(line.bubble)} of a step{theory}."
+        )
         avoidable = line.theory is not None and line.bubble > line.theory + GAP
         advice = (
             "Cut the model into stages that take the same time."
@@ -527,7 +533,7 @@ def _logging(seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) ->
     if min(spent) < LOGGING:
         return None
     at = _line(seen, list(seen), "logging")
-    words = f"All ranks spend {statistics.fmean(spent):.0%} of a step in logging{at}."
+    words = f"All ranks spend {percent(statistics.fmean(spent))} of a step in logging{at}."
     return SlowStep("logging", list(shares), words, _LOG_LESS, statistics.fmean(spent))
 
 
@@ -541,7 +547,7 @@ def _communication(seen: dict[int, StepParts], shares: dict[int, dict[str, float
     if step * min(spent) < 2 * SHORT:
         return None
     call, share = _call(seen, list(seen)), statistics.fmean(spent)
-    words = f"All ranks spend {share:.0%} of a step ({step * share * 1000:.0f} ms) in {call}, which no work hides."
+    words = f"All ranks spend {percent(share)} of a step ({step * share * 1000:.0f} ms) in {call}, which no work hides."
     advice = (
         "Send less or less often: accumulate gradients over several batches, or compress them (bf16_compress_hook)."
     )
@@ -552,7 +558,7 @@ def _processors(seen: dict[int, StepParts]) -> SlowStep | None:
     delayed = [one.delayed / one.seconds for one in seen.values()]
     if min(delayed) < DELAYED:
         return None
-    words = f"All ranks wait {statistics.fmean(delayed):.0%} of a step for a processor."
+    words = f"All ranks wait {percent(statistics.fmean(delayed))} of a step for a processor."
     advice = "There are fewer processors than threads: start fewer ranks on a host, or set OMP_NUM_THREADS=1."
     return SlowStep("processors", list(seen), words, advice, statistics.fmean(delayed))
 

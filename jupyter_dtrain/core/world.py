@@ -253,6 +253,11 @@ def quantity(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def percent(share: float) -> str:
+    """A share, 0 to 1, as words: ``33 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def count_ranks(ranks: Sequence[int]) -> str:
     """``ranks`` as words at the beginning of a sentence: ``rank 2`` or ``ranks 0-1,3``.
 

@@ -80,7 +80,8 @@ class Alarms:
 
     def run_showed(self, run: FollowedRun, found: RunFinding) -> None:
         """Report what a look at ``run`` has found; a finding that was reported before counts once."""
-        self._report(found.kind, found.level, found.words, run=run, ranks=found.ranks, mark=found.mark)
+        more = {"ranks": found.ranks, "mark": found.mark, "detail": found.detail}
+        self._report(found.kind, found.level, found.words, run=run, **more)
 
     def run_hangs(self, run: FollowedRun, words: str) -> None:
         """Report that no rank of ``run`` moves, as ``words`` say; empty words settle that, as one moves again."""

@@ -158,6 +158,7 @@ class RunFinding(msgspec.Struct, frozen=True):
     words: str
     ranks: list[int]
     mark: str
+    detail: str = ""
 
 
 class Judge:
@@ -228,6 +229,11 @@ def outliers(recent: Mapping[int, Sequence[float]]) -> dict[int, str]:
 
 
 def _slow(picture: Picture) -> list[RunFinding]:
+    spent = picture.step_time
+    if picture.outcome == "running" and spent is not None and spent.slow:
+        # It says why, so it takes the place of the sentence below, which says only that.
+        one = spent.slow[0]
+        return [RunFinding("slow", "warning", one.words, one.ranks, f"{one.kind}:{one.ranks[:1]}", one.advice)]
     slow = picture.slow
     if picture.outcome != "running" or slow is None or slow.more <= _SLOW:
         return []

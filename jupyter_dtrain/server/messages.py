@@ -17,6 +17,7 @@ from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
+from jupyter_dtrain.view.step_time import StepTimePart
 from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus, name_of
 
 from .attention import Item
@@ -161,6 +162,8 @@ class RunColumns(msgspec.Struct, frozen=True):
     id: int
     metrics: list[Column]
     resources: list[Column]
+    step_time: StepTimePart | None = None
+    """Where the time of its steps went; null where no steps were seen."""
 
 
 class HeldVariables(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.store import Store, StoredRun
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.labels import ending_of
+from jupyter_dtrain.view.step_time import packed
 from jupyter_dtrain.view.stored import picture
 
 from .messages import Column, RunColumns
@@ -178,7 +179,13 @@ def _encoded_columns(run: int, points: int) -> bytes:
     metrics, resources = found.metrics, found.resources
     columns = sum(len(ranks) for part in (metrics, resources) for ranks in part.values())
     points = max(FEWEST_POINTS, min(points, BUDGET // max(1, columns)))
-    answer = RunColumns(found.id, _columns(metrics, found.started, points), _columns(resources, found.started, points))
+    spent = found.step_summary
+    answer = RunColumns(
+        found.id,
+        _columns(metrics, found.started, points),
+        _columns(resources, found.started, points),
+        None if spent is None else packed(spent),
+    )
     return msgspec.json.encode(answer)  # which writes null for what is not finite
 
 

@@ -130,6 +130,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE runs ADD COLUMN joins INTEGER",  # the number of the run that it joined
         "ALTER TABLE runs ADD COLUMN remark TEXT NOT NULL DEFAULT ''",  # more about an end that was ok
     ),
+    (
+        """CREATE TABLE step_times (
+            run INTEGER PRIMARY KEY REFERENCES runs ON DELETE CASCADE,
+            seconds REAL NOT NULL,  -- of steps, of all ranks together: what it was made from
+            summary BLOB NOT NULL  -- JSON, a StepSummary: where the time of the steps goes
+        )""",
+    ),
 )
 """The statements that bring a file from each version to the next."""
 

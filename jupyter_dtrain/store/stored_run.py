@@ -18,6 +18,8 @@ from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, 
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
+from jupyter_dtrain.core.step_summary import StepSummary
+from jupyter_dtrain.core.step_time import SlowStep
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
@@ -227,7 +229,7 @@ class StoredRun:
         """
         with self._store.writing() as db:
             self.check_deletable()
-            for table in ("parts", "series", "texts"):
+            for table in ("parts", "series", "texts", "step_times"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (self.id,))  # noqa: S608 — our own names
             db.execute(
                 "UPDATE runs SET deleted = 1, seen = 1, source = '', name = '', note = '', tags = '[]', "
@@ -283,6 +285,30 @@ class StoredRun:
         With GPUs also ``gpu utilisation``, ``gpu used`` and so on, as in :class:`~jupyter_dtrain.core.events.Gpu`.
         """
         return self._columns("resource")
+
+    @property
+    def step_time(self) -> dict[int, dict[str, float]]:
+        """The share of a step, 0 to 1, that each of its parts takes, by rank, as in :attr:`Run.step_time`.
+
+        Empty where no steps were seen, and for runs of earlier versions.
+        """
+        found = self.step_summary
+        if found is None:
+            return {}
+        return {one.rank: dict(zip(found.parts, one.shares, strict=True)) for one in found.ranks}
+
+    @property
+    def slow(self) -> list[SlowStep]:
+        """Why its steps were slow, the costliest reason first, as in :attr:`Run.slow`."""
+        found = self.step_summary
+        return [] if found is None else found.slow
+
+    @property
+    def step_summary(self) -> StepSummary | None:
+        """Where the time of its steps went, with the course of the run; None where no steps were seen."""
+        rows = self._rows("SELECT summary FROM step_times WHERE run = ?")
+        with self._store.reading():
+            return msgspec.json.decode(rows[0][0], type=readable(StepSummary)) if rows else None
 
     @property
     def errors(self) -> dict[int, Error]:

@@ -23,8 +23,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started
+from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started, StepParts
 from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
+from jupyter_dtrain.core.step_summary import summarise
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
@@ -66,6 +67,12 @@ class _Gone(NamedTuple):
 
 _FOLDED = ("pid", "host", "spool", "started", "outcome", "elapsed", "ended", "heard", "words", "next_seq")
 """Columns that the fold of a rank has under the same names."""
+SUMMARY_PERIOD: Final = 10.0
+"""Seconds between two notes of where the time of a run's steps goes: a steward may end without notice."""
+_SET_STEP_TIME = """INSERT INTO step_times (run, seconds, summary) VALUES (?, ?, ?)
+    ON CONFLICT (run) DO UPDATE SET seconds = excluded.seconds, summary = excluded.summary
+    WHERE excluded.seconds >= step_times.seconds"""
+"""A steward that took over a run in its middle has seen only its end, and keeps what the one before it has written."""
 _STORED = ("position", "bytes", "head")
 """Columns that say how much of a rank's log is in the file."""
 _COLUMNS = (*_FOLDED, *_STORED)
@@ -95,6 +102,8 @@ class _Run:
         """The ranks that run the cell, where that is known."""
         self.fold = RunFold(most_names=0)
         self.told: Followed | None = None
+        self.step_times_due = math.inf
+        """When to write where the time of its steps goes, by this process's clock; never before there is news."""
         self._stored: dict[int, _Stored] = {}
 
     def stored(self, rank: int) -> _Stored:
@@ -290,12 +299,18 @@ class StoreWriter:
                     continue
                 run = active[number] = self._begin(db, number, found.events[0].time)
             self._apply(db, run, rank, found)
+            if any(isinstance(event.body, StepParts) for event in found.events):
+                run.step_times_due = min(run.step_times_due, time.monotonic() + SUMMARY_PERIOD)
         if self._news and self._world is not None:
             db.execute("UPDATE worlds SET driver = ?, driver_created = ? WHERE id = ?", (*self._driver, self._world))
             self._take_told(db, active)
         for number, run in list(active.items()):
             self._settle(db, number, run, behind)
-            if run.expected and not {*run.expected} & {*run.fold.unfinished}:
+            over = bool(run.expected) and not {*run.expected} & {*run.fold.unfinished}
+            if over or time.monotonic() >= run.step_times_due:
+                run.step_times_due = math.inf
+                _write_step_times(db, run)
+            if over:
                 self._end(db, number, run)
                 del active[number]
 
@@ -468,6 +483,12 @@ class StoreWriter:
         if fold.joins is not None:
             _count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)
+
+
+def _write_step_times(db: sqlite3.Connection, run: _Run) -> None:
+    if (summary := summarise(run.fold, whole=True)) is not None:
+        seconds = sum(one.whole.seconds for one in run.fold.step_times.ranks.values())
+        db.execute(_SET_STEP_TIME, (run.row, seconds, msgspec.json.encode(summary)))
 
 
 def _add_text(part: _Stored, head: list[text_storage.Piece], stream: str, text: str) -> None:

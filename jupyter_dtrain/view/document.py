@@ -36,8 +36,11 @@ from jupyter_dtrain.core.metrics import (
 )
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
+from jupyter_dtrain.core.step_summary import StepSummary
 
 from .rank_summary import standing
+from .step_time import StepTimePart
+from .step_time import packed as packed_step_time
 from .timelines import PipelinePart, packed
 
 VERSION: Final = 1
@@ -202,6 +205,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For each rank how far its events are included, to compare what came on different ways; only in live runs."""
     reading: list[ReadingLine] = []
     """The batch of all ranks, and whether they read the same data."""
+    step_time: StepTimePart | UnsetType = UNSET
+    """Where the time of its steps goes, and why they are slow; missing while no steps were seen."""
     remark: str = ""
     """More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty."""
     marks: list[Mark] = []
@@ -265,6 +270,8 @@ class Picture:
     """The number of each rank's first event that is not in it, without events that it has no use for."""
     reading: Sequence[ReadingLine] = ()
     """How the ranks read their data, in words."""
+    step_time: StepSummary | None = None
+    """Where the time of its steps goes."""
     divergence: Divergence | None = None
     """Where the replicas of a checked model have parted."""
 
@@ -345,6 +352,7 @@ def status(picture: Picture) -> Status:
         words={str(rank): words[:most] for rank, words in picture.words.items()},
         thinned=picture.thinned,
         reading=list(picture.reading),
+        step_time=UNSET if picture.step_time is None else packed_step_time(picture.step_time),
         remark=picture.remark,
         marks=picture.marks,
         step=max(picture.steps.values(), default=None),

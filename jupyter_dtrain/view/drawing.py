@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.metrics import is_main
 
 from .document import band_of, in_order
+from .step_time import COLOURS, name_of, packed
 from .timelines import NAMES, caption
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.core.pipelines import Timeline
+    from jupyter_dtrain.core.step_summary import StepSummary
 
     from .document import Picture
 
@@ -49,6 +51,9 @@ _KINDS: Final = {
     "G": ("#888888", ""),
 }
 """Colour and pattern of a stage's computations; the colours differ in lightness, as in the widget."""
+
+_LABEL: Final = 14
+"""Letters of ranks that are named beside a bar; more are counted."""
 
 _NUMBER: Final = re.compile(r"(?<=[ \"ML])(-?\d+\.\d\d)\d+(?=[ \"\n])")
 """A coordinate; finer than a hundredth of a point is invisible."""
@@ -91,8 +96,9 @@ def svg(picture: Picture) -> str | None:
     names = ([name for name in names if is_main(name)] or names)[:_CHARTS]
     metrics = {name: picture.metrics[name] for name in names}
     marks = [mark.step for mark in picture.marks]
+    spent = picture.step_time
     for lines, most in ((_LINES, _PIPELINES), (0, _PIPELINES), (0, 1), (0, 0)):
-        drawn = draw(lambda figure: _fill(figure, metrics, picture.timelines[:most], lines, marks))  # noqa: B023
+        drawn = draw(lambda figure: _fill(figure, metrics, picture.timelines[:most], lines, marks, spent))  # noqa: B023
         if drawn is None or len(drawn.encode()) <= SVG_BYTES:
             return drawn
     return None
@@ -126,23 +132,25 @@ def _fill(
     timelines: Sequence[Timeline],
     lines: int,
     marks: Sequence[int],
+    spent: StepSummary | None,
 ) -> None:
-    """Draw charts of ``metrics``, with up to ``lines`` single ranks, and below them ``timelines``.
+    """Draw charts of ``metrics``, with up to ``lines`` single ranks, below them ``spent``, and then ``timelines``.
 
     ``marks``: steps at which a line goes through all charts.
     """
-    columns = 2 if timelines else min(2, len(metrics))
-    rows = math.ceil(len(metrics) / max(1, columns))
+    columns = 2 if timelines else max(1, min(2, len(metrics)))
+    rows = math.ceil(len(metrics) / columns)
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
     below = [0.3 * len(few) + 0.9 for few in lanes]
-    width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2 + sum(below)
+    bars = 0.0 if spent is None else 0.24 * len(packed(spent).rows) + 1.2
+    width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2 + sum(below) + bars
     figure.set_size_inches(width, height)
     if rows:
         # Room for labels, in inches; matplotlib's own layouts would draw everything twice to find it.
         figure.subplots_adjust(
             left=0.7 / width,
             right=1 - 0.15 / width,
-            bottom=(0.5 + sum(below)) / height,
+            bottom=(0.5 + sum(below) + bars) / height,
             top=1 - 0.35 / height,
             wspace=0.18,
             hspace=0.45,
@@ -155,10 +163,42 @@ def _fill(
         for ax in axes[len(metrics) :]:
             ax.remove()
     foot = sum(below)
+    if spent is not None:
+        ax = figure.add_axes((1.1 / width, (foot + 0.8) / height, 1 - 1.25 / width, (bars - 1.1) / height))
+        _step_time(ax, spent)
     for timeline, few, part in zip(timelines, lanes, below, strict=True):
         foot -= part
         ax = figure.add_axes((0.7 / width, (foot + 0.5) / height, 1 - 0.85 / width, (part - 0.8) / height))
         _lanes(ax, timeline, few)
+
+
+def _step_time(ax: Any, spent: StepSummary) -> None:
+    """Draw a bar for each rank, or for ranks that are alike: its parts are those of a step, in milliseconds."""
+    found = packed(spent)
+    labels = [row.ranks if len(row.ranks) <= _LABEL else f"{row.count} ranks" for row in found.rows]
+    names = [
+        f"\N{BLACK UP-POINTING TRIANGLE} {label}" if row.slow else label
+        for row, label in zip(found.rows, labels, strict=True)
+    ]
+    places = range(len(found.rows))
+    begins = [0.0] * len(found.rows)
+    for index, part in enumerate(found.parts):
+        lengths = [1e3 * row.seconds * row.shares[index] for row in found.rows]
+        style = {"color": COLOURS.get(part, "#A6A6A6"), "edgecolor": "white", "linewidth": 0.4}
+        if part == "communication":
+            style["hatch"] = "////"
+        ax.barh(places, lengths, left=begins, height=0.8, label=name_of(part), **style)
+        begins = [begin + length for begin, length in zip(begins, lengths, strict=True)]
+    ax.set_ylim(len(found.rows) - 0.4, -0.6)
+    ax.set_yticks(places, names)
+    ax.set_xlabel("ms", fontsize=8)
+    ax.tick_params(labelsize=8)
+    ax.set_title("Time of a step" + (", by the host's clock" if found.on_host else ""), fontsize=10, loc="left")
+    low = -0.3 / (0.24 * len(found.rows) + 0.1)
+    columns = max(4, round(ax.figure.get_figwidth() / 1.4))
+    ax.legend(fontsize=7, frameon=False, ncols=columns, loc="upper left", bbox_to_anchor=(0, low), borderpad=0)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
 
 
 def _fitting(timeline: Timeline, boxes: int) -> list[int]:

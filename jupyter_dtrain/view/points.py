@@ -42,7 +42,9 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """Bytes, about, without points."""
-        return 90 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
+        size = 90 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
+        shares = self.status.step_time
+        return size if shares is UNSET else size + sum(len(one.seconds) + len(one.shares) for one in shares.courses)
 
 
 class Packet(NamedTuple):

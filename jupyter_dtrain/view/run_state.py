@@ -5,12 +5,27 @@ A :class:`RunState` is bounded: :data:`POINTS` points over all series, :data:`MO
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from jupyter_dtrain.core.causes import as_seen, told_briefly
-from jupyter_dtrain.core.events import ClearOutput, CommMessage, Display, Dropped, Event, Metrics, Output, Result
+from jupyter_dtrain.core.events import (
+    ClearOutput,
+    CommMessage,
+    Display,
+    Dropped,
+    Event,
+    Metrics,
+    Output,
+    Result,
+    StepParts,
+)
 from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.metrics import Columns, is_main
+from jupyter_dtrain.core.step_summary import summarise
 
 from .document import Picture, in_order, stepped
 from .document import RankState as RunRankState
@@ -21,6 +36,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.causes import Seen
     from jupyter_dtrain.core.events import RankState
+    from jupyter_dtrain.core.step_summary import StepSummary
 
 MOST_NAMES: Final = 200
 """Metrics to follow; Run.metrics has all."""
@@ -32,6 +48,15 @@ _ROOM: Final = (64, 4000)  # points of one series, at least and at most
 _UNSEEN: Final = (Output, Display, ClearOutput, Result, CommMessage, Dropped)
 _BLOCK: Final = 4
 """Number of stored points to merge into two or three when there are too many."""
+
+SUMMARY_PERIOD: Final = 1.0
+"""Seconds between two summaries of where the time of steps goes; ranks report about as often."""
+SUMMARY_SHARE: Final = 0.02
+"""The share of the time that such summaries may take in a large world, whose panel then gets them less often."""
+LINGER: Final = 5.0
+"""Seconds for which a sentence on slow steps stays after it no longer holds: at its limit it would come and go."""
+LIVE_POINTS: Final = 60
+"""Points of a course in a run that goes on."""
 
 _LONG: Final = 64  # points of an incomplete stretch that may wait for merging
 
@@ -134,6 +159,10 @@ class RunState:
         self._thinned = False
         self._unseen: set[str] = set()
         self._reach = dict.fromkeys(self._ranks, 0)
+        self._summary: StepSummary | None = None
+        self._summarised = False  # as far as the fold is
+        self._summary_at = -math.inf
+        self._slow_until = -math.inf
 
     @property
     def words(self) -> dict[int, str]:
@@ -171,6 +200,8 @@ class RunState:
         if points is None or isinstance(event.body, _UNSEEN):
             return None
         self._reach[event.rank] = event.seq + 1
+        if isinstance(event.body, StepParts):
+            self._summarised = False
         if not isinstance(event.body, Metrics):
             return []
         self._thinned = self._thinned or any(series.left_out for series in event.body.series)
@@ -209,9 +240,27 @@ class RunState:
             timelines=self.fold.pipelines.timelines() if with_metrics else [],
             reach=list(self._reach.values()),
             reading=self.fold.readings.lines(self.fold.pipelines.microbatches),
+            step_time=self._step_time(over=outcome != "running"),
             divergence=self.fold.divergences.first,
             **stepped(self.fold.steps, recent),
         )
+
+    def _step_time(self, *, over: bool) -> StepSummary | None:
+        """Where the time of the steps goes: made anew after news, at most once a second while the run goes on."""
+        now = time.monotonic()
+        if over:
+            self._summary = summarise(self.fold)
+        elif not self._summarised and now >= self._summary_at:
+            began = time.thread_time()
+            before, self._summary = self._summary, summarise(self.fold, points=LIVE_POINTS)
+            self._summarised = True
+            if self._summary is not None and self._summary.slow:
+                self._slow_until = now + LINGER
+            elif self._summary is not None and before is not None and now < self._slow_until:
+                self._summary = msgspec.structs.replace(self._summary, slow=before.slow)
+            took = time.thread_time() - began
+            self._summary_at = now + max(SUMMARY_PERIOD, took / SUMMARY_SHARE)
+        return self._summary
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:
         if not points.values:

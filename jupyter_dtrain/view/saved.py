@@ -20,6 +20,7 @@ from jupyter_dtrain.core.metrics import (
 )
 from jupyter_dtrain.core.world import count_ranks
 
+from . import step_time
 from .document import MIME, Picture, document, in_order, stepped
 from .drawing import svg
 from .labels import ending, number, speeds, took
@@ -63,6 +64,9 @@ def text(picture: Picture) -> str:
         head += f", step {max(picture.steps.values()):,}"
     head += "".join(f", {words}" for words in speeds(picture.speed))
     reading = [f"{'Warning: ' if line.fault else ''}{line.words}" for line in picture.reading]
+    spent = picture.step_time
+    if spent is not None and spent.slow:
+        reading += [*step_time.sentences(spent), *step_time.lines(spent)]
     names = in_order(picture.metrics)
     rows = [_row(name, picture.metrics[name], ranks, picture.pace) for name in names[:_LISTED]]
     width = max((len(row[0]) for row in rows), default=0)

@@ -26,15 +26,16 @@ from jupyter_dtrain.core.metrics import (
 )
 from jupyter_dtrain.core.world import count_ranks
 
-from . import saved
+from . import saved, step_time
 from .document import Picture
 from .drawing import no_glyph_warnings
-from .labels import ending_of, label, number, took
+from .labels import duration, ending_of, label, number, took
 from .tables import table
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Error, MimeBundle, Outcome
     from jupyter_dtrain.core.metrics import Columns
+    from jupyter_dtrain.core.step_summary import StepSummary
 
 _SOURCE: Final = 12  # lines of the cell
 _LINES: Final = 10  # last lines of a rank
@@ -138,6 +139,10 @@ class Kept(Protocol):
         """The columns of each metric, by rank."""
 
     @property
+    def step_summary(self) -> StepSummary | None:
+        """Where the time of its steps went; None where no steps were seen."""
+
+    @property
     def parts(self) -> Mapping[int, ShownPart]:
         """The ranks that began it."""
 
@@ -163,6 +168,8 @@ def bundle(run: Kept) -> MimeBundle:
     troubles = _troubles(run)
     metrics = dict(run.metrics)
     shown = _metrics_table(metrics, run.ranks) if metrics else None
+    spent = run.step_summary
+    slow = [] if spent is None else [*step_time.sentences(spent), *step_time.lines(spent)]
     tail = _tails(run)
     text = [head, *said, *(f"    {line}" for line in cell), *troubles]
     html = [f"<p>{escape(line)}</p>" for line in (head, *said)]
@@ -171,6 +178,9 @@ def bundle(run: Kept) -> MimeBundle:
     if shown is not None:
         text += ["", shown["text/plain"]]
         html.append(shown["text/html"])
+    if slow:
+        text += ["", *slow]
+        html.append(f"<pre>{escape(chr(10).join(slow))}</pre>")
     if tail:
         text += ["", "The end of its output", *tail]
         html.append(f"<p>The end of its output</p><pre>{escape(chr(10).join(tail))}</pre>")
@@ -196,6 +206,7 @@ def picture(run: Kept) -> Picture:
         hosts={rank: part.host for rank, part in parts.items()},
         words={rank: part.words for rank, part in parts.items() if part.words},
         remark=run.remark,
+        step_time=run.step_summary,
     )
 
 
@@ -246,7 +257,25 @@ def comparison(runs: Sequence[Kept]) -> MimeBundle:
         return {"text/plain": f"{caption}\nNone of these runs has logged a metric."}
     if len(names) > _METRICS:
         caption += f"; {len(names) - _METRICS} more metrics"
-    return {**table(caption, headers, rows)}
+    found: MimeBundle = {**table(caption, headers, rows)}
+    if spent := _step_times(runs):
+        found["text/plain"] += "".join(f"\n{line}" for line in spent)
+        found["text/html"] += f"<pre>{escape(chr(10).join(spent))}</pre>"
+    return found
+
+
+def _step_times(runs: Sequence[Kept]) -> list[str]:
+    """Where the time of a step went, the mean over ranks, in a line for each run; none for runs without steps."""
+    found = [(run.label, one.parts, one.mean) for run in runs if (one := run.step_summary) is not None]
+    if not found:
+        return []
+    width, times = max(len(label) for label, *_ in found), [duration(mean.seconds) for *_, mean in found]
+    room = max(map(len, times))
+    rows = [
+        f"  {label.ljust(width)}  {took.rjust(room)}  {step_time.shares_in_words(parts, mean.shares)}"
+        for (label, parts, mean), took in zip(found, times, strict=True)
+    ]
+    return ["Time of a step, mean over ranks:", *rows]
 
 
 def overlay(runs: Sequence[Kept]) -> str | None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from jupyter_dtrain.core.pipelines import COMPUTE, TRANSFER, Action, Timeline
-from jupyter_dtrain.core.world import quantity
+from jupyter_dtrain.core.world import percent, quantity
 
-from .labels import took
+from .labels import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,10 +70,10 @@ def caption(timeline: Timeline) -> str:
         size += f" ({stages} stages)"
     words = f"{timeline.schedule}, {size} {_TIMES} {timeline.microbatches} micro-batch"
     words += "es" if timeline.microbatches != 1 else ""
-    words += f": bubble {_percent(timeline.bubble)}"
+    words += f": bubble {percent(timeline.bubble)}"
     if timeline.theory is not None:
-        words += f" (in theory {_percent(timeline.theory)})"
-    words += f", step {timeline.step:,} in {_duration(timeline.seconds)}"
+        words += f" (in theory {percent(timeline.theory)})"
+    words += f", step {timeline.step:,} in {duration(timeline.seconds)}"
     if timeline.on_host:
         words += "; times show when the host launched work, not when the GPU did it"
     if timeline.left_out:
@@ -165,11 +165,3 @@ def _letter(share: Mapping[str, float], width: float) -> str:
     if sum(share.values()) < width / 2:
         return _EMPTY
     return max(share, key=share.__getitem__)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else took(seconds)

@@ -67,6 +67,71 @@ export type ReadingLine = [
   fault: number,
 ];
 
+/**
+ * How some ranks spend the time of a step: the mean of ranks that are alike.
+ * `ranks`: In words, such as `ranks 0-3,5`.
+ * `count`: How many they are.
+ * `seconds`: Of a step.
+ * `shares`: 0 to 1, of the parts in their order.
+ * `slow`: 1 if they make the others wait, or cause what the first sentence says; else 0.
+ */
+export type StepRow = [
+  ranks: string,
+  count: number,
+  seconds: number,
+  shares: number[],
+  slow: number,
+];
+
+/**
+ * One reason why the steps of a run are slow, or why its memory grows.
+ * `kind`: What it is, such as `data` or `memory`; the rules in docs/guide/slow.md have the same names.
+ * `ranks`: The ranks that cause it.
+ * `words`: The evidence, as a sentence.
+ * `advice`: What to try, as a sentence.
+ * `share`: The share of a step, 0 to 1, that it costs; 0 for memory.
+ */
+export type SlowStep = [
+  kind: string,
+  ranks: number[],
+  words: string,
+  advice: string,
+  share: number,
+];
+
+/**
+ * How ranks spent the time of their steps over the run, in stretches of equally many steps.
+ * `ranks`: Empty for the mean over all.
+ * `first`: The step at which the first stretch begins.
+ * `width`: Steps of a stretch.
+ * `seconds`: Of a step, for each stretch: little-endian float32 in base64; NaN where no steps were seen.
+ * `shares`: Of each part after the other, for each stretch: bytes in base64, where 255 is a whole step.
+ */
+export type Course = [
+  ranks: number[],
+  first: number,
+  width: number,
+  seconds: string,
+  shares: string,
+];
+
+/** Where the time of a run's steps goes. */
+export interface StepTimePart {
+  /** The parts that there are, in the order in which they are drawn. */
+  parts: string[];
+  rows: StepRow[];
+  /** Of all ranks. */
+  mean: StepRow;
+  /** Why the steps are slow, the costliest reason first. */
+  slow?: SlowStep[];
+  /** Over the run: the mean of all ranks first. */
+  courses?: Course[];
+  /** Batches of a step, whose gradients are accumulated. */
+  batches?: number;
+  /** Whether times are those of the host's clock, while a GPU computes. */
+  on_host?: boolean;
+}
+
 /** A step that is marked in all charts, and why. */
 export type Mark = [
   step: number,
@@ -159,6 +224,8 @@ export interface RunDocument {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  /** Where the time of its steps goes, and why they are slow; missing while no steps were seen. */
+  step_time?: StepTimePart;
   /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
   remark?: string;
   marks?: Mark[];
@@ -194,6 +261,8 @@ export interface Status {
   reach?: number[];
   /** The batch of all ranks, and whether they read the same data. */
   reading?: ReadingLine[];
+  /** Where the time of its steps goes, and why they are slow; missing while no steps were seen. */
+  step_time?: StepTimePart;
   /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
   remark?: string;
   marks?: Mark[];
@@ -472,6 +541,8 @@ export interface RunColumns {
   id: number;
   metrics: Column[];
   resources: Column[];
+  /** Where the time of its steps went; null where no steps were seen. */
+  step_time: StepTimePart | null;
 }
 
 /** The output of a run's cell, or the changes in it. */
@@ -527,6 +598,21 @@ export const OUTCOMES: Record<RunOutcome, string> = {
   interrupted: "a person or a timeout ended it",
   lost: "a rank died, or can no longer be heard",
   running: "it goes on",
+};
+
+/** The parts of a training step, in the order in which they are drawn, with their names. */
+export const STEP_PARTS: Record<string, string> = {
+  data: "loading data",
+  copy: "copying to the device",
+  forward: "forward pass",
+  backward: "backward pass",
+  compiled: "compiled step",
+  optimizer: "optimizer",
+  communication: "communication",
+  device: "waiting for the device",
+  checkpoint: "saving checkpoints",
+  logging: "logging",
+  other: "other code",
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */

@@ -1,7 +1,7 @@
 /** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
-import type { ReadingLine } from "./generated";
+import type { ReadingLine, StepTimePart } from "./generated";
 import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./runDocument";
 import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 
@@ -192,6 +192,8 @@ export class RunModel {
   thinned = false;
   /** How the ranks read their data: sentences, and 1 for each that is a warning. */
   reading: ReadingLine[] = [];
+  /** Where the time of its steps goes; null while no steps were seen. */
+  stepTime: StepTimePart | null = null;
   /** Increases with each change of the metrics. */
   version = 0;
   private listeners = new Set<() => void>();
@@ -250,6 +252,7 @@ export class RunModel {
       const { thinned, reading } = other;
       Object.assign(this, { run, size, outcome, elapsed, nodes, ranks, bars, metrics, pipelines, leftOut, thinned });
       this.reading = reading;
+      this.stepTime = other.stepTime;
       this.step = other.step;
       this.speed = other.speed;
       this.remark = other.remark;
@@ -319,6 +322,7 @@ export class RunModel {
     this.reach = status.reach ?? [];
     this.thinned = status.thinned ?? false;
     this.reading = status.reading ?? [];
+    this.stepTime = status.step_time ?? null;
     this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],

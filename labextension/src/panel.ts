@@ -9,6 +9,7 @@ import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
+import type { StepTimeView } from "./stepTime";
 import { onThemeChange, themeOf, type Theme } from "./theme";
 import { clock, count, duration, longer, rankList, rate } from "./format";
 
@@ -49,6 +50,9 @@ export class RunPanel {
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
   private strip: RankStrip;
   private bars = new ProgressBars();
+  /** Where the time of steps goes: what draws it is loaded at the first step that tells. */
+  private stepTime: StepTimeView | null | "asked" = null;
+  private spent = h("div", {});
   private tools = h("div", { class: "dtrain-tools", hidden: true });
   private toggles = h("span", { class: "dtrain-toggles" });
   private reset = h("button", { class: "dtrain-small", type: "button", hidden: true }, "show all steps");
@@ -106,9 +110,11 @@ export class RunPanel {
     root.replaceChildren(
       ...(chartsOnly ? [] : head),
       this.bars.node,
+      ...(chartsOnly ? [] : [this.spent]),
       this.tools,
       this.main,
       this.more,
+      ...(chartsOnly ? [this.spent] : []),
       this.below,
       this.drawer,
     );
@@ -156,6 +162,7 @@ export class RunPanel {
     clearTimeout(this.resting);
     for (const end of this.ends) end();
     for (const chart of this.charts.values()) chart.destroy();
+    if (this.stepTime !== "asked") this.stepTime?.destroy();
     this.root.replaceChildren();
   }
 
@@ -233,8 +240,31 @@ export class RunPanel {
       ended: model.outcome !== "running",
     };
     const visible = this.more.open ? [...front, ...rest] : front;
+    this.drawStepTime();
     this.drawPipelines();
     for (const metric of visible) this.charts.get(metric.name)!.update(metric, model.version, options);
+  }
+
+  private drawStepTime(): void {
+    const { model, theme, range } = this;
+    if (this.stepTime === null && model.stepTime !== null) {
+      this.stepTime = "asked";
+      void import("./stepTime").then(({ StepTimeView }) => {
+        if (this.spent.parentNode === null) return; // destroyed meanwhile
+        this.stepTime = new StepTimeView(
+          (chosen) => {
+            this.zoom(chosen);
+          },
+          () => {
+            this.schedule();
+          },
+        );
+        this.spent.append(this.stepTime.node);
+        this.schedule();
+      });
+    } else if (this.stepTime !== null && this.stepTime !== "asked") {
+      this.stepTime.update(model.stepTime, model.outcome !== "running", { theme, range, marks: model.marks });
+    }
   }
 
   private drawPipelines(): void {

@@ -60,6 +60,11 @@ export function evenSteps(first: number, distance: number, count: number): Float
   return found;
 }
 
+/** The bytes in a base64 text. */
+export function decodeBytes(text: string): Uint8Array {
+  return Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+}
+
 /** The little-endian uint16 in a base64 text. */
 export function decodeShorts(text: string): Uint16Array {
   const binary = atob(text);

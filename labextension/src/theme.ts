@@ -3,6 +3,30 @@
 const LIGHT = ["#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b"];
 const DARK = ["#56b4e9", "#f08a3c", "#2ec495", "#e39ac4", "#e6c229", "#9fd3f5", "#b5b5b5", "#b39ddb"];
 
+/** The parts of a step: neighbours differ in lightness, with any kind of colour vision. Python's pictures have the first. */
+const LIGHT_PARTS: Record<string, string> = {
+  data: "#e69f00",
+  copy: "#f5d879",
+  forward: "#8cc7ee",
+  backward: "#0072b2",
+  compiled: "#3d9bd1",
+  optimizer: "#5d3a9b",
+  communication: "#d55e00",
+  device: "#d895be",
+  checkpoint: "#00785a",
+  logging: "#7cc9ae",
+  other: "#a6a6a6",
+};
+const DARK_PARTS: Record<string, string> = {
+  ...LIGHT_PARTS,
+  forward: "#9fd3f5",
+  backward: "#2474ab",
+  optimizer: "#7f5fc0",
+  communication: "#e8751a",
+  checkpoint: "#159b78",
+  other: "#8c8c8c",
+};
+
 export interface Theme {
   dark: boolean;
   text: string;
@@ -11,6 +35,8 @@ export interface Theme {
   band: string;
   alarm: string;
   rank: (rank: number) => string;
+  /** Of a part of a step. */
+  part: (part: string) => string;
   /** Lines after the first eight are dashed, so that two ranks with the same colour differ. */
   dash: (rank: number) => number[];
   /** Lines of runs differ in their dashes at once: they may lie on each other, and each must show. */
@@ -31,6 +57,7 @@ export function themeOf(element: Element): Theme {
     band: dark ? "rgba(86,180,233,0.22)" : "rgba(0,114,178,0.15)",
     alarm: dark ? "#f08a3c" : "#c44e00",
     rank: (rank) => palette[rank % palette.length]!,
+    part: (part) => (dark ? DARK_PARTS : LIGHT_PARTS)[part] ?? palette[6]!,
     dash: (rank) => [[], [6, 3], [2, 3]][Math.floor(rank / palette.length) % 3]!,
     dashOfRun: (run) => [[], [8, 4], [2, 3], [9, 3, 2, 3], [5, 2]][run % 5]!,
   };

@@ -42,7 +42,7 @@ function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
 }
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
-  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources } };
+  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources, step_time: null } };
 }
 
 describe("lines", () => {

@@ -142,7 +142,7 @@ def test_a_rank_that_waits_for_a_processor_is_on_a_busy_core(size, slow):
     found = only(straggle("forward", size, slow, delayed=0.28), size)
 
     assert (found.kind, found.ranks) == ("busy processor", slow)
-    assert "28% of a step for a processor" in found.words
+    assert "28 % of a step for a processor" in found.words
 
 
 def test_a_rank_that_is_delayed_a_little_is_slow_by_its_code():
@@ -232,13 +232,13 @@ def test_all_ranks_that_wait_for_data_are_bound_by_it(workers, words, advice):
     found = only(world(*[shifted("data", 0.4)] * 2, sample=Sample(100.0, 1, workers=workers)), 2)
 
     assert (found.kind, found.ranks) == ("data", [0, 1])
-    assert found.words.startswith("All ranks spend 41% of a step in loading data, ")
+    assert found.words.startswith("All ranks spend 41 % of a step in loading data, ")
     assert words in found.words
     assert advice in found.advice
 
 
 def test_one_rank_alone_can_be_bound_by_data():
-    assert only(world(shifted("data", 0.4)), 1).words.startswith("Rank 0 spends 41% of a step in loading data")
+    assert only(world(shifted("data", 0.4)), 1).words.startswith("Rank 0 spends 41 % of a step in loading data")
 
 
 def test_workers_that_are_gone_after_the_loop_were_there_in_it():
@@ -258,7 +258,7 @@ def test_ranks_that_save_are_named():
 
     assert (alone.kind, alone.ranks) == ("saving", [0])
     assert (both.kind, both.ranks) == ("saving", [0, 1])
-    assert "20% of the time in saving checkpoints (cell [1], line 9)" in both.words
+    assert "20 % of the time in saving checkpoints (cell [1], line 9)" in both.words
 
 
 def gpu(busy):
@@ -300,14 +300,14 @@ def test_logging_of_all_ranks_is_told_with_its_line():
     found = only(world(*[shifted("logging", 0.2)] * 4, lines=[(3, "logging")]), 4)
 
     assert (found.kind, found.ranks) == ("logging", [0, 1, 2, 3])
-    assert "20% of a step in logging (cell [1], line 3)" in found.words
+    assert "20 % of a step in logging (cell [1], line 3)" in found.words
 
 
 def test_communication_of_all_ranks_is_told_with_its_call():
     found = only(world(*[shifted("communication", 0.5)] * 4), 4)
 
     assert (found.kind, found.ranks) == ("communication", [0, 1, 2, 3])
-    assert "53% of a step (53 ms) in all_reduce" in found.words
+    assert "53 % of a step (53 ms) in all_reduce" in found.words
 
 
 def test_communication_is_nothing_where_it_takes_milliseconds_or_ranks_wait_for_processors():
@@ -404,7 +404,7 @@ def test_a_pipeline_that_idles_is_told_with_what_its_schedule_leaves():
     schedule = only(times, 2, pipelines=[timeline(0.43, theory=0.43)])
 
     assert (stages.kind, stages.ranks) == ("pipeline", [0, 1])
-    assert "compute nothing in 50% of a step (the schedule alone leaves 20%)" in stages.words
+    assert "compute nothing in 50 % of a step (the schedule alone leaves 20 %)" in stages.words
     assert "stages that take the same time" in stages.advice
     assert "more micro-batches" in schedule.advice
     assert "more micro-batches" in only(times, 2, pipelines=[timeline(0.43, theory=None)]).advice

@@ -26,6 +26,8 @@ from jupyter_dtrain.core.events import (
 )
 from jupyter_dtrain.core.metrics import Columns, Slow, pack
 from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.core.step_summary import StepSummary
+from jupyter_dtrain.core.step_time import SlowStep
 from jupyter_dtrain.core.world import AddressedRank
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.server.alarms import Alarms
@@ -285,6 +287,21 @@ def test_a_rank_that_stays_slow_is_reported_and_full_memory_of_a_gpu_is_not():
     assert [kinds(judge, picture(slow=Slow(1, 0.2))) for _ in range(3)] == [[], [], []]
     full = {rank: Sample(1.0, 1, gpu=Gpu(rank, 1.0, used, 100)) for rank, used in enumerate((95, 96))}
     assert kinds(Judge(), picture(samples=full)) == []
+
+
+def test_why_steps_are_slow_is_reported_in_place_of_that_they_are():
+    """The sentence of the panel, with its advice; numbers that change in it make no second item."""
+    judge = Judge()
+    for share in (38, 39, 37, 40):
+        reason = SlowStep("slow loader", [1], f"Rank 1 spends {share}% of a step in loading data.", "Try workers.", 0.3)
+        found = judge.look(picture(slow=Slow(1, 0.3), step_time=StepSummary(["data"], [], [reason])))
+    assert [(one.kind, one.words, one.ranks, one.detail) for one in found] == [
+        ("slow", "Rank 1 spends 40% of a step in loading data.", [1], "Try workers.")
+    ]
+    attention = Attention(lambda: None)
+    for one in found * 2:
+        attention.add(one.kind, one.level, ("id", "name"), one.words, run=1, mark=one.mark, detail=one.detail)
+    assert [item.count for item in attention.items] == [1]
 
 
 @pytest.fixture

@@ -102,7 +102,8 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
         />
       </div>
       <small>{about.filter((one) => one !== "").join(" · ")}</small>
-      {item.detail !== "" && (item.kind === "start" ? <p>{item.detail}</p> : <pre tabIndex={0}>{item.detail}</pre>)}
+      {item.detail !== "" &&
+        (["start", "slow"].includes(item.kind) ? <p>{item.detail}</p> : <pre tabIndex={0}>{item.detail}</pre>)}
       <div className="dtrain-tools-row">
         {stepsOf(item, actions).map((step) => (
           <button key={step} className="dtrain-step" onClick={() => void does[step]()}>

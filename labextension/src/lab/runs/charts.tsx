@@ -13,6 +13,7 @@ import type { Chosen, Figure, Spread, Unit } from "./figures";
 import { fileName, rasterised, save } from "./files";
 import { lineChart } from "./lineChart";
 import type { Axis, Line } from "./lines";
+import { spentOf, StepTimes } from "./stepTimes";
 import { drawSvg } from "./svg";
 import { Swatch } from "./table";
 
@@ -46,6 +47,7 @@ export function Charts(props: {
   const key = drawn.join("\n");
   const metrics = useMemo(() => metricFigures(runs, drawn, options), [runs, key, axis, spread, smoothing]);
   const resources = useMemo(() => resourceFigures(runs, options), [runs, spread]);
+  const spent = useMemo(() => spentOf(runs), [runs]);
   const legend = new Map(
     [...metrics, ...resources].flatMap((figure) => figure.lines).map((line) => [keyOf(line), line]),
   );
@@ -161,6 +163,17 @@ export function Charts(props: {
           </button>
         )}
       </Group>
+      {spent.length > 0 && (
+        <Group title={trans.__("Time of a step")} count={spent.length}>
+          <StepTimes
+            range={ranges.step}
+            zoom={(range) => {
+              setRanges({ ...ranges, step: range });
+            }}
+            {...{ spent, spread, theme, trans }}
+          />
+        </Group>
+      )}
       {resources.length > 0 && (
         <Group title={trans.__("System")} count={resources.length}>
           <div className="dtrain-runs-grid">{resources.map(chart)}</div>
