@@ -271,7 +271,7 @@ def test_a_line_that_waits_for_the_device_while_it_is_idle_is_named():
     found = only(world(*reads, lines=[(5, "device")], sample=gpu(50.0)), 2)
 
     assert (found.kind, found.ranks) == ("reading", [0, 1])
-    assert "(cell [1], line 5), and the GPUs are idle 50 % of it" in found.words
+    assert "(cell [1], line 5); the GPUs are idle 50 % of it" in found.words
     assert world(*reads, lines=[(5, "device")], sample=gpu(97.0)).findings([0, 1]) == []
     assert world(*reads, lines=[(5, "device")], sample=gpu(None)).findings([0, 1]) == []
     assert world(*reads, lines=[(5, "device")]).findings([0, 1]) == []
