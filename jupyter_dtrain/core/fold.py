@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from .divergence import Divergences
 from .events import (
     OUTCOMES,
@@ -131,7 +133,7 @@ class RunFold:
         """The actions of pipelines' stages."""
         self.readings = Readings()
         """How the ranks read their data."""
-        self.step_times = StepTimes()
+        self.step_times = StepTimes(len(self.ranks))
         """Where the time of the ranks' steps goes."""
         self.divergences = Divergences(list(self.ranks))
         """Where the replicas of a checked model have parted."""
@@ -172,7 +174,9 @@ class RunFold:
                 part.sample = sample
                 self.step_times.take(event.rank, sample)
             case StepParts() as window:
-                self.step_times.take(event.rank, window)
+                # The step that a rank reports is that of whichever metric came last, such as the number of an epoch.
+                made = window.step if part.steps.made is None else part.steps.made
+                self.step_times.take(event.rank, msgspec.structs.replace(window, step=made))
             case Progress() as bar:
                 part.bars[bar.bar] = bar
             case PipelineStep() as step:
@@ -361,7 +365,7 @@ class RunFold:
     def slow_steps(self, *, whole: bool) -> list[SlowStep]:
         """:attr:`slow`, of the ``whole`` run or of the last seconds."""
         return self.step_times.findings(
-            list(self.ranks),
+            list(self.ranks) if whole else self.unfinished,
             whole=whole,
             batches=self.readings.batches,
             pipelines=self.pipelines.timelines(),

@@ -250,6 +250,11 @@ class RankSteps:
         return None if self.newest is None else self.newest[0]
 
     @property
+    def made(self) -> int | None:
+        """How many steps a framework has counted; else the step of the metric that is furthest ahead. It only grows."""
+        return self._steps or self.step
+
+    @property
     def time(self) -> StepTime | None:
         """The steps so far, without the first, whose beginning no point shows; None until there are any."""
         if self._steps:

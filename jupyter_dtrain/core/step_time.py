@@ -49,6 +49,8 @@ COMPUTING: Final = ("forward", "backward", "compiled", "optimizer", "other")
 
 RECENT: Final = 10
 """Reports, of about a second each, that the live sentence judges."""
+MANY: Final = 64
+"""Ranks of a run; of each of more ranks, fewer reports are kept."""
 KEPT: Final = 120
 """Reports of a rank that are kept for the course of a run; of older ones, two become one."""
 EARLY: Final = 10
@@ -129,7 +131,9 @@ class SlowStep(msgspec.Struct, frozen=True, array_like=True):
 class RankTime:
     """What one rank has reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        """``kept``: reports that are kept at least, an even number."""
+        self._kept = kept
         self.windows: deque[StepParts] = deque()
         """Its reports, oldest first, without those of set-up; older ones are joined in pairs."""
         self.early: list[StepParts] = []
@@ -161,15 +165,17 @@ class RankTime:
             self._used.append(self._sample)
             self.first = self.first or self._sample
         self.windows.append(joined)
+        if len(self.windows) > RECENT:
+            self.windows[-RECENT - 1] = _bare(self.windows[-RECENT - 1])
         self.whole = join([self.whole, joined], (self.whole.step or 0) + (joined.step or 0))
         if len(self.early) < EARLY:
-            self.early.append(joined)
-        if len(self.windows) > 2 * KEPT:
+            self.early.append(_bare(joined))
+        if len(self.windows) > 2 * self._kept:
             self._thin()
 
     def _thin(self) -> None:
         """Join the older half of the reports in pairs."""
-        old = [self.windows.popleft() for _ in range(KEPT)]
+        old = [self.windows.popleft() for _ in range(self._kept)]
         pairs = zip(old[::2], old[1::2], strict=True)
         self.windows.extendleft(reversed([join(pair, sum(one.step or 0 for one in pair)) for pair in pairs]))
 
@@ -189,8 +195,9 @@ class RankTime:
 
     @property
     def busy(self) -> float | None:
-        """Per cent of the time for which its GPU was busy; None without one, or where that is not known."""
-        known = [one.gpu.utilisation for one in self._used if one.gpu is not None and one.gpu.utilisation is not None]
+        """Per cent of the time for which its GPU was busy; None where it uses none, or where that is not known."""
+        used = [one.gpu for one in self._used if one.gpu is not None and one.gpu.reserved]
+        known = [gpu.utilisation for gpu in used if gpu.utilisation is not None]
         return statistics.fmean(known) if known else None
 
     @property
@@ -211,7 +218,9 @@ class RankTime:
 class StepTimes:
     """The reports of all ranks of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
+        """``ranks``: how many report; of many, less is kept of each."""
+        self._kept = max(RECENT + 2, KEPT * MANY // max(MANY, ranks) // 2 * 2)
         self.ranks: dict[int, RankTime] = {}
         """By rank; ranks that have reported nothing are left out."""
 
@@ -220,7 +229,7 @@ class StepTimes:
 
     def take(self, rank: int, report: StepParts | Sample) -> None:
         """Take a report of ``rank``."""
-        one = self.ranks.setdefault(rank, RankTime())
+        one = self.ranks.setdefault(rank, RankTime(self._kept))
         if isinstance(report, Sample):
             one.sample(report)
         else:
@@ -244,15 +253,16 @@ class StepTimes:
         ``whole``: judge the whole run, not the last seconds. ``batches``: samples of a step, by rank, where known.
         ``pipelines``: a recent step of each pipeline.
         """
-        memory = self._memory()
-        seen = {rank: one.whole if whole else one.recent for rank, one in self.ranks.items() if one.windows}
-        if set(seen) != set(ranks) or not all(map(_is_enough, seen.values())):
+        reporting = {rank: self.ranks[rank] for rank in ranks if rank in self.ranks}
+        memory = self._memory(reporting)
+        seen = {rank: one.whole if whole else one.recent for rank, one in reporting.items() if one.windows}
+        if not seen or set(seen) != set(ranks) or not all(map(_is_enough, seen.values())):
             return memory
         times = [one.seconds / (one.step or 1) for one in seen.values()]
         found = list(_bubbles(pipelines))
         if not found and max(times) <= (1 + APART) * min(times):
             found = list(self._together(dict(sorted(seen.items())), batches or {}))
-        found = found or list(self._slower_than_itself())
+        found = found or list(self._slower_than_itself(reporting))
         return [*sorted(found, key=lambda one: -one.share), *memory]
 
     # Rules. Each yields what it finds.
@@ -382,10 +392,10 @@ class StepTimes:
         advice = "Give each launch more to do: a larger batch, a compiled model, or CUDA graphs."
         return SlowStep("idle device", list(shares), f"{words}they do it.", advice, 1 - max(known) / 100)
 
-    def _slower_than_itself(self) -> Iterable[SlowStep]:
+    def _slower_than_itself(self, ranks: Mapping[int, RankTime]) -> Iterable[SlowStep]:
         """Steps take longer than at the beginning of the loop: on the ranks that do not just wait for others."""
         found: dict[int, tuple[float, float, str]] = {}
-        for rank, one in sorted(self.ranks.items()):
+        for rank, one in sorted(ranks.items()):
             early = one.early[WARM:]
             if one.whole.seconds < LONG or len(early) < EARLY - WARM:
                 continue
@@ -400,7 +410,7 @@ class StepTimes:
         own = {rank: each for rank, each in found.items() if each[2] != "communication"} or found
         before, now, part = max(own.values(), key=lambda each: each[1] / each[0])
         words = (
-            f"A step of {count_ranks(list(own))} takes {now * 1000:.0f} ms; at the beginning of this loop it took "
+            f"A step of {count_ranks(list(own))} takes {now * 1000:.0f} ms; in the first seconds of this run it took "
             f"{before * 1000:.0f} ms. Most of the difference is {PARTS[part]}."
         )
         words += self._changed(max(own, key=lambda rank: own[rank][1] / own[rank][0]))
@@ -415,8 +425,9 @@ class StepTimes:
             found.append(
                 f"Rank {rank} waits {percent(delayed)} of the time for a processor, which it did not at first."
             )
-        if one.first is not None and one.last is not None and one.first.gpu is not None and one.last.gpu is not None:
-            first, last = one.first.gpu, one.last.gpu
+        first = None if one.first is None else one.first.gpu
+        last = None if one.last is None else one.last.gpu
+        if first is not None and last is not None and last.reserved:
             if (last.temperature or 0.0) >= max(HOT, (first.temperature or 0.0) + 1):
                 found.append(f"Its GPU has {last.temperature:.0f} °C, and lowers its clock when it is too hot.")
             others = [gpu.used - (gpu.reserved or 0) for gpu in (first, last)]
@@ -424,10 +435,10 @@ class StepTimes:
                 found.append(f"Other processes hold {others[1] / 1e9:.1f} GB of its GPU.")
         return "".join(f" {each}" for each in found)
 
-    def _memory(self) -> list[SlowStep]:
+    def _memory(self, ranks: Mapping[int, RankTime]) -> list[SlowStep]:
         """Ranks whose memory grows evenly from step to step."""
         found: dict[int, float] = {}
-        for rank, one in sorted(self.ranks.items()):
+        for rank, one in sorted(ranks.items()):
             report = join(one.newest, sum(each.step or 0 for each in one.newest))
             held, steps = report.memory, report.step or 0
             if steps < SPAN or len(held) < POINTS:
@@ -439,17 +450,17 @@ class StepTimes:
             found[rank] = each
         if not found:
             return []
-        ranks, most = list(found), max(found, key=lambda rank: found[rank])
+        growing, most = list(found), max(found, key=lambda rank: found[rank])
         held = join(self.ranks[most].newest, 0).memory
         words = (
-            f"The memory of {count_ranks(ranks)} grows by {found[most] / 1e6:.1f} MB a step, and is "
+            f"The memory of {count_ranks(growing)} grows by {found[most] / 1e6:.1f} MB a step, and is "
             f"{held[-1] / 1e9:.2f} GB now."
         )
         advice = (
             "Something keeps what each step makes, such as a list of losses with their graphs: append loss.item(). "
             "%distributed memory names what is large."
         )
-        return [SlowStep("memory", ranks, words, advice, 0.0)]
+        return [SlowStep("memory", growing, words, advice, 0.0)]
 
 
 _SAVE_LESS: Final = "Save less often, or let %distributed save NAME VARIABLE --every 10m write beside the training."
@@ -488,6 +499,11 @@ def join(windows: Sequence[StepParts], steps: int) -> StepParts:
         sum(window.looks for window in windows),
         [held for window in windows for held in window.memory][-KEPT:],
     )
+
+
+def _bare(report: StepParts) -> StepParts:
+    """A report without what only sentences on the last seconds need."""
+    return msgspec.structs.replace(report, calls={}, lines=[], memory=[])
 
 
 def shares_of(report: StepParts) -> dict[str, float]:

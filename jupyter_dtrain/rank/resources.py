@@ -81,7 +81,8 @@ class Sampler:
                 continue
             timer = self._timer
             if timer is not None:
-                timer.go()
+                with contextlib.suppress(Exception):  # no thread can be started, say
+                    timer.go()
             (own, family), at = self._spent(self._found()), time.monotonic()
             while not self._off.wait(_pause()):
                 # One sample may fail; the next may work.

@@ -56,6 +56,8 @@ LINES: Final = 4
 """Lines of the user's that a window names."""
 SITES: Final = 512
 """Calls of one cell that are known; the others count as ``other``."""
+LABELS: Final = 8192
+"""Functions that are known at a time."""
 SHORTEST: Final = 0.25
 """Seconds of a window that is worth an event."""
 
@@ -99,8 +101,6 @@ class StepTimer:
         self._thread: threading.Thread | None = None
         self._from = 0.0
         """When the looks at this cell began."""
-        self._state: int | None = None
-        """The descriptor that tells the state of the main thread, while a cell is observed."""
         self.begin(on=False)
 
     def _clear(self) -> None:
@@ -131,12 +131,11 @@ class StepTimer:
             if not self._on or self._started is not None:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="dtrain-step-time", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name="dtrain-step-time", daemon=True)
+                thread.start()
+                self._thread = thread
             self._since = self._started = _read()
             self._from = time.monotonic()
-            with contextlib.suppress(OSError):
-                self._state = os.open(f"/proc/self/task/{os.getpid()}/stat", os.O_RDONLY | os.O_CLOEXEC)
             self._over.clear()
             self._wanted.set()
 
@@ -180,10 +179,6 @@ class StepTimer:
                 self._total[part] += spent
             delayed = _read().delayed - started.delayed
             self._since = self._started = None
-            state, self._state = self._state, None
-        if state is not None:
-            with contextlib.suppress(OSError):  # user code may have closed it
-                os.close(state)
         seconds = sum(self._total.values())
         numbers = (seconds, self._total["communication"], self._total["data"], min(delayed, seconds))
         return Spent(*(round(number, 4) for number in numbers))
@@ -198,9 +193,9 @@ class StepTimer:
                 now = time.monotonic()
                 with contextlib.suppress(Exception):
                     self._look(min(now - max(before, self._from), LONGEST))
-                if now - read >= MEMORY:
-                    read = max(read + MEMORY, now - MEMORY)  # after a pause, one reading, not all that it missed
-                    self._memory.append(_held())
+                    if now - read >= MEMORY:
+                        read = max(read + MEMORY, now - MEMORY)  # after a pause, one reading, not all that it missed
+                        self._memory.append(_held())
                 before, spent, took = now, time.thread_time(), time.thread_time() - spent
                 cost += (min(took, DEAR) - cost) / 10
                 period = max(PERIOD, cost / COST)
@@ -264,6 +259,8 @@ class StepTimer:
             found = Doing("logging") if any(part in file for part in _LOGGING) else None
         else:
             found = _USER
+        if len(self._labels) >= LABELS:  # code that is made at each step
+            self._labels.clear()
         # With the code itself, so that no other code gets its id meanwhile.
         self._labels[id(code)] = (code, found)
         return found
@@ -286,12 +283,13 @@ class StepTimer:
 
     def _sleeps(self) -> bool:
         """Whether the main thread sleeps, and no other thread works for it, as OpenMP's do."""
+        # The file is opened anew each time: user code may close descriptors that it does not know.
+        stat = os.open(f"/proc/self/task/{os.getpid()}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if self._state is None or _letter(os.pread(self._state, 128, 0)) != "S":
-                return False
-        except OSError:  # user code has closed it
-            return False
-        return self._alone or not self._others_run()
+            state = _letter(os.read(stat, 128))
+        finally:
+            os.close(stat)
+        return state == "S" and (self._alone or not self._others_run())
 
     def _others_run(self) -> bool:
         own, mine = os.getpid(), threading.get_native_id()
@@ -308,7 +306,7 @@ def _letter(stat: bytes) -> str:
 
 
 def _read() -> _Clock:
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(Exception):  # an audit hook of the user's may refuse to open it
         # The main thread's own number is that of its process; Python may know another one, of before a fork.
         words = Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
         return _Clock(int(words[0]) / 1e9, int(words[1]) / 1e9)

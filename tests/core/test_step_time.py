@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dtrain.core import step_time
-from jupyter_dtrain.core.events import CodeLine, Gpu, Sample, StepParts
+from jupyter_dtrain.core.events import CodeLine, Event, Gpu, Metrics, Sample, StepParts
+from jupyter_dtrain.core.fold import RunFold
+from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.step_time import COMPUTING, EARLY, KEPT, PARTS, RECENT, RankTime, StepTimes, join, shares_of
 
@@ -262,7 +265,7 @@ def test_ranks_that_save_are_named():
 
 
 def gpu(busy):
-    return Sample(100.0, 1, gpu=Gpu(0, busy, 1, 2))
+    return Sample(100.0, 1, gpu=Gpu(0, busy, 1, 2, reserved=1))
 
 
 def test_a_line_that_waits_for_the_device_while_it_is_idle_is_named():
@@ -350,7 +353,7 @@ def test_steps_that_take_longer_than_at_the_beginning_are_told():
     found = only(slowing(after=0.15), 1)
 
     assert (found.kind, found.ranks) == ("slower than before", [0])
-    assert "A step of rank 0 takes 150 ms; at the beginning of this loop it took 100 ms." in found.words
+    assert "A step of rank 0 takes 150 ms; in the first seconds of this run it took 100 ms." in found.words
     assert "the forward pass" in found.words
     assert slowing(after=0.12).findings([0]) == []
     assert slowing(after=0.15, steps=40).findings([0]) == []  # too soon to say
@@ -563,3 +566,54 @@ def test_all_parts_have_words_and_the_computing_ones_are_parts():
     assert set(COMPUTING) <= set(PARTS)
     assert all(words == words.lower() for words in PARTS.values())
     assert step_time.SHORT * step_time.STEPS < step_time.SECONDS
+
+
+def logged(fold, rank, seq, *points):
+    """The rank logs these: name, step, value."""
+    series = [
+        pack(name, Columns(array("q", [step]), array("d", [seq]), array("d", [value]))) for name, step, value in points
+    ]
+    fold.take(Event(1, rank, seq, float(seq), Metrics(series)))
+
+
+def test_a_second_metric_with_a_counter_of_its_own_makes_no_steps():
+    """The validation of each epoch is logged by the number of the epoch."""
+    fold = RunFold([0])
+    for second in range(12):
+        logged(fold, 0, 3 * second, ("loss", 20 * second, 1.0))
+        logged(fold, 0, 3 * second + 1, ("accuracy", second, 0.5))
+        report = window(HEALTHY, step=second if second % 2 else 20 * second)
+        fold.take(Event(1, 0, 3 * second + 2, float(second), report))
+
+    assert fold.step_times.ranks[0].whole.step == 20 * 11
+
+
+def test_a_rank_that_has_ended_is_compared_no_more_while_others_go_on():
+    """An elastic run goes on without it: its last seconds say nothing about the others' next ones."""
+    fold = RunFold([0, 1])
+    for second in range(RECENT + 2):
+        for rank, shares in enumerate((shifted("data", 0.5), WAITING | {"communication": 0.6, "forward": 0.0})):
+            fold.take(Event(1, rank, second, float(second), window(shares, step=10 * second)))
+
+    assert [one.ranks for one in fold.slow] == [[0]]
+    fold.lose(0, "killed")
+    assert fold.slow_steps(whole=False) == []
+
+
+def test_a_gpu_that_no_framework_uses_is_not_idle():
+    """A program on processors, on a host with GPUs."""
+    unused = Sample(100.0, 1, gpu=Gpu(0, 0.0, 1, 2))
+
+    assert world(HEALTHY, sample=unused).findings([0]) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 1024])
+def test_reports_of_days_are_kept_in_little_memory(ranks):
+    """Only the newest have their lines and readings of memory; of many ranks, less is kept of each."""
+    times = StepTimes(ranks)
+    train(times, 0, HEALTHY, windows=2000, lines=[(3, "forward")], memory=[1, 2, 3, 4])
+    kept = times.ranks[0].windows
+
+    assert len(kept) <= (2 * KEPT if ranks == 1 else 4 * RECENT)
+    assert sum(bool(one.lines or one.memory or one.calls) for one in kept) <= RECENT
+    assert times.ranks[0].whole.step == 20_000

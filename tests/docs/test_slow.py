@@ -46,7 +46,7 @@ NUMBERS = {
 }
 """How the page says each number of a rule."""
 UNITS = {"OTHERS": 1e-9, "SHORT": 1000, "GROWS": 1e-6, "GROWN": 1e-6}
-INSIDE = {"KEPT", "WARM"}
+INSIDE = {"KEPT", "MANY", "WARM"}
 """Numbers that no reader needs; the page says how many seconds do not count."""
 
 
