@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -193,8 +194,12 @@ class RankProfile:
         """Have the main thread cut off a profile, from within a step that does not end, such as an evaluation."""
 
         def cut(_: object) -> int:
-            with contextlib.suppress(Exception):
-                self._finish(order, f"a step took longer than {LONGEST:g} s")
+            try:
+                with contextlib.suppress(Exception):
+                    self._finish(order, f"a step took longer than {LONGEST:g} s")
+            except KeyboardInterrupt:
+                # The interpreter would drop it here, and the cell would not end.
+                threading.Timer(_PAUSE, signal.raise_signal, (signal.SIGINT,)).start()
             return 0
 
         order.callback = _CALLBACK(cut)

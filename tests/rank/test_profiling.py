@@ -97,6 +97,12 @@ def make(profile, *steps):
         profile.step(step)
 
 
+def wait():
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 def strike(*_):
     signal.raise_signal(signal.SIGINT)
 
@@ -109,8 +115,9 @@ def test_an_interrupt_waits_for_the_stop(profile, interrupts, monkeypatch):
         make(profile, 1, 2, 3)
         with pytest.raises(KeyboardInterrupt):
             profile.step(4)
+    assert Made.on == 0
     profile.end(failed=True)
-    assert (Made.on, state(profile)) == (0, ("done", ""))
+    assert state(profile) == ("done", "")
 
     profile.begin()
     order(profile, "next")
@@ -129,6 +136,20 @@ def test_an_interrupt_waits_for_the_start(profile, interrupts, monkeypatch):
     assert Made.on == 1
     profile.end(failed=True)
     assert (Made.on, state(profile)) == (0, ("failed", "the cell was interrupted or failed, before a step was over"))
+
+
+def test_an_interrupt_amid_a_cut_reaches_the_cell(profile, interrupts, monkeypatch):
+    """The interpreter calls what cuts a profile off, and drops what that raises."""
+    monkeypatch.setattr(Made, "amid_stop", strike)
+    monkeypatch.setattr(profiling, "LONGEST", 0.05)
+    order(profile)
+    with interrupts[0].enabled():
+        make(profile, 1, 2, 3)
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    assert Made.on == 0
+    profile.end(failed=True)
+    assert state(profile) == ("done", "1 of 2 steps: a step took longer than 0.05 s")
 
 
 def test_a_stop_that_was_broken_is_repeated(profile, monkeypatch):
@@ -171,7 +192,9 @@ def test_one_that_may_never_stop_stops_all_the_same(profile, monkeypatch, failed
     monkeypatch.setattr(profiling, "PATIENCE", 600.0 if failed else 0.05)
     order(profile)
     make(profile, 1, 2, 3)
+    began = time.monotonic()
     profile.end(failed=failed)
+    assert time.monotonic() - began < 20
     why = "the cell was interrupted or failed" if failed else "the cell has ended"
     assert (Made.on, state(profile)) == (0, ("done", f"1 of 2 steps: {why}"))
 
