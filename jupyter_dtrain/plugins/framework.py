@@ -183,9 +183,16 @@ class Recording(ABC):
     def start(self) -> None:
         """Begin to record this thread, and the devices of the rank."""
 
+    def may_stop(self) -> bool:
+        """Whether it may be stopped now: False while other threads still write into what it records.
+
+        The loop goes on meanwhile, so more steps are recorded. After some seconds it is stopped all the same.
+        """
+        return True
+
     @abstractmethod
     def stop(self) -> None:
-        """End that; do nothing where it has ended, or never began."""
+        """End that; do nothing where it has ended, or never began. It is called again where an interrupt broke it."""
 
     @abstractmethod
     def write(self, path: Path) -> list[GroupOf]:

@@ -224,6 +224,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._plugins,
             recorder.append,
             lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
+            recorder.shield,
         )
         connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
         sampler = Sampler(

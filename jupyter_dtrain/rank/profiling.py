@@ -6,7 +6,8 @@ of its own writes the trace, which stays in memory until it was read.
 
 Under failure: the training goes on. What the profiler raises becomes the answer. A cell that ends, fails or is stopped
 meanwhile keeps the steps that there were. A profile that nobody asks for any more is dropped at the next step, and one
-that lasts too long is cut off.
+that lasts too long is cut off. An interrupt waits while a profiler starts or stops, and the end of a cell repeats a
+stop that did not come to its end. Only the main thread is profiled: its cell ends no earlier than its loop.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -44,12 +46,18 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.traces import GroupOf
     from jupyter_dtrain.plugins.framework import Recording
 
+    from .interrupts import Shield
     from .plugins import Plugins
 
 FORGOTTEN: Final = 15.0
 """Seconds without a question after which a profile is dropped."""
 LONGEST: Final = 120.0
 """Seconds that a profile may last: events take memory."""
+MOMENT: Final = 0.3
+"""Seconds that a loop waits until its profiler may stop; else it goes on, and tries again after its next step."""
+PATIENCE: Final = 10.0
+"""Seconds after which a profiler that may not stop yet stops all the same."""
+_PAUSE: Final = 0.002
 PART: Final = 1 << 20
 """Bytes of a trace in one answer."""
 MOST: Final = 256 * 1024 * 1024
@@ -69,7 +77,13 @@ class _Order:
         self.marks: list[int] = []
         self.framework = ""
         self.recording: Recording | None = None
-        self.thread = 0
+        self.until = 0.0
+        """When it stops at the latest, once it is to stop; until then 0."""
+        self.why = ""
+        """Why it is to stop before it has all steps."""
+        self.more = 0
+        """Steps that were made since it was to stop."""
+        self.stopping = False
         self.data = b""
         self.groups: list[GroupOf] = []
         self.asked = time.monotonic()
@@ -91,13 +105,17 @@ class _Order:
 class RankProfile:
     """The profile of one rank, one at a time."""
 
-    def __init__(self, plugins: Plugins) -> None:
+    def __init__(self, plugins: Plugins, shield: Shield) -> None:
+        """``shield`` delays interrupts."""
         self._plugins = plugins
+        self._shield = shield
         self._count = 0
         self._times: deque[float] = deque(maxlen=_PACE + 1)
         self._order: _Order | None = None
         self._lock = threading.Lock()
         """Held by the control thread alone, and by the end of a cell: two may come together there."""
+        self._starting = threading.Lock()
+        """Held for a moment: an order starts, or another takes its place."""
 
     # The thread of the loop.
 
@@ -124,17 +142,29 @@ class RankProfile:
         if order.state == "armed":
             if order.forgotten:
                 self._fail(order, "nobody has asked for it any more")
+            elif threading.current_thread() is not threading.main_thread():
+                self._fail(order, "its loop runs on another thread than the main thread, which cannot be profiled")
             elif step == order.after:
-                self._start(order)
+                with self._shield:
+                    self._start(order)
             elif step > order.after:
                 order.state = "late"
             elif step == order.after - 1:
-                order.framework, order.recording = self._plugins.recording()
-                if order.recording is not None:
-                    order.recording.prepare()
+                with self._shield:
+                    order.framework, order.recording = self._plugins.recording()
+                    if order.recording is not None:
+                        order.recording.prepare()
             return
-        order.marks.append(time.time_ns())
-        if order.forgotten or len(order.marks) > order.steps or (order.recording and order.recording.cut):
+        if order.until:
+            order.more += 1
+        else:
+            order.marks.append(time.time_ns())
+        if (
+            order.until
+            or order.forgotten
+            or len(order.marks) > order.steps
+            or (order.recording is not None and order.recording.cut)
+        ):
             self._finish(order)
 
     def _start(self, order: _Order) -> None:
@@ -143,41 +173,80 @@ class RankProfile:
         if (recording := order.recording) is None:
             self._fail(order, "no framework in use has a profiler here")
             return
-        order.thread = threading.get_ident()
-        order.state = "recording"  # first: an interrupt may come at any instruction, and the cell's end must know
+        with self._starting:
+            # The control thread may have called it late, or put another in its place.
+            if order is not self._order or order.state != "armed":
+                return
+            order.state = "recording"
         recording.start()
-        order.timer = threading.Timer(LONGEST, self._too_long, (order,))
+        self._limit(order, LONGEST)
+        order.marks.append(time.time_ns())
+
+    def _limit(self, order: _Order, seconds: float) -> None:
+        """Have a profile cut off after ``seconds``."""
+        if order.timer is not None:
+            order.timer.cancel()
+        order.timer = threading.Timer(seconds, self._too_long, (order,))
         order.timer.daemon = True
         order.timer.start()
-        order.marks.append(time.time_ns())
 
     def _too_long(self, order: _Order) -> None:
         """Have the main thread cut off a profile, from within a step that does not end, such as an evaluation."""
 
         def cut(_: object) -> int:
-            with contextlib.suppress(Exception):
-                if order.state == "recording" and order.thread == threading.get_ident():
+            try:
+                with contextlib.suppress(Exception):
                     self._finish(order, f"a step took longer than {LONGEST:g} s")
+            except KeyboardInterrupt:
+                # The interpreter would drop it here, and the cell would not end.
+                threading.Timer(_PAUSE, signal.raise_signal, (signal.SIGINT,)).start()
             return 0
 
         order.callback = _CALLBACK(cut)
         ctypes.pythonapi.Py_AddPendingCall(order.callback, None)
 
-    def _finish(self, order: _Order, why: str = "") -> None:
-        """Stop the profiler, and have what it has recorded written. On the thread of the loop."""
-        recording = order.recording
-        assert recording is not None
+    def _finish(self, order: _Order, why: str = "", last: float | None = None) -> None:
+        """Stop the profiler once it may stop, and have what it has recorded written. Main thread.
+
+        Where it may not stop yet, the next step tries again; with ``last`` it waits so many seconds at most, and stops.
+        """
+        # The interpreter may call it from within itself, to cut the profile off.
+        if order.stopping:
+            return
+        order.stopping = True
+        try:
+            if order.state != "recording" or (recording := order.recording) is None:
+                return
+            seconds = 0.0 if order.until else MOMENT
+            if not order.until:
+                order.why = why or recording.cut or "it was dropped"
+                order.until = time.monotonic() + PATIENCE
+            may_stop = _may_stop(recording, min(seconds if last is None else last, order.until - time.monotonic()))
+            with self._shield:
+                if not may_stop and last is None and time.monotonic() < order.until:
+                    if seconds:
+                        self._limit(order, PATIENCE)
+                    return
+                recording.stop()
+                # Not before: the end of the cell stops what records.
+                self._keep(order, recording)
+        finally:
+            order.stopping = False
+
+    def _keep(self, order: _Order, recording: Recording) -> None:
+        """Have what was recorded written."""
         if order.timer is not None:
             order.timer.cancel()
-        order.state = "writing"
-        recording.stop()
+        del order.marks[order.steps + 1 :]
         made = len(order.marks) - 1
-        why = why or recording.cut
         if made < 1:
-            self._fail(order, f"{why or 'it was dropped'}, before a step was over")
+            self._fail(order, f"{order.why}, before a step was over")
             return
         if made < order.steps:
-            order.words = f"{made} of {quantity(order.steps, 'step')}: {why or 'it was dropped'}"
+            order.words = f"{made} of {quantity(order.steps, 'step')}: {order.why}"
+        elif order.more:
+            order.words = f"operators of {quantity(order.more, 'more step')} are in it: communication was under way"
+        order.state = "writing"
         threading.Thread(target=self._write, args=(order, recording), name="dtrain-profile", daemon=True).start()
 
     def _fail(self, order: _Order, words: str) -> None:
@@ -199,10 +268,9 @@ class RankProfile:
                 self._fail(order, f"{why} before step {order.after + 1}")
                 if prepared is not None:
                     prepared.stop()
-            elif order.thread != threading.get_ident():
-                self._fail(order, f"{why}, and another thread than the main thread has made the steps")
             else:
-                self._finish(order, why)
+                # Others may wait for the word that this rank has failed.
+                self._finish(order, why, MOMENT if failed else PATIENCE)
         except Exception as error:  # noqa: BLE001 — the cell ends all the same
             self._fail(order, words_of(error))
 
@@ -237,9 +305,7 @@ class RankProfile:
                     return msgspec.structs.replace(found, state="failed", words=words) if words else found
                 case EndProfile(key=key):
                     if order is not None and order.key == key:
-                        order.dropped = True
-                        if order.state == "armed":
-                            self._fail(order, "it was dropped")
+                        order.dropped = True  # the thread of the loop sees it, after a step or at the cell's end
                         if not order.active:
                             self._order = None
                     return Done()
@@ -251,16 +317,17 @@ class RankProfile:
 
     def _take(self, request: BeginProfile, run: int | None) -> str:
         """Take an order; why not, if not."""
-        order = self._order
-        if order is not None and order.active and not (order.forgotten and order.state == "armed"):
-            return "another profile is being made"
-        if run is None:
-            return "the rank runs no cell"
-        # Its state is looked at after each step: one that comes meanwhile makes it late.
-        self._order = _Order(request.key, request.after, request.steps)
-        if request.after <= self._count:
-            self._order.state = "late"
-        return ""
+        with self._starting:
+            order = self._order
+            if order is not None and order.active and not (order.forgotten and order.state == "armed"):
+                return "another profile is being made"
+            if run is None:
+                return "the rank runs no cell"
+            # Its state is looked at after each step: one that comes meanwhile makes it late.
+            self._order = _Order(request.key, request.after, request.steps)
+            if request.after <= self._count:
+                self._order.state = "late"
+            return ""
 
     def _state(self, key: str, run: int | None) -> ProfileState:
         count, times, order = self._count, list(self._times), self._order
@@ -279,6 +346,19 @@ class RankProfile:
             size=len(order.data),
             groups=order.groups if order.state == "done" else [],
         )
+
+
+def _may_stop(recording: Recording, seconds: float) -> bool:
+    """Whether a profiler may stop within ``seconds``; one that cannot say may."""
+    deadline = time.monotonic() + seconds
+    try:
+        while not recording.may_stop():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_PAUSE)
+    except Exception:  # noqa: BLE001 — it must stop all the same
+        return True
+    return True
 
 
 def _compressed(file: Path) -> bytes:

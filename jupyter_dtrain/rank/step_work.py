@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.plugins.framework import Part
     from jupyter_dtrain.wire.messages import Watching
 
+    from .interrupts import Shield
     from .plugins import Plugins
 
 MOST: Final = 4096
@@ -86,13 +87,14 @@ class StepWork:
         plugins: Plugins,
         emit: Callable[[Body], object],
         say: Callable[[str], object],
+        shield: Shield,
     ) -> None:
-        """``emit`` records an event; ``say`` shows a sentence in the cell."""
+        """``emit`` records an event; ``say`` shows a sentence in the cell; ``shield`` delays interrupts."""
         self._namespace = namespace
         self._plugins = plugins
         self._emit = emit
         self._say = say
-        self.profile = RankProfile(plugins)
+        self.profile = RankProfile(plugins, shield)
         """The profile of some of the steps."""
         self._check, self._every = "", 1
         self._named: list[str] = []

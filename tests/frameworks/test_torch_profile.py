@@ -216,6 +216,53 @@ def test_stop_in_the_middle_keeps_the_steps_that_there_were(four, loop, tmp_path
     assert four["after"] == same(False, 4)
 
 
+def test_an_interrupt_that_comes_while_the_profiler_stops(four, loop, tmp_path):
+    """It waits until the profiler has stopped: the profile is whole, and so is the next one."""
+    cell = loop(
+        "import signal\nmake()\nfirst = kineto.profile.__exit__\nstruck = []\ndef strike(self, *given):\n"
+        "    signal.raise_signal(signal.SIGINT)\n    struck.append(recorded())\n    return first(self, *given)\n"
+        "kineto.profile.__exit__ = strike\ntry:\n    while True: step()\nfinally: kineto.profile.__exit__ = first"
+    )
+    found = four.profile(3, path=tmp_path / "p.json")
+    assert (found.steps, found.ranks, found.notes) == (3, [0, 1, 2, 3], [])
+    with pytest.raises(DistributedInterrupt):
+        cell.result(30 * slack())
+    run(four, "after = recorded()")
+    assert (four["struck"], four["after"]) == (same([True], 4), same(False, 4))
+
+    loop()
+    assert four.profile(3, path=tmp_path / "p.json").notes == []
+
+
+def test_a_stop_that_an_exception_breaks_is_repeated(four, loop, tmp_path):
+    """As by one that no shield delays: the cell's end stops the profiler, and keeps the steps."""
+    cell = loop(
+        "make()\nfirst = kineto.profile.__exit__\nbroken = []\ndef breaks(self, *given):\n"
+        "    if not broken:\n        broken.append(recorded())\n        raise KeyboardInterrupt\n"
+        "    return first(self, *given)\nkineto.profile.__exit__ = breaks\nwhile True: step()"
+    )
+    found = four.profile(3, path=tmp_path / "p.json")
+    assert (found.steps, found.ranks, found.notes) == (3, [0, 1, 2, 3], [])
+    until(lambda: cell.done, 30 * slack())
+    run(four, "kineto.profile.__exit__ = first\nafter = recorded()")
+    assert (four["broken"], four["after"]) == (same([True], 4), same(False, 4))
+
+
+def test_a_loop_on_another_thread(four, loop, tmp_path):
+    """It is refused: its cell may end before it."""
+    cell = loop(
+        "import threading\nmake()\nover = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: [step() for _ in iter(over.is_set, True)])\nthread.start()\n"
+        "try:\n    while True: time.sleep(0.01)\nfinally:\n    over.set()\n    thread.join(20)"
+    )
+    with pytest.raises(
+        ProfileFailed,
+        match=r"Ranks 0-3: missing: its loop runs on another thread than the main thread, which cannot be profiled\.",
+    ):
+        four.profile(3, path=tmp_path / "p.json")
+    assert not cell.done
+
+
 def test_a_cell_that_ends_early(four, loop, tmp_path):
     """The profile has the steps up to there."""
     cell = loop(TOLD + "make()\nleft = 5\nwhile left:\n    step()\n    left -= tell()")
@@ -295,7 +342,8 @@ def test_a_profile_that_nobody_asks_for_any_more_is_dropped(four, loop):
     loop(
         "import jupyter_dtrain.rank.profiling as profiling\nprofiling.FORGOTTEN = 3.0\n"
         + TOLD
-        + "make()\nwhile not tell(): step()\nwhile recorded(): step()\n"
+        # Without collectives: a rank may drop it a step before another, and leave the loop.
+        + "make(together=False)\nwhile not tell(): step()\nwhile recorded(): step()\n"
         "profiling.FORGOTTEN = 15.0\nprint('free', flush=True)\ntime.sleep(60)"
     )
     requests = four._requests
