@@ -1,7 +1,7 @@
 """Notices when a run seems to hang, and shows where its ranks are. It ends nothing.
 
-A rank that sends events moves, except for the samples in which each rank reports once a second how long its cell has
-stood still. When no rank that still works on the run has moved for the setting ``hang_notice``, a notice shows where
+A rank that sends events moves, except for what each rank reports once a second while a cell runs: how long the cell
+has stood still, and where its time went. When no rank that still works on the run has moved for the setting ``hang_notice``, a notice shows where
 they are, and how the ranks ended that they may wait for. It stands until a rank moves or ends. The scheduler's thread
 calls it.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from .causes import is_echo, told_briefly
-from .events import Sample
+from .events import Sample, StepParts
 from .stacks import Stacks, describe_hang
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class HangDetector:
     def hear(self, events: Iterable[Event], now: float) -> None:
         """Note from events of ranks when each last moved. ``now``: in ``time.monotonic()`` seconds."""
         for event in events:
+            if isinstance(event.body, StepParts):
+                continue
             # The first event replaces the allowance for the cell's travel, which lies in the future. Later ones move
             # the time forward only: a sample says since when the cell stands still, perhaps before the last event.
             at = now - event.body.still if isinstance(event.body, Sample) else now

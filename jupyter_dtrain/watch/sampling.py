@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import psutil
 
 from jupyter_dtrain.core.events import Frame
 from jupyter_dtrain.core.flames import RATE, Sampled, SampledStacks
@@ -159,8 +160,10 @@ class Sampling:
             self._process.wait(DYING)
         assert self._process.stdout is not None
         self._process.stdout.close()
-        # It ends before its time when the process has gone, which it notices before the watch does.
-        words = DIED if self._kill_at is None and time.monotonic() < self._samples_until else ""
+        # It ends before its time when the process has gone, which it notices before the watch does. It may also end a
+        # little early by its own clock.
+        early = self._kill_at is None and time.monotonic() < self._samples_until
+        words = DIED if early and not _lives(self._pid) else ""
         try:
             with open(self._file, "rb") as file:
                 self._result = self._read(file.read(), words)
@@ -207,3 +210,11 @@ def _frame(one: _SpiedFrame, lines: CellLines) -> Frame:
         return Frame(one.file[-MOST_TEXT:], line, function, "", cell=False)
     called, source = lines(int(cell[1]), line)
     return Frame(called, line, function, source[:MOST_TEXT], cell=True)
+
+
+def _lives(pid: int) -> bool:
+    """Whether the process runs: one that has ended stays as a zombie until it is waited for."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jupyter_dtrain.core.events import Error, Event, Finished, Frame, Output, Sample, Started
+from jupyter_dtrain.core.events import Error, Event, Finished, Frame, Output, Sample, Started, StepParts
 from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import Collective, Stack, Wait, describe_collectives, describe_hang
@@ -50,6 +50,17 @@ class Scene:
 def scene():
     """A scene of two ranks."""
     return Scene()
+
+
+def test_what_ranks_report_each_second_is_no_movement(scene):
+    """How long they have stood still, and where their time goes."""
+    for second in range(31):
+        for rank in (0, 1):
+            scene.say(rank, Sample(0.0, 1, still=float(second)))
+            scene.say(rank, StepParts(1.0, {"communication": 1.0}))
+        scene.wait(1)
+
+    assert len(scene.notes) == 1
 
 
 def test_ranks_that_do_not_move_are_reported_once(scene):
