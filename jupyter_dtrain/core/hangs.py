@@ -1,9 +1,9 @@
 """Notices when a run seems to hang, and shows where its ranks are. It ends nothing.
 
 A rank that sends events moves, except for what each rank reports once a second while a cell runs: how long the cell
-has stood still, and where its time went. When no rank that still works on the run has moved for the setting ``hang_notice``, a notice shows where
-they are, and how the ranks ended that they may wait for. It stands until a rank moves or ends. The scheduler's thread
-calls it.
+has stood still, and where its time went. When no rank that still works on the run has moved for the setting
+``hang_notice``, a notice shows where they are, and how the ranks ended that they may wait for. It stands until a rank
+moves or ends. The scheduler's thread calls it.
 """
 
 from __future__ import annotations

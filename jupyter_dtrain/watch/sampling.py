@@ -215,6 +215,6 @@ def _frame(one: _SpiedFrame, lines: CellLines) -> Frame:
 def _lives(pid: int) -> bool:
     """Whether the process runs: one that has ended stays as a zombie until it is waited for."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
