@@ -101,7 +101,8 @@ def test_a_result_says_that_it_keeps_its_graph(trained):
 
     assert pieces(found)["losses[0]"].graph
     assert "loss.item()" in str(found)
-    assert not any(piece.graph for piece in trained.memory(most=100).ranks[0].largest)
+    assert not pieces(found)["model.fc.weight"].graph
+    assert not any(name.startswith("losses") for name in pieces(trained.memory(most=100)))
 
 
 def test_a_tensor_of_an_old_output_and_one_of_a_traceback_are_let_go_of(trained):
@@ -162,8 +163,8 @@ train()""",
     (meeting / "go").touch()
     assert going.wait(PATIENCE)
 
-    for report in found:
-        names = {name for piece in report.ranks[0].largest for name in piece.names}
-        assert {"model.fc.weight", "train().batch"} <= names
-        assert "gradient" not in report.ranks[0].kinds
+    names = [{name for piece in report.ranks[0].largest for name in piece.names} for report in found]
+    assert all("model.fc.weight" in one for one in names)
+    assert any("train().batch" in one for one in names)  # a look may fall between two batches
+    assert all("gradient" not in report.ranks[0].kinds for report in found)
     assert all(steps > 0 and gone for steps, gone in values(going).values())
