@@ -213,8 +213,9 @@ def _frame(one: _SpiedFrame, lines: CellLines) -> Frame:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the process runs: one that has ended stays as a zombie until it is waited for."""
+    """Whether the process runs. One that ends has no memory any more, and stays as a zombie until it is waited for."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.memory_info().rss > 0)
     except psutil.Error:
         return False
