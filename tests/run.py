@@ -49,7 +49,7 @@ BUDGETS = {
     "rank": 28,
     "faults": 80,
     "steward": 160,
-    "session": 300,
+    "session": 240,
     "magics": 165,
     "store": 72,
     "frameworks": 375,

@@ -273,7 +273,7 @@ export class CourseChart {
 
   constructor(
     zoom: (range: Range | null) => void,
-    private caption: HTMLElement,
+    caption: HTMLElement,
   ) {
     this.plot = new Plot(zoom);
     this.plot.readout.setAttribute("role", "status");
@@ -311,7 +311,7 @@ export class CourseChart {
     setAttribute(
       this.plot.frame,
       "aria-label",
-      `${this.caption.textContent}, ${title}: ${last === undefined ? "" : `now ${duration(last)} a step. `}` +
+      `Time of a step over the run, ${title}: ${last === undefined ? "" : `now ${duration(last)} a step. `}` +
         "Arrow keys read values, plus and minus zoom, 0 shows all steps.",
     );
   }
@@ -377,13 +377,13 @@ export class StepTimeView {
 
   /** It calls `changed` when a person has changed what it shows. */
   constructor(zoom: (range: Range | null) => void, changed: () => void) {
-    const caption = h("figcaption", {}, h("span", { class: "dtrain-metric" }, "Over the run"), this.choice);
+    const caption = h("figcaption", {}, h("b", {}, "Over the run"), this.choice);
     this.course = new CourseChart(zoom, caption);
     const left = h("div", { class: "dtrain-spent-side" }, this.bars.node, this.legend);
     this.folding = h(
       "details",
       { class: "dtrain-step-time" },
-      h("summary", {}, h("span", { class: "dtrain-metric" }, "Time of a step"), this.about),
+      h("summary", {}, h("b", {}, "Time of a step"), this.about),
       h("div", { class: "dtrain-spent-body" }, left, this.course.node),
     );
     this.folding.open = true;

@@ -79,7 +79,7 @@ def test_the_panel_is_for_everybody(page):
 def test_a_cell_is_for_everybody(page):
     """Its panel with a chart, and its output with the bar."""
     cell = page.locator(".jp-CodeCell").nth(1)
-    expect(cell.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(cell.locator(".dtrain-chart canvas").first).to_be_visible()
     expect(cell.get_by_role("toolbar", name="Output")).to_be_visible()
     check(page, ".jp-CodeCell:nth-of-type(2) .jp-OutputArea")
 

@@ -192,7 +192,7 @@ def test_the_second_example_is_seen_learning_and_can_be_interrupted(lab, browser
     # The sidebar's panel moves as well, and knows what trains.
     execute(page, "dtrain:show")
     panel = page.get_by_role("region", name="Distributed Training")
-    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-chart canvas").first).to_be_visible()
     expect(panel.locator(".dtrain-world[data-selected='true']")).to_contain_text("PyTorch")
     rank = panel.locator(".dtrain-does").first
     before = rank.inner_text()
@@ -224,7 +224,8 @@ def test_a_page_that_is_reloaded_in_mid_cell_misses_nothing(lab, browser):
     expect(cell.locator(".jp-InputPrompt")).to_contain_text("*")
     expect(cell.locator(".dtrain-badge")).to_have_text("running")
     # The chart writes its words when it first draws, which can be after the badge stands.
-    expect(cell.locator(".dtrain-plot").first).to_have_attribute("aria-label", re.compile("loss over steps 0 to"))
+    loss = cell.locator(".dtrain-chart:not(.dtrain-course) .dtrain-plot").first
+    expect(loss).to_have_attribute("aria-label", re.compile("loss over steps 0 to"))
     wait_for_step(page, step_of(page) + 20)
     # Past 200 lines our view shows them, and JupyterLab's is hidden.
     expect(cell.get_by_text("[0] line 0", exact=False).locator("visible=true")).to_have_count(1)

@@ -109,7 +109,7 @@ def test_many_ranks_and_worlds_stay_light(many, browser, lab):
         print(f"{'scrolling' if scroll else 'standing'}: half of the frames in {half:.1f} ms, 95 % in {most:.1f} ms")
     many.run(LOG, wait=False, view=None)
     expect(panel.locator(".dtrain-world", has_text="many").locator(".dtrain-state")).to_have_text("run 1")
-    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-chart canvas").first).to_be_visible()
     page.wait_for_timeout(5000)
 
     print(f"all {RANKS} log: {measure(20)}")

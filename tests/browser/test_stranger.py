@@ -256,7 +256,7 @@ def train(page: Page, panel: Locator, moved: int) -> None:
     """Live, reloaded in mid-run, and stopped; then once more to the end."""
     run_cell(page, FIRST + moved)
     page.wait_for_selector(".jp-Notebook .dtrain-chart canvas")
-    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-chart canvas").first).to_be_visible()
     expect(output_of(page, FIRST + moved)).to_contain_text(re.compile(r"step 400: loss"))
     show(page, FIRST + moved)
     states = page.evaluate(STATES)

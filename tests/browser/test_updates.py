@@ -53,7 +53,7 @@ def test_an_update_of_many_ranks_and_scrolling_among_them_are_light(browser, lab
     stream = PlayedStream(lab, browser, shown, dict.fromkeys(range(RANKS), "running"))
     page, panel = stream.page, stream.panel
     panel.get_by_role("region", name="Losses").scroll_into_view_if_needed()  # charts are drawn where they are seen
-    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-chart canvas").first).to_be_visible()
     devtools = page.context.new_cdp_session(page)
     devtools.send("Performance.enable", {"timeDomain": "threadTicks"})  # not what others take of the processor
     page.wait_for_timeout(3000)

@@ -60,7 +60,7 @@ def test_the_oldest_jupyterlab_shows_panel_pills_and_curves(oldest, browser):
     expect(panel.get_by_role("button", name="Start a world…")).to_be_visible()
     run_all(page)
     expect(panel.locator(".dtrain-state")).to_have_text("run 1")
-    expect(panel.locator(".dtrain-chart canvas")).to_be_visible()
+    expect(panel.locator(".dtrain-chart canvas").first).to_be_visible()
     expect(pill).to_contain_text("all ranks · running · step ")
     expect(page.locator(".jp-Notebook .dtrain-chart canvas")).to_be_visible()
     expect(page.locator(".dtrain-status")).to_contain_text("oldest · run 1")

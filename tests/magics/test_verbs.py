@@ -142,7 +142,7 @@ def test_memory_has_names_and_free_lets_go_of_outputs(ranks):
     assert re.search(r"^ *9 MB  large +value +bytearray +cpu +0,2$", text, re.MULTILINE)
     assert re.search(r"^ *8 MB  Out\[\d+\], _ .* only old outputs keep it$", text, re.MULTILINE)
     assert shown.displays[0]["data"]["text/html"].count("<table>") == 2
-    assert re.match(r"Ranks? [\d-]+: let go of \d+ old outputs?", freed)
+    assert re.match(r"Ranks? [\d,-]+: let go of \d+ old outputs?", freed)
     assert "There is no rank 9" in str(refused.reply)
 
 

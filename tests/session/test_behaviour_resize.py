@@ -103,6 +103,8 @@ def test_no_cell_begins_while_the_world_is_resized(world):
     size, refused = world.world.size, []
 
     def try_it(words):
+        if f"rank {size} starts" not in words:  # before that, a cell may come in between, and ends the resize
+            return
         try:
             world.run("1", [0], view=None)
         except RanksBusy as error:
