@@ -17,6 +17,7 @@ import ctypes
 import errno
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -43,6 +44,8 @@ from jupyter_dtrain.wire.profile_messages import (
 from .user_text import words_of
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from jupyter_dtrain.core.traces import GroupOf
     from jupyter_dtrain.plugins.framework import Recording
 
@@ -199,8 +202,15 @@ class RankProfile:
                     self._finish(order, f"a step took longer than {LONGEST:g} s")
             except KeyboardInterrupt:
                 # The interpreter would drop it here, and the cell would not end.
-                threading.Timer(_PAUSE, signal.raise_signal, (signal.SIGINT,)).start()
+                threading.Thread(target=interrupt, name="dtrain-interrupt", daemon=True).start()
             return 0
+
+        def interrupt() -> None:
+            """Send it again once the main thread is out of here: an exception in here breaks the interpreter's call."""
+            deadline = time.monotonic() + PATIENCE
+            while _is_in(cut.__code__) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+            signal.raise_signal(signal.SIGINT)
 
         order.callback = _CALLBACK(cut)
         ctypes.pythonapi.Py_AddPendingCall(order.callback, None)
@@ -379,3 +389,11 @@ def _compressed(file: Path) -> bytes:
         while part := source.read(PART):
             parts.append(packer.compress(part))
     return b"".join([*parts, packer.flush()])
+
+
+def _is_in(code: CodeType) -> bool:
+    """Whether the main thread is in a call of ``code``."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
