@@ -271,10 +271,7 @@ export class CourseChart {
   private plot: Plot;
   private drawn = "";
 
-  constructor(
-    zoom: (range: Range | null) => void,
-    caption: HTMLElement,
-  ) {
+  constructor(zoom: (range: Range | null) => void, caption: HTMLElement) {
     this.plot = new Plot(zoom);
     this.plot.readout.setAttribute("role", "status");
     this.node = h("figure", { class: "dtrain-chart dtrain-course" }, caption, this.plot.frame, this.plot.readout);
