@@ -117,6 +117,32 @@ def flame(args: Parsed) -> None:
     _publish(current().flame(args.seconds, args.ranks, args.file)._repr_mimebundle_())
 
 
+def memory_arguments(parser: MagicParser) -> None:
+    """Arguments of ``memory``."""
+    ranks_argument(parser, "ranks to ask")
+    parser.add_argument(
+        "-n", "--most", metavar="N", type=count, default=20, help="tensors and arrays that are named (default: 20)"
+    )
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds, default=10.0, help="seconds in which ranks look (default: 10)"
+    )
+
+
+def memory(args: Parsed) -> None:
+    """``%distributed memory``: works also while a cell runs."""
+    _publish(current().memory(args.ranks, args.most, args.timeout)._repr_mimebundle_())
+
+
+def free_arguments(parser: MagicParser) -> None:
+    """Arguments of ``free``."""
+    ranks_argument(parser, "ranks that let go")
+
+
+def free(args: Parsed) -> None:
+    """``%distributed free``."""
+    print(current().free(args.ranks))
+
+
 def profile_arguments(parser: MagicParser) -> None:
     """Arguments of ``profile``."""
     parser.add_argument(

@@ -17,7 +17,7 @@ from IPython.core.error import UsageError
 from jupyter_dtrain.core.declarations import declarations, load_rows
 from jupyter_dtrain.jobs import TARGETS
 
-from . import across, cells, doctor, export, healing, joining, memory, running, snapshots, stored, sync, worlds
+from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
 from .parsing import MagicParser, Parsed, say_renamed
 
 WIDTH: Final = 100
@@ -363,16 +363,16 @@ _OWN: tuple[Verb, ...] = (
         "memory",
         "looking inside",
         "show how much memory each rank has, and the names of what holds it",
-        memory.memory_arguments,
-        memory.memory,
+        running.memory_arguments,
+        running.memory,
         "Session.memory",
     ),
     Verb(
         "free",
         "looking inside",
         "let go of what only old outputs and the last error keep, and show how much memory came free",
-        memory.free_arguments,
-        memory.free,
+        running.free_arguments,
+        running.free,
         "Session.free",
     ),
     Verb(

@@ -18,8 +18,11 @@ from jupyter_dtrain.plugins.patches import Patch
 
 INTERNALS = Patch(
     "torch",
-    calls=(),
-    reads=("_call_impl", "_engine_run_backward"),
+    reads=(
+        *("_call_impl", "_engine_run_backward", "_sync_buffers", "_sync_module_buffers"),
+        *("_default_broadcast_coalesced", "_distributed_broadcast_coalesced", "_wait_for_post_backward"),
+        *("_all_gather_flat_param", "_reduce_grad", "_wait_batch_p2p"),
+    ),
     why="Only the names of the functions on its stack tell what a rank does in a step.",
     lost="more of a step's time is shown as other",
 )
