@@ -227,7 +227,9 @@ class Heals:
     def _change(self, change: Heal, verb: str, progress: Callable[[str], None]) -> HealState:
         """Have the steward do it; its result. Raises :class:`ReplaceFailed`."""
         try:
-            return self._await(self._link.ask(change).number, verb, progress)
+            begun = self._link.ask(change)
+            self._link.ask_again()  # a cell of another thread, too, hears of the change instead of coming in between
+            return self._await(begun.number, verb, progress)
         except Refused as refused:
             raise ReplaceFailed(f"{self._what(verb)} cannot be {verb}: {refused}.") from None
 
