@@ -146,6 +146,7 @@ class CellSources:
         if frame is None or magic is None:
             return 0, None
         body = locals_of(magic).get("cell")
+        line = frame.f_lineno or 1  # it may have none
         if not isinstance(body, str) or not code.endswith(body):
-            return frame.f_lineno - 1, frame.f_code.co_filename
-        return frame.f_lineno - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename
+            return line - 1, frame.f_code.co_filename
+        return line - code[: len(code) - len(body)].count("\n"), frame.f_code.co_filename

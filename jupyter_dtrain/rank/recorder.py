@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 import msgspec
 
@@ -39,9 +39,12 @@ from jupyter_dtrain.core.events import (
     Spent,
     Started,
     Totals,
+    decode,
     encodable,
+    encode,
 )
 from jupyter_dtrain.core.metrics import pack, unpack
+from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import format_ranks
 from jupyter_dtrain.wire.messages import Cell
 from jupyter_dtrain.wire.spool import Spool, spool_path
@@ -72,6 +75,9 @@ KEEP_RUNS = 8
 """Finished runs whose spools stay open for ``read``."""
 
 Announce = Callable[[Batch], None]
+
+_SURE: Final = (Output, Metrics)
+"""Events that come often, and hold nothing but text and packed numbers: readers take them."""
 
 _Said = tuple[str, str, int, bool]
 """Stream, text, and the other arguments of :meth:`Recorder.write`."""
@@ -151,10 +157,19 @@ class _Open:
                 self.append(Output(kind, chunk, descriptor if start + CHUNK >= len(text) else 0, log))
 
     def append(self, body: Body) -> None:
-        """Give an event its number, spool it, and keep the part of it that is to be announced."""
+        """Give an event its number, spool it, and keep the part of it that is to be announced.
+
+        Of an event that readers cannot read, only its kind is kept, as a line of the log, and of an end the outcome.
+        """
         # A clock that is set while the run goes on must neither stretch it nor turn it back.
         now = self._began + time.monotonic() - self.started
         event = Event(self.run, self.rank, self.seq, now, body)
+        if not (isinstance(body, _SURE) or _can_be_read(event)):
+            self.append(Output("stderr", f"[jupyter-dtrain] no reader could read this: {body!r:.500}\n", log=True))
+            if not isinstance(body, Finished):
+                return
+            body = Finished(body.outcome, body.elapsed)
+            event = msgspec.structs.replace(event, seq=self.seq, body=body)
         try:
             size = self.spool.append(event)
         except UnicodeEncodeError:
@@ -218,6 +233,22 @@ class _Open:
             size = self._dropped_bytes + self.spool.dropped_bytes
             reason = self.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
             self.append(Dropped(events, size, reason))
+
+
+def _can_be_read(event: Event) -> bool:
+    """Whether readers take ``event``: the type checker cannot know what other libraries and the interpreter gave.
+
+    One that they do not take would take all later ones with it, also the end of the run.
+    """
+    try:
+        line = encode(event)
+    except Exception:  # noqa: BLE001 — whoever writes it meets it again
+        return True
+    try:
+        decode(line)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _open_log(path: Path) -> TextIO:

@@ -218,7 +218,9 @@ class StepTimer:
             if part == "communication":
                 self._calls[call] += passed
             if users is not None:
-                self._lines[users.f_code.co_filename, users.f_lineno, part] += passed
+                # Code that the interpreter or a library has added has no line: the function's own, then.
+                line = users.f_lineno or users.f_code.co_firstlineno
+                self._lines[users.f_code.co_filename, line, part] += passed
 
     def _walk(self, innermost: FrameType) -> tuple[Doing | None, FrameType | None]:
         """What the stack does, and the innermost frame of the user's own code."""

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
-from jupyter_dtrain.core.events import Dropped, Finished, Output, Result, Started
+import pytest
+
+from jupyter_dtrain.core.events import (
+    CodeLine,
+    Dropped,
+    Finished,
+    Output,
+    Result,
+    Spent,
+    Started,
+    StepParts,
+    from_wire,
+    to_wire,
+)
 from jupyter_dtrain.rank import recorder as recorder_module
 from jupyter_dtrain.rank.recorder import KEEP_RUNS, TAIL_LINES, TAIL_WIDTH, WIRE_TEXT
 from jupyter_dtrain.wire.spool import read_file, spool_path
@@ -301,6 +315,27 @@ def test_later_runs_have_the_new_number_and_earlier_ones_keep_theirs(make_record
     told = "[jupyter-dtrain] rank 3 is rank 2 from here on\n"
     assert (tmp_path / "rank.log").read_text() == f"before\n{told}"
     assert (tmp_path / "rank-2.log").read_text() == f"{told}after\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [StepParts(1.0, {}, lines=[CodeLine("f.py", None, "data", 1.0)]), StepParts(math.nan, {})],
+    ids=["none", "nan"],
+)
+def test_an_event_that_no_reader_can_read_takes_no_other_with_it(make_recorder, heard, path_of, body):
+    """Neither in the file, nor on the wire: the next ones and the end come, and the log has its words."""
+    recorder = make_recorder()
+    recorder.begin(1)
+    recorder.append(body)
+    recorder.append(Result({"text/plain": "kept"}))
+    recorder.finish("ok", spent=Spent(math.nan, 0, 0, 0))
+
+    assert [type(body) for body in heard.bodies] == [Started, Output, Result, Output, Finished]
+    assert list(read_file(path_of(1))) == heard.events
+    assert all(from_wire(to_wire(batch)) == batch for batch in heard.batches)
+    assert "StepParts" in heard.bodies[1].text
+    assert heard.bodies[1].log
+    assert heard.bodies[-1].outcome == "ok"
 
 
 def test_text_that_no_encoding_knows_is_replaced(make_recorder, heard):

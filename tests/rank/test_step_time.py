@@ -167,6 +167,16 @@ def test_the_lines_are_those_of_the_cell(seen):
     assert source[line.line - 1].strip() == "activity()"  # the function itself is the framework's
 
 
+def test_code_without_lines_is_told_by_the_line_of_its_function(seen):
+    """The interpreter adds some, and libraries make some."""
+    made = computes.__code__
+    without = types.FunctionType(made.replace(**{"co_linetable": b""}), globals())  # noqa: PIE804 — 3.10 has it as well
+
+    window = seen(without)
+
+    assert {(line.line, line.part) for line in window.lines} == {(made.co_firstlineno, "other")}
+
+
 def test_a_thread_that_computes_has_had_a_processor_and_one_that_sleeps_has_not(seen):
     busy, idle = seen(computes), seen(sleeps)
 

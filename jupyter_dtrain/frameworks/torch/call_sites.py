@@ -156,7 +156,7 @@ def _site(frame: FrameType, call: Call) -> _Site:
         return _read_call(found.node, call)
     # Rewritten code (by torch.compile, say) keeps its line numbers: use them where a line has only one such call.
     word = "step" if call in {Call.STEP, Call.STEP_OF} else "backward"
-    line = frame.f_lineno
+    line = frame.f_lineno or 0  # it may have none
     sites = [
         _read_call(node, call)
         for node in ast.walk(found.source.tree or ast.Module([], []))
