@@ -493,7 +493,6 @@ def join(windows: Sequence[StepParts], steps: int) -> StepParts:
         dict(parts),
         dict(calls),
         [CodeLine(*place, seconds) for place, seconds in most],
-        sum(window.ran for window in windows),
         sum(window.delayed for window in windows),
         steps,
         sum(window.looks for window in windows),

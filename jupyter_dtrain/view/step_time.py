@@ -13,7 +13,7 @@ import msgspec
 
 from jupyter_dtrain.core.step_summary import Course, RankShares, StepSummary, mean_of
 from jupyter_dtrain.core.step_time import PARTS, SlowStep
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, percent
 
 from .labels import duration
 
@@ -172,7 +172,7 @@ def lines(summary: StepSummary) -> list[str]:
 def shares_in_words(parts: Sequence[str], shares: Sequence[float]) -> str:
     """``the forward pass 32 %, communication 31 %``: without shares that are very small."""
     told = [(part, share) for part, share in zip(parts, shares, strict=True) if share >= _SMALL]
-    return ", ".join(f"{name_of(part)} {100 * share:.0f} %" for part, share in told)
+    return ", ".join(f"{name_of(part)} {percent(share)}" for part, share in told)
 
 
 def name_of(part: str) -> str:

@@ -26,7 +26,7 @@ def reports(rank, parts, count):
     bodies = [StepParts(5.0, {"other": 5.0}, step=0, looks=100)]
     for number in range(count):
         waits = {"all_reduce": parts.get("communication", 0.0)}
-        bodies.append(StepParts(1.0, parts, waits, step=EACH * (number + 1), looks=50, ran=0.9))
+        bodies.append(StepParts(1.0, parts, waits, step=EACH * (number + 1), looks=50))
     return [Event(1, rank, seq, 100.0 + seq, body) for seq, body in enumerate(bodies)]
 
 
