@@ -332,8 +332,14 @@ class StepTimes:
         spent = f"{name} spend{verb} {percent(_mean(shares, slow, part))} of a step in {PARTS[part]}"
         if part == "data":
             workers = self.ranks[slow[0]].workers
+            alike = all(self.ranks[rank].workers == workers for rank in seen)
+            if alike and not workers and (bound := self._data(shares)) is not None:
+                return bound
+            advice = _more_workers(workers, alike=alike)
+            if alike and workers == 1:
+                words = f"{spent} from one worker process, as many as each rank has{at}; {victims}."
+                return SlowStep("data", list(shares), words, advice, gap)
             has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
-            advice = _more_workers(workers, alike=all(self.ranks[rank].workers == workers for rank in seen))
             return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", advice, gap)
         kind, advice = {
             "checkpoint": ("saving", _SAVE_LESS),
@@ -468,7 +474,10 @@ _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 
 def _more_workers(workers: int, *, alike: bool = True) -> str:
-    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own."""
+    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own.
+
+    So where all ranks have one, a wait of some is told as one of all: it may be, and the cure is the same.
+    """
     if not workers:
         return "Load beside the training: DataLoader(..., num_workers=2), or a dataset that prefetches."
     where = " on all ranks" if alike else ""

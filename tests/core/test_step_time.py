@@ -124,19 +124,44 @@ def test_a_slow_rank_has_the_name_and_number_of_one_or_of_several():
 def test_a_slow_loader_has_so_many_workers(workers, words, advice):
     found = only(straggle("data", 4, [2], sample=Sample(100.0, 1, workers=workers)), 4)
 
+    assert (found.kind, found.ranks) == ("slow loader", [2])
     assert words in found.words
     assert advice in found.advice
 
 
-def test_more_workers_are_for_all_ranks_where_all_have_as_many():
-    """Quicker loaders read ahead, and hide that they are hardly quicker."""
-    waits = shifted("communication", 0.3)
-    told = [
-        only(world((shifted("data", 0.3), {"sample": Sample(1.0, 1, workers=1)}), (waits, {"sample": other})), 2).advice
-        for other in (Sample(1.0, 1, workers=1), Sample(1.0, 1, workers=4))
-    ]
+def loaders(workers, others, *, data=0.0):
+    """Rank 1 of 3 waits for data from so many ``workers``; the others have ``others``, and wait so for theirs."""
+    waits = shifted("data", data, shifted("communication", 0.3))
+    mine, theirs = ({"sample": Sample(1.0, 1, workers=count)} for count in (workers, others))
+    return only(world((waits, theirs), (shifted("data", 0.3 + data), mine), (waits, theirs)), 3)
 
-    assert ["on all ranks" in advice for advice in told] == [True, False]
+
+@pytest.mark.parametrize(("workers", "others", "alike"), [(0, 0, True), (2, 2, True), (1, 4, False), (0, 1, False)])
+def test_more_workers_are_for_all_ranks_where_all_have_as_many(workers, others, alike):
+    """Quicker loaders read ahead, and hide that they are hardly quicker."""
+    found = loaders(workers, others)
+
+    assert (found.kind, found.ranks) == ("slow loader", [1])
+    assert ("on all ranks" in found.advice) == (alike and workers > 0)
+
+
+def test_one_worker_on_each_rank_is_too_few_for_all_though_only_the_slowest_waits():
+    """The others' loaders may be a thousandth quicker, and read ahead; the rank that shows it is named all the same."""
+    found = loaders(1, 1)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2])
+    assert found.words.startswith("Rank 1 spends 31 % of a step in loading data from one worker process, as many")
+    assert "meanwhile the other ranks wait for it in all_reduce" in found.words
+    assert found.advice.startswith("Try DataLoader(..., num_workers=2) on all ranks")
+
+
+def test_loaders_without_workers_that_are_all_too_slow_are_so_on_all_ranks():
+    """Nothing reads ahead there: each rank shows what its loader takes."""
+    found = loaders(0, 0, data=0.3)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2])
+    assert found.words.startswith("All ranks spend ")
+    assert "num_workers=2" in found.advice
 
 
 @SIZES

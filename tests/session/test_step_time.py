@@ -221,11 +221,6 @@ def test_a_planted_fault_is_named_with_its_ranks_and_line(world, fault):
     found = [one for one in run.slow if one.kind == kind]
 
     assert run.slow, run.step_time
-    if kind == "data" and run.slow[0].kind == "slow loader":
-        # Workers read ahead, so only the slowest of four equal loaders may show; the cure is that of all.
-        assert "with 1 worker " in run.slow[0].words
-        assert "num_workers=2) on all ranks" in run.slow[0].advice
-        return
     assert found == run.slow[:1] or kind == "memory", run.slow
     assert found[0].ranks == ranks(len(run.ranks))
     if mark:
