@@ -537,19 +537,17 @@ def _is_enough(report: StepParts) -> bool:
 
 def _bubbles(pipelines: Iterable[Timeline]) -> Iterable[SlowStep]:
     for line in pipelines:
-        if line.bubble < BUBBLE:
+        if line.usual < BUBBLE:
             continue
         theory = "" if line.theory is None else f" (the schedule alone leaves {percent(line.theory)})"
-        words = (
-            f"The ranks of the {line.schedule} pipeline compute nothing in {percent(line.bubble)} of a step{theory}."
-        )
-        avoidable = line.theory is not None and line.bubble > line.theory + GAP
+        words = f"The ranks of the {line.schedule} pipeline compute nothing in {percent(line.usual)} of a step{theory}."
+        avoidable = line.theory is not None and line.usual > line.theory + GAP
         advice = (
             "Cut the model into stages that take the same time."
             if avoidable
             else ("Cut the batch into more micro-batches, or choose a schedule that interleaves stages.")
         )
-        yield SlowStep("pipeline", sorted(line.lanes), words, advice, line.bubble)
+        yield SlowStep("pipeline", sorted(line.lanes), words, advice, line.usual)
 
 
 def _logging(seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) -> SlowStep | None:

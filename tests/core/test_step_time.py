@@ -423,7 +423,7 @@ def test_a_checkpoint_after_each_few_steps_is_no_stall():
 
 
 def timeline(bubble, theory=0.2):
-    return Timeline("1F1B", 3, 2, 4, 1.0, bubble, theory, on_host=False, lanes={1: [], 0: []})
+    return Timeline("1F1B", 3, 2, 4, 1.0, 0.9, bubble, theory, on_host=False, lanes={1: [], 0: []})
 
 
 def test_a_pipeline_that_idles_is_told_with_what_its_schedule_leaves():
