@@ -240,6 +240,11 @@ class StepTimes:
         found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
         return {rank: shares_of(one) for rank, one in found.items()}
 
+    def calls(self, *, whole: bool = False) -> dict[int, dict[str, float]]:
+        """As :meth:`shares`, the share of a step that ranks wait for each other, by call, the longest first."""
+        found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
+        return {rank: calls_of(one) for rank, one in found.items()}
+
     def findings(
         self,
         ranks: Sequence[int],
@@ -331,16 +336,7 @@ class StepTimes:
             return SlowStep("slow rank", slow, words, advice, gap)
         spent = f"{name} spend{verb} {percent(_mean(shares, slow, part))} of a step in {PARTS[part]}"
         if part == "data":
-            workers = self.ranks[slow[0]].workers
-            alike = all(self.ranks[rank].workers == workers for rank in seen)
-            if alike and not workers and (bound := self._data(shares)) is not None:
-                return bound
-            advice = _more_workers(workers, alike=alike)
-            if alike and workers == 1:
-                words = f"{spent} from one worker process, as many as each rank has{at}; {victims}."
-                return SlowStep("data", list(shares), words, advice, gap)
-            has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
-            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", advice, gap)
+            return self._slow_loader(shares, slow, gap, spent, f"{at}; {victims}.")
         kind, advice = {
             "checkpoint": ("saving", _SAVE_LESS),
             "logging": ("logging", _LOG_LESS),
@@ -351,6 +347,24 @@ class StepTimes:
             "copy": ("copies", "Copy with non_blocking=True from pinned memory: DataLoader(..., pin_memory=True)."),
         }.get(part, ("slow rank", "%distributed flame shows where this rank's time goes, beside that of the others."))
         return SlowStep(kind, slow, f"{spent}{at}; {victims}.", advice, gap)
+
+    def _slow_loader(
+        self, shares: dict[int, dict[str, float]], slow: list[int], gap: float, spent: str, rest: str
+    ) -> SlowStep:
+        """Ranks that load longer than others: by themselves, or because all have too few workers.
+
+        ``spent`` and ``rest``: the beginning and the end of the sentence.
+        """
+        workers = self.ranks[slow[0]].workers
+        alike = all(self.ranks[rank].workers == workers for rank in shares)
+        if alike and not workers and (bound := self._data(shares)) is not None:
+            return bound
+        advice = _more_workers(workers, alike=alike)
+        if alike and workers == 1:
+            words = f"{spent} from one worker process, as many as each rank has{rest}"
+            return SlowStep("data", list(shares), words, advice, gap)
+        has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
+        return SlowStep("slow loader", slow, f"{spent}{has}{rest}", advice, gap)
 
     def _data(self, shares: dict[int, dict[str, float]]) -> SlowStep | None:
         spent = [share.get("data", 0.0) for share in shares.values()]
@@ -517,6 +531,12 @@ def _bare(report: StepParts) -> StepParts:
 def shares_of(report: StepParts) -> dict[str, float]:
     """The share of each part, 0 to 1, in the order of :data:`PARTS`."""
     return {part: report.parts[part] / report.seconds for part in PARTS if report.parts.get(part)}
+
+
+def calls_of(report: StepParts) -> dict[str, float]:
+    """The share, 0 to 1, of each call in which a rank waits for others, the longest first."""
+    calls = sorted(report.calls.items(), key=lambda pair: -pair[1])
+    return {call: seconds / report.seconds for call, seconds in calls if seconds}
 
 
 def _of_step(report: StepParts, part: str) -> float:

@@ -560,6 +560,24 @@ def test_shares_are_of_the_newest_seconds_or_of_the_whole_run():
     assert times
 
 
+def test_communication_is_told_apart_by_call():
+    """As shares of a step, of the newest seconds or of the whole run."""
+    times = StepTimes()
+    for step in range(31):
+        calls = {"all_gather": 0.1, "reduce_scatter": 0.2} if step > 30 - RECENT else {"all_reduce": 0.3}
+        report = StepParts(1.0, {"communication": 0.3, "forward": 0.7}, calls, step=step)
+        times.take(0, report)
+
+    assert list(times.calls()[0].items()) == [
+        ("reduce_scatter", pytest.approx(0.2)),
+        ("all_gather", pytest.approx(0.1)),
+    ]
+    whole = times.calls(whole=True)[0]
+    assert list(whole) == ["all_reduce", "reduce_scatter", "all_gather"]
+    assert sum(whole.values()) == pytest.approx(times.shares(whole=True)[0]["communication"])
+    assert StepTimes().calls() == {}
+
+
 @pytest.mark.parametrize("windows", [1, EARLY, 2 * KEPT, 2 * KEPT + 1, 1500])
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_long_run_is_kept_in_bounds_and_whole(windows, steps):
