@@ -368,15 +368,18 @@ class StepTimes:
 
     def _data(self, shares: dict[int, dict[str, float]]) -> SlowStep | None:
         spent = [share.get("data", 0.0) for share in shares.values()]
-        if min(spent) < DATA_BOUND:
+        has_workers = [self.ranks[rank].workers for rank in shares]
+        workers, mean = min(has_workers), statistics.fmean(spent)
+        # With one worker everywhere, ranks whose loaders are a little quicker read ahead, and wait for the others.
+        if (mean if workers == max(has_workers) == 1 else min(spent)) < DATA_BOUND:
             return None
-        workers = min(self.ranks[rank].workers for rank in shares)
         has = "without worker processes" if not workers else f"from {quantity(workers, 'worker')} each"
         if workers == 1:
             has = "from one worker process each" if len(shares) > 1 else "from one worker process"
         who = "All ranks spend" if len(shares) > 1 else f"Rank {next(iter(shares))} spends"
-        words = f"{who} {percent(statistics.fmean(spent))} of a step in loading data, {has}."
-        return SlowStep("data", list(shares), words, _more_workers(workers), statistics.fmean(spent))
+        who = "On average, ranks spend" if min(spent) < DATA_BOUND else who
+        words = f"{who} {percent(mean)} of a step in loading data, {has}."
+        return SlowStep("data", list(shares), words, _more_workers(workers), mean)
 
     def _saving(self, seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) -> SlowStep | None:
         spent = {rank: share.get("checkpoint", 0.0) for rank, share in shares.items()}

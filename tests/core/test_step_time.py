@@ -155,6 +155,19 @@ def test_one_worker_on_each_rank_is_too_few_for_all_though_only_the_slowest_wait
     assert found.advice.startswith("Try DataLoader(..., num_workers=2) on all ranks")
 
 
+def test_one_worker_on_each_rank_is_too_few_though_some_ranks_do_not_wait_for_it():
+    """Most do; so those that make the others wait cannot be told from those."""
+    told = [
+        world(*[shifted("data", 0.4)] * 3, shifted("communication", 0.4), sample=Sample(1.0, 1, workers=workers))
+        for workers in (1, 2)
+    ]
+    found = only(told[0], 4)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2, 3])
+    assert found.words == "On average, ranks spend 31 % of a step in loading data, from one worker process each."
+    assert told[1].findings(range(4)) == []
+
+
 def test_loaders_without_workers_that_are_all_too_slow_are_so_on_all_ranks():
     """Nothing reads ahead there: each rank shows what its loader takes."""
     found = loaders(0, 0, data=0.3)
