@@ -288,8 +288,6 @@ class StepParts(msgspec.Struct, frozen=True, tag="step_parts", omit_defaults=Tru
     """The seconds of communication, by the call in which the thread waited for other ranks."""
     lines: list[CodeLine] = []
     """The user's lines that took most of the time, the longest first."""
-    ran: float = 0.0
-    """Seconds in which the thread had a processor."""
     delayed: float = 0.0
     """Seconds in which the thread could have gone on, but other threads had the processors."""
     step: int | None = None

@@ -9,9 +9,11 @@ Under failure: when a rank did not report a step, the step before it shows inste
 
 from __future__ import annotations
 
+import math
+import statistics
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from .events import PipelineStep
@@ -24,7 +26,7 @@ TRANSFER: Final = "SR"
 
 MOST_PIPELINES: Final = 8
 """The most pipelines that a run can show."""
-_STEPS: Final = 4  # newest steps of a rank, kept until the others have reported theirs
+_STEPS: Final = 8  # newest steps of a rank, kept until the others have reported theirs, and for the usual bubble
 _ROW: Final = struct.Struct("<cHHff")
 _LENGTH: Final = {"F": 1, "I": 1, "W": 1, "B": 2}
 
@@ -55,6 +57,8 @@ class Timeline:
     """From the beginning of the first computation to the end of the last one, over all ranks."""
     bubble: float
     """The share of this time, 0 to 1, in which ranks computed nothing, on average over the ranks."""
+    usual: float
+    """The median of this share over the newest steps that are known, at most eight: one step may have been delayed."""
     theory: float | None
     """The same share for the schedule's order of actions if forward, gradient of the input and gradient of the weights
     took equally long on every stage, and sending no time. None: the order is not known."""
@@ -131,6 +135,8 @@ class Pipelines:
         self.version = 0
         """How many reports were taken; it changes when there is something new to draw."""
         self._found: tuple[int, list[Timeline]] = (0, [])
+        # The bubble of each step that all ranks have reported, as far as it is known; NaN where none computed.
+        self._bubbles: dict[tuple[int, tuple[int, ...]], dict[int, float]] = {}
 
     def __bool__(self) -> bool:
         return any(len(told) == len(ranks) for (_, ranks), told in self._told.items())
@@ -161,14 +167,22 @@ class Pipelines:
         return self._found[1]
 
     def _newest(self) -> Iterator[Timeline]:
-        for (_, ranks), told in sorted(self._told.items()):
-            if len(told) < len(ranks):
+        for key, told in sorted(self._told.items()):
+            if len(told) < len(key[1]):
                 continue
-            common = set.intersection(*(set(steps) for steps in told.values()))
-            if common:
-                timeline = _together([told[place][max(common)] for place in sorted(told)])
-                if timeline is not None:
-                    yield timeline
+            common = sorted(set.intersection(*(set(steps) for steps in told.values())))
+            if not common:
+                continue
+            timeline = _together([told[place][common[-1]] for place in sorted(told)])
+            known, newest = self._bubbles.get(key, {}), math.nan if timeline is None else timeline.bubble
+            for step in common[:-1]:
+                if step not in known:
+                    earlier = _together([told[place][step] for place in sorted(told)])
+                    known[step] = math.nan if earlier is None else earlier.bubble
+            self._bubbles[key] = {**{step: known[step] for step in common[:-1]}, common[-1]: newest}
+            if timeline is not None:
+                bubbles = [one for one in self._bubbles[key].values() if not math.isnan(one)]
+                yield replace(timeline, usual=statistics.median(bubbles))
 
 
 def _together(parts: Sequence[tuple[int, PipelineStep]]) -> Timeline | None:
@@ -180,13 +194,15 @@ def _together(parts: Sequence[tuple[int, PipelineStep]]) -> Timeline | None:
         return None
     busy = sum(action.seconds for _, action in computed)
     first = parts[0][1]
+    bubble = max(0.0, 1 - busy / (len(parts) * seconds))
     return Timeline(
         schedule=first.schedule,
         step=first.step,
         stages=first.stages,
         microbatches=first.microbatches,
         seconds=seconds,
-        bubble=max(0.0, 1 - busy / (len(parts) * seconds)),
+        bubble=bubble,
+        usual=bubble,
         theory=next((part.theory for _, part in parts if part.theory is not None), None),
         on_host=any(part.on_host for _, part in parts),
         lanes={rank: [action._replace(start=at - begin) for at, action in lane] for rank, lane in lanes.items()},

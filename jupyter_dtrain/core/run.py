@@ -321,6 +321,16 @@ class Run:
             return self.fold.step_times.shares(whole=self.done)
 
     @property
+    def communication(self) -> dict[int, dict[str, float]]:
+        """What the ``communication`` of :attr:`step_time` consists of: shares of a step, 0 to 1, by rank and call.
+
+        Calls are named as in the sentences of :attr:`slow`, such as ``all_gather`` and ``reduce_scatter``, and the
+        longest comes first. A rank that has not waited for others has none; empty while no steps are seen.
+        """
+        with self._folding:
+            return self.fold.step_times.calls(whole=self.done)
+
+    @property
     def slow(self) -> list[SlowStep]:
         """Why the steps are slow, the costliest reason first; empty where none is found, or the evidence is thin."""
         with self._folding:

@@ -11,12 +11,13 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from .step_time import PARTS, SlowStep, shares_of
+from .step_time import PARTS, SlowStep, calls_of, shares_of
 
 if TYPE_CHECKING:
     from .events import StepParts
@@ -29,6 +30,9 @@ FEW: Final = 8
 """Ranks with a course of their own; in larger worlds only ranks that are slow have one."""
 SLOW: Final = 4
 """Reasons that are kept, and slow ranks with a course of their own."""
+CALLS: Final = 4
+"""Calls of communication that are told apart."""
+_LEAST: Final = 0.005  # the share of a step that a call takes on some rank
 _AVERAGED: Final = 32  # ranks, evenly chosen, that the mean course is made from
 _FINE: Final = 255  # parts of a step
 
@@ -41,6 +45,8 @@ class RankShares(msgspec.Struct, frozen=True, array_like=True):
     """Of a step."""
     shares: list[float]
     """0 to 1, of the parts of the summary, in their order."""
+    calls: list[float] = []
+    """0 to 1, of the calls of the summary, in their order; of runs of earlier versions, none."""
 
 
 class Course(msgspec.Struct, frozen=True, array_like=True):
@@ -73,6 +79,9 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """Batches of a step, whose gradients are accumulated."""
     on_host: bool = False
     """Whether a GPU computes, so that the host's clock shows when work was launched, not when it was done."""
+    calls: list[str] = []
+    """The calls in which ranks wait for each other, the longest first, such as ``all_gather``: what communication
+    consists of. Further ones are left out."""
 
     @property
     def mean(self) -> RankShares:
@@ -83,8 +92,11 @@ class StepSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 def mean_of(ranks: Sequence[RankShares]) -> RankShares:
     """The mean of at least one rank's shares; its ``rank`` is -1."""
     count = len(ranks)
-    columns = zip(*(one.shares for one in ranks), strict=True)
-    return RankShares(-1, sum(one.seconds for one in ranks) / count, [sum(column) / count for column in columns])
+    shares, calls = (
+        [sum(column) / count for column in zip(*rows, strict=True)]
+        for rows in ([one.shares for one in ranks], [one.calls for one in ranks])
+    )
+    return RankShares(-1, sum(one.seconds for one in ranks) / count, shares, calls)
 
 
 def summarise(fold: RunFold, *, points: int = POINTS, whole: bool = False) -> StepSummary | None:
@@ -99,6 +111,8 @@ def summarise(fold: RunFold, *, points: int = POINTS, whole: bool = False) -> St
     if not reports:
         return None
     shares = {rank: shares_of(one) for rank, one in reports.items()}
+    waits = {rank: calls_of(one) for rank, one in reports.items()}
+    calls = _longest(waits.values())
     parts = [part for part in PARTS if any(part in one.whole.parts for one in times.values())]
     slow = fold.slow_steps(whole=whole)[:SLOW]
     chosen = list(times) if len(times) <= FEW else _slow_ranks(slow, len(fold.ranks))
@@ -107,7 +121,12 @@ def summarise(fold: RunFold, *, points: int = POINTS, whole: bool = False) -> St
     if len(times) > 1:
         courses += [_course([rank], [times[rank]], parts, points) for rank in chosen if rank in times]
     ranks = [
-        RankShares(rank, _short(one.seconds / (one.step or 1)), [_short(shares[rank].get(part, 0)) for part in parts])
+        RankShares(
+            rank,
+            _short(one.seconds / (one.step or 1)),
+            [_short(shares[rank].get(part, 0)) for part in parts],
+            [_short(waits[rank].get(call, 0)) for call in calls],
+        )
         for rank, one in reports.items()
     ]
     return StepSummary(
@@ -117,7 +136,18 @@ def summarise(fold: RunFold, *, points: int = POINTS, whole: bool = False) -> St
         [course for course in courses if course is not None],
         fold.readings.accumulation,
         any(one.busy is not None and {"device", "copy"} & set(one.whole.parts) for one in times.values()),
+        calls,
     )
+
+
+def _longest(waits: Collection[Mapping[str, float]]) -> list[str]:
+    """The calls in which all ranks together wait longest, without those that hardly take time on any of them."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for one in waits:
+        for call, share in one.items():
+            total[call] += share
+    found = sorted(total, key=lambda call: -total[call])[:CALLS]
+    return [call for call in found if any(one.get(call, 0.0) >= _LEAST for one in waits)]
 
 
 def _slow_ranks(slow: Sequence[SlowStep], size: int) -> list[int]:

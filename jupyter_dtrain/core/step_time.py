@@ -240,6 +240,11 @@ class StepTimes:
         found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
         return {rank: shares_of(one) for rank, one in found.items()}
 
+    def calls(self, *, whole: bool = False) -> dict[int, dict[str, float]]:
+        """As :meth:`shares`, the share of a step that ranks wait for each other, by call, the longest first."""
+        found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
+        return {rank: calls_of(one) for rank, one in found.items()}
+
     def findings(
         self,
         ranks: Sequence[int],
@@ -331,10 +336,7 @@ class StepTimes:
             return SlowStep("slow rank", slow, words, advice, gap)
         spent = f"{name} spend{verb} {percent(_mean(shares, slow, part))} of a step in {PARTS[part]}"
         if part == "data":
-            workers = self.ranks[slow[0]].workers
-            has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
-            advice = _more_workers(workers, alike=all(self.ranks[rank].workers == workers for rank in seen))
-            return SlowStep("slow loader", slow, f"{spent}{has}{at}; {victims}.", advice, gap)
+            return self._slow_loader(shares, slow, gap, spent, f"{at}; {victims}.")
         kind, advice = {
             "checkpoint": ("saving", _SAVE_LESS),
             "logging": ("logging", _LOG_LESS),
@@ -346,17 +348,38 @@ class StepTimes:
         }.get(part, ("slow rank", "%distributed flame shows where this rank's time goes, beside that of the others."))
         return SlowStep(kind, slow, f"{spent}{at}; {victims}.", advice, gap)
 
+    def _slow_loader(
+        self, shares: dict[int, dict[str, float]], slow: list[int], gap: float, spent: str, rest: str
+    ) -> SlowStep:
+        """Ranks that load longer than others: by themselves, or because all have too few workers.
+
+        ``spent`` and ``rest``: the beginning and the end of the sentence.
+        """
+        workers = self.ranks[slow[0]].workers
+        alike = all(self.ranks[rank].workers == workers for rank in shares)
+        if alike and not workers and (bound := self._data(shares)) is not None:
+            return bound
+        advice = _more_workers(workers, alike=alike)
+        if alike and workers == 1:
+            words = f"{spent} from one worker process, as many as each rank has{rest}"
+            return SlowStep("data", list(shares), words, advice, gap)
+        has = f" with {quantity(workers, 'worker')}" if workers else " without worker processes"
+        return SlowStep("slow loader", slow, f"{spent}{has}{rest}", advice, gap)
+
     def _data(self, shares: dict[int, dict[str, float]]) -> SlowStep | None:
         spent = [share.get("data", 0.0) for share in shares.values()]
-        if min(spent) < DATA_BOUND:
+        has_workers = [self.ranks[rank].workers for rank in shares]
+        workers, mean = min(has_workers), statistics.fmean(spent)
+        # With one worker everywhere, ranks whose loaders are a little quicker read ahead, and wait for the others.
+        if (mean if workers == max(has_workers) == 1 else min(spent)) < DATA_BOUND:
             return None
-        workers = min(self.ranks[rank].workers for rank in shares)
         has = "without worker processes" if not workers else f"from {quantity(workers, 'worker')} each"
         if workers == 1:
             has = "from one worker process each" if len(shares) > 1 else "from one worker process"
         who = "All ranks spend" if len(shares) > 1 else f"Rank {next(iter(shares))} spends"
-        words = f"{who} {percent(statistics.fmean(spent))} of a step in loading data, {has}."
-        return SlowStep("data", list(shares), words, _more_workers(workers), statistics.fmean(spent))
+        who = "On average, ranks spend" if min(spent) < DATA_BOUND else who
+        words = f"{who} {percent(mean)} of a step in loading data, {has}."
+        return SlowStep("data", list(shares), words, _more_workers(workers), mean)
 
     def _saving(self, seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) -> SlowStep | None:
         spent = {rank: share.get("checkpoint", 0.0) for rank, share in shares.items()}
@@ -468,7 +491,10 @@ _LOG_LESS: Final = "Print and log less often, such as in each hundredth step."
 
 
 def _more_workers(workers: int, *, alike: bool = True) -> str:
-    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own."""
+    """``alike``: all ranks have so many. Those that are a little quicker read ahead, and show no wait of their own.
+
+    So where all ranks have one, a wait of some is told as one of all: it may be, and the cure is the same.
+    """
     if not workers:
         return "Load beside the training: DataLoader(..., num_workers=2), or a dataset that prefetches."
     where = " on all ranks" if alike else ""
@@ -493,7 +519,6 @@ def join(windows: Sequence[StepParts], steps: int) -> StepParts:
         dict(parts),
         dict(calls),
         [CodeLine(*place, seconds) for place, seconds in most],
-        sum(window.ran for window in windows),
         sum(window.delayed for window in windows),
         steps,
         sum(window.looks for window in windows),
@@ -509,6 +534,12 @@ def _bare(report: StepParts) -> StepParts:
 def shares_of(report: StepParts) -> dict[str, float]:
     """The share of each part, 0 to 1, in the order of :data:`PARTS`."""
     return {part: report.parts[part] / report.seconds for part in PARTS if report.parts.get(part)}
+
+
+def calls_of(report: StepParts) -> dict[str, float]:
+    """The share, 0 to 1, of each call in which a rank waits for others, the longest first."""
+    calls = sorted(report.calls.items(), key=lambda pair: -pair[1])
+    return {call: seconds / report.seconds for call, seconds in calls if seconds}
 
 
 def _of_step(report: StepParts, part: str) -> float:
@@ -529,19 +560,17 @@ def _is_enough(report: StepParts) -> bool:
 
 def _bubbles(pipelines: Iterable[Timeline]) -> Iterable[SlowStep]:
     for line in pipelines:
-        if line.bubble < BUBBLE:
+        if line.usual < BUBBLE:
             continue
         theory = "" if line.theory is None else f" (the schedule alone leaves {percent(line.theory)})"
-        words = (
-            f"The ranks of the {line.schedule} pipeline compute nothing in {percent(line.bubble)} of a step{theory}."
-        )
-        avoidable = line.theory is not None and line.bubble > line.theory + GAP
+        words = f"The ranks of the {line.schedule} pipeline compute nothing in {percent(line.usual)} of a step{theory}."
+        avoidable = line.theory is not None and line.usual > line.theory + GAP
         advice = (
             "Cut the model into stages that take the same time."
             if avoidable
             else ("Cut the batch into more micro-batches, or choose a schedule that interleaves stages.")
         )
-        yield SlowStep("pipeline", sorted(line.lanes), words, advice, line.bubble)
+        yield SlowStep("pipeline", sorted(line.lanes), words, advice, line.usual)
 
 
 def _logging(seen: dict[int, StepParts], shares: dict[int, dict[str, float]]) -> SlowStep | None:

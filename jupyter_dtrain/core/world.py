@@ -7,6 +7,7 @@ without asking each other.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import time
@@ -254,8 +255,8 @@ def quantity(number: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share, 0 to 1, as words: ``33 %``."""
-    return f"{100 * share:.0f} %"
+    """A share, 0 to 1, as words: ``33 %``; empty for NaN, where there is none."""
+    return "" if math.isnan(share) else f"{100 * share:.0f} %"
 
 
 def count_ranks(ranks: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ A thread looks at the main thread's stack every :data:`PERIOD`, a little earlier
 since its last look to the part that the stack shows. Frameworks say once for each function what it does in a step
 (``Waiting.part_of``), and once for each place in the source what the call there does (``Waiting.part_at``): so a look
 takes microseconds, and the training loop has no hooks for it. The numbers are those of a sample, good to a few per cent
-of a run of seconds. Linux adds, exactly, how long the thread had a processor, and how long it waited for one.
+of a run of seconds. Linux adds, exactly, how long the thread waited for a processor.
 
 Only communication that the main thread waits for counts as communication. What goes on beside the work, as DDP's does
 while the backward pass computes, is no time lost. A wait for a device is the device's, whatever the device does.
@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.events import CodeLine, Spent, StepParts
 from jupyter_dtrain.plugins.framework import Doing
@@ -78,13 +78,6 @@ _Label = Doing | str | None
 _USER, _END = "user", "end"
 
 
-class _Clock(NamedTuple):
-    """Seconds of the main thread, so far: with a processor, and waiting for one."""
-
-    ran: float
-    delayed: float
-
-
 class StepTimer:
     """Observes the main thread while a cell runs. The thread that takes samples lets it begin and takes its windows."""
 
@@ -121,8 +114,9 @@ class StepTimer:
             self._sites.clear()
             self._clear()
             self._total: defaultdict[str, float] = defaultdict(float)
-            self._since: _Clock | None = None
-            self._started: _Clock | None = None
+            # Seconds for which the main thread had waited for a processor: at the last window, when the looks began.
+            self._since: float | None = None
+            self._started: float | None = None
             self._alone = os.environ.get("OMP_NUM_THREADS") == "1"
 
     def go(self) -> None:
@@ -134,7 +128,7 @@ class StepTimer:
                 thread = threading.Thread(target=self._loop, name="dtrain-step-time", daemon=True)
                 thread.start()
                 self._thread = thread
-            self._since = self._started = _read()
+            self._since = self._started = _delayed()
             self._from = time.monotonic()
             self._over.clear()
             self._wanted.set()
@@ -145,7 +139,7 @@ class StepTimer:
             seconds = sum(self._parts.values())
             if self._since is None or seconds < SHORTEST:
                 return None
-            now = _read()
+            now = _delayed()
             before, self._since = self._since, now
             most = sorted(self._lines.items(), key=lambda pair: -pair[1])[:LINES]
             window = StepParts(
@@ -153,8 +147,7 @@ class StepTimer:
                 parts=_rounded(self._parts),
                 calls=_rounded(self._calls),
                 lines=[self._line(*place, spent) for place, spent in most],
-                ran=round(now.ran - before.ran, 4),
-                delayed=round(now.delayed - before.delayed, 4),
+                delayed=round(now - before, 4),
                 step=step,
                 looks=self._looks,
                 memory=self._memory,
@@ -177,7 +170,7 @@ class StepTimer:
                 return None
             for part, spent in self._parts.items():
                 self._total[part] += spent
-            delayed = _read().delayed - started.delayed
+            delayed = _delayed() - started
             self._since = self._started = None
         seconds = sum(self._total.values())
         numbers = (seconds, self._total["communication"], self._total["data"], min(delayed, seconds))
@@ -307,12 +300,12 @@ def _letter(stat: bytes) -> str:
     return stat[stat.rfind(b")") + 2 :][:1].decode("ascii")
 
 
-def _read() -> _Clock:
+def _delayed() -> float:
+    """Seconds for which the main thread has waited for a processor so far; 0 where Linux does not say it."""
     with contextlib.suppress(Exception):  # an audit hook of the user's may refuse to open it
         # The main thread's own number is that of its process; Python may know another one, of before a fork.
-        words = Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
-        return _Clock(int(words[0]) / 1e9, int(words[1]) / 1e9)
-    return _Clock(0.0, 0.0)
+        return int(Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return 0.0
 
 
 def _held() -> int:

@@ -298,6 +298,18 @@ class StoredRun:
         return {one.rank: dict(zip(found.parts, one.shares, strict=True)) for one in found.ranks}
 
     @property
+    def communication(self) -> dict[int, dict[str, float]]:
+        """What its communication consisted of, as :attr:`Run.communication`: the four calls that took longest.
+
+        Empty where no steps were seen; for runs of earlier versions, no rank has calls.
+        """
+        found = self.step_summary
+        if found is None:
+            return {}
+        calls = {one.rank: zip(found.calls, one.calls, strict=True) for one in found.ranks}
+        return {rank: {call: share for call, share in pairs if share} for rank, pairs in calls.items()}
+
+    @property
     def slow(self) -> list[SlowStep]:
         """Why its steps were slow, the costliest reason first, as in :attr:`Run.slow`."""
         found = self.step_summary

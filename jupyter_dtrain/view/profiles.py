@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dtrain.core.traces import Analysis, CollectiveKind, Operator, RankShare
-from jupyter_dtrain.core.world import format_ranks, quantity
+from jupyter_dtrain.core.world import format_ranks, percent, quantity
 
 from .labels import human
 from .tables import table
@@ -128,11 +128,6 @@ def _change(old: float, new: float) -> str:
     if not old or math.isnan(old) or math.isnan(new):
         return "new" if new else ""
     return f"{(new - old) / old:+.0%}"
-
-
-def percent(share: float) -> str:
-    """A share in words; empty where there is none."""
-    return "" if math.isnan(share) else f"{100 * share:.0f} %"
 
 
 def duration(microseconds: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from jupyter_dtrain.core.step_summary import Course, RankShares, StepSummary, mean_of
 from jupyter_dtrain.core.step_time import PARTS, SlowStep
-from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.core.world import count_ranks, percent
 
 from .labels import duration
 
@@ -43,7 +43,7 @@ _LINES: Final = 6  # groups of ranks in the text
 _TEXT: Final = 600  # characters of a sentence
 
 
-class StepRow(msgspec.Struct, frozen=True, array_like=True):
+class StepRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """How some ranks spend the time of a step: the mean of ranks that are alike."""
 
     ranks: str
@@ -56,6 +56,8 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     """0 to 1, of the parts in their order."""
     slow: int
     """1 if they make the others wait, or cause what the first sentence says; else 0."""
+    calls: list[float] = []
+    """0 to 1, of the calls in their order: what communication consists of."""
 
 
 class StepTimePart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,6 +76,8 @@ class StepTimePart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Batches of a step, whose gradients are accumulated."""
     on_host: bool = False
     """Whether times are those of the host's clock, while a GPU computes."""
+    calls: list[str] = []
+    """The calls in which ranks wait for each other, such as `all_gather`, the longest first."""
 
 
 def packed(summary: StepSummary) -> StepTimePart:
@@ -86,6 +90,7 @@ def packed(summary: StepSummary) -> StepTimePart:
         summary.courses,
         summary.batches,
         summary.on_host,
+        summary.calls,
     )
 
 
@@ -136,6 +141,7 @@ def _row(group: Sequence[RankShares], slow: set[int]) -> StepRow:
         float(f"{mean.seconds:.4g}"),
         [round(share, 4) for share in mean.shares],
         int(names[0] in slow),
+        [round(share, 4) for share in mean.calls],
     )
 
 
@@ -157,22 +163,42 @@ def lines(summary: StepSummary) -> list[str]:
     found = sorted(found, key=lambda group: (group[0].rank not in slow, -len(group)))[:_LINES]
     shown = sorted(found, key=lambda group: group[0].rank)
     names = [count_ranks([one.rank for one in group]) for group in shown]
-    took = [duration(mean_of(group).seconds) for group in shown]
+    means = [mean_of(group) for group in shown]
+    took = [duration(mean.seconds) for mean in means]
     width, room = max(map(len, names)), max(map(len, took))
     rows = [
-        f"{name.ljust(width)}  {time.rjust(room)}  {shares_in_words(summary.parts, mean_of(group).shares)}"
-        for name, time, group in zip(names, took, shown, strict=True)
+        f"{name.ljust(width)}  {time.rjust(room)}  {shares_in_words(summary, mean)}"
+        for name, time, mean in zip(names, took, means, strict=True)
     ]
-    title = "Time of a step" + (f" of {summary.batches} batches" if summary.batches > 1 else "")
+    title = "Time of a step" + (f" of {summary.batches} batches{_each_batch(summary)}" if summary.batches > 1 else "")
     title += ", by the host's clock" if summary.on_host else ""
     hidden = len(summary.ranks) - sum(map(len, shown))
     return [f"{title}:", *(f"  {row}" for row in rows), *([f"  and {hidden} more ranks"] if hidden else [])]
 
 
-def shares_in_words(parts: Sequence[str], shares: Sequence[float]) -> str:
-    """``the forward pass 32 %, communication 31 %``: without shares that are very small."""
-    told = [(part, share) for part, share in zip(parts, shares, strict=True) if share >= _SMALL]
-    return ", ".join(f"{name_of(part)} {100 * share:.0f} %" for part, share in told)
+def _each_batch(summary: StepSummary) -> str:
+    """The time that a batch spends in the model, where it was measured."""
+    mean = summary.mean
+    spent = dict(zip(summary.parts, mean.shares, strict=True))
+    if not spent.get("forward") or not spent.get("backward"):
+        return ""
+    each = mean.seconds * (spent["forward"] + spent["backward"]) / summary.batches
+    return f", each {duration(each)} forward and backward"
+
+
+def shares_in_words(summary: StepSummary, one: RankShares) -> str:
+    """``forward pass 32 %, communication 31 % (all_gather 20 %, reduce_scatter 11 %)``: without very small shares."""
+    calls = _large(summary.calls, one.calls)
+    split = calls[0][0] if len(calls) == 1 else ", ".join(f"{call} {percent(share)}" for call, share in calls)
+    split = f" ({split})" if split else ""
+    return ", ".join(
+        f"{name_of(part)} {percent(share)}{split if part == 'communication' else ''}"
+        for part, share in _large(summary.parts, one.shares)
+    )
+
+
+def _large(names: Sequence[str], shares: Sequence[float]) -> list[tuple[str, float]]:
+    return [(name, share) for name, share in zip(names, shares, strict=True) if share >= _SMALL]
 
 
 def name_of(part: str) -> str:

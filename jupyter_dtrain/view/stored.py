@@ -266,14 +266,14 @@ def comparison(runs: Sequence[Kept]) -> MimeBundle:
 
 def _step_times(runs: Sequence[Kept]) -> list[str]:
     """Where the time of a step went, the mean over ranks, in a line for each run; none for runs without steps."""
-    found = [(run.label, one.parts, one.mean) for run in runs if (one := run.step_summary) is not None]
+    found = [(run.label, one, one.mean) for run in runs if (one := run.step_summary) is not None]
     if not found:
         return []
     width, times = max(len(label) for label, *_ in found), [duration(mean.seconds) for *_, mean in found]
     room = max(map(len, times))
     rows = [
-        f"  {label.ljust(width)}  {took.rjust(room)}  {step_time.shares_in_words(parts, mean.shares)}"
-        for (label, parts, mean), took in zip(found, times, strict=True)
+        f"  {label.ljust(width)}  {took.rjust(room)}  {step_time.shares_in_words(spent, mean)}"
+        for (label, spent, mean), took in zip(found, times, strict=True)
     ]
     return ["Time of a step, mean over ranks:", *rows]
 

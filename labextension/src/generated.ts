@@ -74,6 +74,7 @@ export type ReadingLine = [
  * `seconds`: Of a step.
  * `shares`: 0 to 1, of the parts in their order.
  * `slow`: 1 if they make the others wait, or cause what the first sentence says; else 0.
+ * `calls`: 0 to 1, of the calls in their order: what communication consists of.
  */
 export type StepRow = [
   ranks: string,
@@ -81,6 +82,7 @@ export type StepRow = [
   seconds: number,
   shares: number[],
   slow: number,
+  calls?: number[],
 ];
 
 /**
@@ -130,6 +132,8 @@ export interface StepTimePart {
   batches?: number;
   /** Whether times are those of the host's clock, while a GPU computes. */
   on_host?: boolean;
+  /** The calls in which ranks wait for each other, such as `all_gather`, the longest first. */
+  calls?: string[];
 }
 
 /** A step that is marked in all charts, and why. */

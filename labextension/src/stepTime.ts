@@ -31,17 +31,21 @@ export interface BarRow {
   seconds: number;
   shares: readonly number[];
   slow: boolean;
+  /** What its communication consists of: shares of a step by call, the longest first. */
+  calls: readonly (readonly [call: string, share: number])[];
 }
 
 /** The most letters of ranks that are named beside a bar; more are counted. */
 const NAMED = 14;
 
-/** A row of the document as a bar. */
-export function barOf([ranks, count, seconds, shares, slow]: StepRow, label?: string): BarRow {
+/** A row of the document as a bar; `names` are those of the document's calls. */
+export function barOf(row: StepRow, names: readonly string[] = [], label?: string): BarRow {
+  const [ranks, count, seconds, shares, slow, waits = []] = row;
   label ??= ranks.length > NAMED && count > 1 ? `${count} ranks` : ranks;
   const words =
     slow === 1 ? `${ranks}: the others wait for ${count === 1 ? "it" : "them"}, or do not share this` : ranks;
-  return { label, title: words, seconds, shares, slow: slow === 1 };
+  const calls = names.map((name, index) => [name, waits[index] ?? 0] as const);
+  return { label, title: words, seconds, shares, slow: slow === 1, calls };
 }
 
 /** A share of a step as per cent. */
@@ -53,7 +57,10 @@ export function percent(share: number): string {
 export function wordsOf(parts: readonly string[], row: BarRow): string {
   const told = parts.flatMap((part, index) => {
     const share = row.shares[index] ?? 0;
-    return share >= 0.005 ? [`${nameOf(part)} ${percent(share)}`] : [];
+    if (share < 0.005) return [];
+    const calls = part === "communication" ? row.calls.filter(([, spent]) => spent >= 0.005) : [];
+    const split = calls.map(([call, spent]) => (calls.length > 1 ? `${call} ${percent(spent)}` : call)).join(", ");
+    return [`${nameOf(part)} ${percent(share)}${split && ` (${split})`}`];
   });
   return `${row.label}${row.slow ? ", slow" : ""}, ${duration(row.seconds)} a step: ${told.join(", ")}`;
 }
@@ -153,7 +160,7 @@ export class SpentBars {
       if (share < 0.0005) return [];
       const line = lineOf(part, share, share * row.seconds, shown.theme);
       line.classList.toggle("dtrain-spent-pointed", index === pointed![1]);
-      return [line];
+      return part === "communication" ? [line, ...callsOf(row)] : [line];
     });
     const head = h(
       "div",
@@ -169,14 +176,22 @@ export class SpentBars {
 
 /** A line of a readout: a part, its time and its share. */
 function lineOf(part: string, share: number, seconds: number, theme: Theme): HTMLElement {
-  return h(
-    "div",
-    {},
-    swatch(part, theme),
-    h("span", {}, nameOf(part)),
-    h("b", {}, duration(seconds)),
-    h("span", {}, share < 0.095 ? `${(100 * share).toFixed(1)} %` : percent(share)),
-  );
+  return h("div", {}, swatch(part, theme), h("span", {}, nameOf(part)), ...amounts(share, seconds));
+}
+
+/** Lines of a readout below that of communication: the calls that it consists of. */
+function callsOf(row: BarRow): HTMLElement[] {
+  return row.calls.flatMap(([call, share]) => {
+    if (share < 0.0005) return [];
+    return [
+      h("div", { class: "dtrain-spent-call" }, h("i"), h("span", {}, call), ...amounts(share, share * row.seconds)),
+    ];
+  });
+}
+
+function amounts(share: number, seconds: number): HTMLElement[] {
+  const fine = share < 0.095 ? `${(100 * share).toFixed(1)} %` : percent(share);
+  return [h("b", {}, duration(seconds)), h("span", {}, fine)];
 }
 
 function swatch(part: string, theme: Theme): HTMLElement {
@@ -397,7 +412,7 @@ export class StepTimeView {
     const about = [
       duration(step.mean[2]),
       ended ? "mean of the run" : "mean of the last seconds",
-      batches > 1 ? `${batches} batches a step` : "",
+      batches > 1 ? `${batches} batches a step${eachBatch(step, batches)}` : "",
       step.on_host === true ? "host’s clock" : "",
     ];
     setText(this.about, about.filter((words) => words !== "").join(" · "));
@@ -410,7 +425,7 @@ export class StepTimeView {
     const { theme } = options;
     this.bars.update(
       step.parts,
-      step.rows.map((row) => barOf(row)),
+      step.rows.map((row) => barOf(row, step.calls)),
       theme,
     );
     const courses = step.courses ?? [];
@@ -432,6 +447,13 @@ export class StepTimeView {
   destroy(): void {
     this.course.destroy();
   }
+}
+
+/** The time that a batch spends in the model, where it was measured. */
+function eachBatch({ parts, mean: [, , seconds, shares] }: StepTimePart, batches: number): string {
+  const [forward, backward] = ["forward", "backward"].map((part) => shares[parts.indexOf(part)] ?? 0);
+  if (!forward || !backward) return "";
+  return `, each ${duration((seconds * (forward + backward)) / batches)} forward and backward`;
 }
 
 function meanTitle(count: number): string {

@@ -64,6 +64,35 @@ describe("bars of a step", () => {
     expect(pieces[2]!.classList.contains("dtrain-spent-waits")).toBe(true);
   });
 
+  it("tell communication apart by its calls, in words and in the readout", () => {
+    const bars = new SpentBars();
+    const split: StepRow = ["ranks 0,2-3", 3, 0.1, [0.1, 0.6, 0.3], 0, [0.2, 0.1, 0]];
+    const calls = ["all_gather", "reduce_scatter", "broadcast"];
+    bars.update(
+      PARTS,
+      [split, SLOW].map((row) => barOf(row, calls)),
+      theme,
+    );
+    const row = bars.node.querySelector("[role=listitem]")!;
+    expect(row.getAttribute("aria-label")).toBe(
+      "ranks 0,2-3, 100 ms a step: loading data 10 %, forward pass 60 %, " +
+        "communication 30 % (all_gather 20 %, reduce_scatter 10 %)",
+    );
+    const readout = bars.node.querySelector<HTMLElement>(".dtrain-readout")!;
+    const lines = (): (string | null)[] =>
+      [...readout.querySelectorAll(".dtrain-spent-readout > div")].map((line) => line.textContent);
+    row.querySelector(".dtrain-spent-piece")!.dispatchEvent(new Event("pointermove", { bubbles: true }));
+    expect(lines()).toEqual([
+      "loading data10.0 ms10 %",
+      "forward pass60.0 ms60 %",
+      "communication30.0 ms30 %",
+      "all_gather20.0 ms20 %",
+      "reduce_scatter10.0 ms10 %",
+    ]);
+    bars.update(PARTS, [barOf(SLOW, calls)], theme);
+    expect(lines()).toEqual(["loading data40.0 ms40 %", "forward pass60.0 ms60 %"]);
+  });
+
   it("are as long as a step takes, and keep their nodes when they change", () => {
     const bars = new SpentBars();
     const rows = [barOf(USUAL), { ...barOf(SLOW), seconds: 0.2 }];
@@ -140,6 +169,11 @@ describe("the view of a panel", () => {
     shown.update(part({ batches: 4, on_host: true }), false, options);
     const about = shown.node.querySelector("summary")!.textContent;
     expect(about).toBe("Time of a step100 ms · mean of the last seconds · 4 batches a step · host’s clock");
+    const parts = ["forward", "backward"];
+    shown.update(part({ batches: 4, parts, mean: ["rank 0", 1, 0.1, [0.2, 0.4], 0] }), false, options);
+    expect(shown.node.querySelector("summary")!.textContent).toContain(
+      " · 4 batches a step, each 15.0 ms forward and backward",
+    );
     shown.update(part(), true, options);
     expect(shown.node.querySelector("summary")!.textContent).toBe("Time of a step100 ms · mean of the run");
   });

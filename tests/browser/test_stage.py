@@ -156,7 +156,7 @@ def test_a_step_of_a_pipeline_is_drawn_as_it_was(stage, width):
         rank: [Action(kind, rank, place, 0.001 * (rank + place), 0.001) for place, kind in enumerate("FBIW")]
         for rank in range(4)
     }
-    timeline = Timeline("1F1B", 3, 4, 4, 0.007, 1 - 16 / 28, 0.25, on_host=False, lanes=lanes)
+    timeline = Timeline("1F1B", 3, 4, 4, 0.007, 1 - 16 / 28, 1 - 16 / 28, 0.25, on_host=False, lanes=lanes)
     shown = picture(4)
     shown.timelines = [timeline]
     show(page, shown)

@@ -96,6 +96,35 @@ def test_the_newest_step_that_all_ranks_have_reported_counts():
     assert [timeline.step for timeline in pipelines.timelines()] == [8]
 
 
+def test_the_usual_bubble_is_the_median_of_the_newest_steps_of_all_ranks():
+    """Whoever looked meanwhile; of older ones nothing is kept."""
+    for looks in (1, 5, 20):
+        pipelines = Pipelines()
+        for step in range(20):
+            # Of twice this time, each rank computes in one second; one step is delayed by far.
+            end = 9.0 if step == 19 else 1.0 if step < 12 else 1.5
+            pipelines.take(0, told(0, [forward(0, 0, 1)], step=step))
+            if step % looks == 0:
+                assert len(pipelines.timelines()) == min(1, step)
+            pipelines.take(1, told(1, [forward(1, end, 1)], step=step))
+        (found,) = pipelines.timelines()
+
+        assert found.step == 19
+        assert found.bubble == pytest.approx(0.9)
+        assert found.usual == pytest.approx(1 - 1 / 2.5)
+        assert all(len(steps) <= 8 for kept in pipelines._told.values() for steps in kept.values())
+        assert all(len(steps) <= 8 for steps in pipelines._bubbles.values())
+
+
+def test_steps_without_computation_have_no_part_in_the_usual_bubble():
+    pipelines = Pipelines()
+    for step in range(5):
+        for place in (0, 1):
+            actions = [Action("R", place, 0, 0, 1)] if step < 3 else [forward(place, place, 1)]
+            pipelines.take(place, told(place, actions, step=step))
+    assert [one.usual for one in pipelines.timelines()] == [pytest.approx(0.5)]
+
+
 def test_pipelines_side_by_side_and_one_after_the_other():
     """Each has its own; beyond a number none is followed."""
     pipelines = Pipelines()

@@ -124,19 +124,57 @@ def test_a_slow_rank_has_the_name_and_number_of_one_or_of_several():
 def test_a_slow_loader_has_so_many_workers(workers, words, advice):
     found = only(straggle("data", 4, [2], sample=Sample(100.0, 1, workers=workers)), 4)
 
+    assert (found.kind, found.ranks) == ("slow loader", [2])
     assert words in found.words
     assert advice in found.advice
 
 
-def test_more_workers_are_for_all_ranks_where_all_have_as_many():
-    """Quicker loaders read ahead, and hide that they are hardly quicker."""
-    waits = shifted("communication", 0.3)
-    told = [
-        only(world((shifted("data", 0.3), {"sample": Sample(1.0, 1, workers=1)}), (waits, {"sample": other})), 2).advice
-        for other in (Sample(1.0, 1, workers=1), Sample(1.0, 1, workers=4))
-    ]
+def loaders(workers, others, *, data=0.0):
+    """Rank 1 of 3 waits for data from so many ``workers``; the others have ``others``, and wait so for theirs."""
+    waits = shifted("data", data, shifted("communication", 0.3))
+    mine, theirs = ({"sample": Sample(1.0, 1, workers=count)} for count in (workers, others))
+    return only(world((waits, theirs), (shifted("data", 0.3 + data), mine), (waits, theirs)), 3)
 
-    assert ["on all ranks" in advice for advice in told] == [True, False]
+
+@pytest.mark.parametrize(("workers", "others", "alike"), [(0, 0, True), (2, 2, True), (1, 4, False), (0, 1, False)])
+def test_more_workers_are_for_all_ranks_where_all_have_as_many(workers, others, alike):
+    """Quicker loaders read ahead, and hide that they are hardly quicker."""
+    found = loaders(workers, others)
+
+    assert (found.kind, found.ranks) == ("slow loader", [1])
+    assert ("on all ranks" in found.advice) == (alike and workers > 0)
+
+
+def test_one_worker_on_each_rank_is_too_few_for_all_though_only_the_slowest_waits():
+    """The others' loaders may be a thousandth quicker, and read ahead; the rank that shows it is named all the same."""
+    found = loaders(1, 1)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2])
+    assert found.words.startswith("Rank 1 spends 31 % of a step in loading data from one worker process, as many")
+    assert "meanwhile the other ranks wait for it in all_reduce" in found.words
+    assert found.advice.startswith("Try DataLoader(..., num_workers=2) on all ranks")
+
+
+def test_one_worker_on_each_rank_is_too_few_though_some_ranks_do_not_wait_for_it():
+    """Most do; so those that make the others wait cannot be told from those."""
+    told = [
+        world(*[shifted("data", 0.4)] * 3, shifted("communication", 0.4), sample=Sample(1.0, 1, workers=workers))
+        for workers in (1, 2)
+    ]
+    found = only(told[0], 4)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2, 3])
+    assert found.words == "On average, ranks spend 31 % of a step in loading data, from one worker process each."
+    assert told[1].findings(range(4)) == []
+
+
+def test_loaders_without_workers_that_are_all_too_slow_are_so_on_all_ranks():
+    """Nothing reads ahead there: each rank shows what its loader takes."""
+    found = loaders(0, 0, data=0.3)
+
+    assert (found.kind, found.ranks) == ("data", [0, 1, 2])
+    assert found.words.startswith("All ranks spend ")
+    assert "num_workers=2" in found.advice
 
 
 @SIZES
@@ -398,7 +436,7 @@ def test_a_checkpoint_after_each_few_steps_is_no_stall():
 
 
 def timeline(bubble, theory=0.2):
-    return Timeline("1F1B", 3, 2, 4, 1.0, bubble, theory, on_host=False, lanes={1: [], 0: []})
+    return Timeline("1F1B", 3, 2, 4, 1.0, 0.9, bubble, theory, on_host=False, lanes={1: [], 0: []})
 
 
 def test_a_pipeline_that_idles_is_told_with_what_its_schedule_leaves():
@@ -533,6 +571,24 @@ def test_shares_are_of_the_newest_seconds_or_of_the_whole_run():
     assert StepTimes().shares() == {}
     assert not StepTimes()
     assert times
+
+
+def test_communication_is_told_apart_by_call():
+    """As shares of a step, of the newest seconds or of the whole run."""
+    times = StepTimes()
+    for step in range(31):
+        calls = {"all_gather": 0.1, "reduce_scatter": 0.2} if step > 30 - RECENT else {"all_reduce": 0.3}
+        report = StepParts(1.0, {"communication": 0.3, "forward": 0.7}, calls, step=step)
+        times.take(0, report)
+
+    assert list(times.calls()[0].items()) == [
+        ("reduce_scatter", pytest.approx(0.2)),
+        ("all_gather", pytest.approx(0.1)),
+    ]
+    whole = times.calls(whole=True)[0]
+    assert list(whole) == ["all_reduce", "reduce_scatter", "all_gather"]
+    assert sum(whole.values()) == pytest.approx(times.shares(whole=True)[0]["communication"])
+    assert StepTimes().calls() == {}
 
 
 @pytest.mark.parametrize("windows", [1, EARLY, 2 * KEPT, 2 * KEPT + 1, 1500])

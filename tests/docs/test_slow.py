@@ -12,7 +12,7 @@ from jupyter_dtrain.core import step_time
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.rank import resources
 from jupyter_dtrain.rank import step_time as looks
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import FENCE, ROOT, pages
 
 PAGE = " ".join((ROOT / "docs" / "guide" / "slow.md").read_text(encoding="utf-8").split())
 NUMBERS = {
@@ -104,6 +104,14 @@ def test_the_page_has_the_numbers_of_the_rules(name):
     words = NUMBERS[name].format(getattr(step_time, name) * UNITS.get(name, 1))
 
     assert words in PAGE
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_points_of_a_list_begin_lines(page):
+    """A program that wraps prose may make one paragraph of a list, as happened to the rules of this page."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+
+    assert re.findall(r".*[.:;] [*-] (?:\*\*|[A-Z]).*", prose) == []
 
 
 def test_the_page_has_the_numbers_of_the_looks():

@@ -1,4 +1,4 @@
-"""Faults that are planted into a loop of real ranks: the sentence names each, within thirty steps of 0.1 s."""
+"""Faults that are planted into a loop of real ranks: the sentence names each while it runs, from thirty steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 PATIENCE = 90
 STEPS = 30
+"""From their reports a fault must be named. They take 0.12 s or more: the first sentence comes after up to 3.5 s."""
+MORE = 10
+"""Steps in which the loop goes on, so that whoever looks has time to see the sentence."""
+OF_THE_MACHINE = {"processors", "busy processor"}
+"""Kinds that tests beside this one can cause for a second."""
 
 START = """
 import os, subprocess, sys, tempfile, time, torch
@@ -76,7 +81,7 @@ train(STEPS, model=DDP(torch.nn.Sequential(Slow(), Block())))
     ),
     "an oversized all-reduce": (
         "communication",
-        "big = torch.zeros(12_000_000)\ntrain(STEPS, blocks=1, after=lambda i: dist.all_reduce(big))",
+        "big = torch.zeros(20_000_000)\ntrain(STEPS, blocks=1, after=lambda i: dist.all_reduce(big))",
         lambda size: list(range(size)),
         "",
     ),
@@ -126,7 +131,7 @@ finally:
         """
 kept = []
 try:
-    train(STEPS, blocks=3, after=lambda i: kept.append(bytearray(b"1") * 1_000_000))
+    train(STEPS, blocks=4, after=lambda i: kept.append(bytearray(b"1") * 1_000_000))
 finally:
     kept.clear()
 """,
@@ -204,28 +209,34 @@ def world(request, worlds):
 
 
 def play(world, code):
-    """Run a cell to its end; what the ranks print and what was found."""
-    source = LOOP + f"STEPS = {STEPS}\n" + code
-    run = world.run(source, view=None, timeout=PATIENCE)
+    """Run a cell to its end: the run, its source, and by kind of sentence the step of the reports that first told it.
+
+    Only what was told while the cell ran is there.
+    """
+    source = LOOP + f"STEPS = {STEPS + MORE}\n" + code
+    run = world.run(source, view=None, timeout=PATIENCE, wait=False)
+    told = {}
+    while not run.wait(0.05):
+        step = max((one.step or 0 for one in list(run.fold.step_times.ranks.values())), default=0)
+        for found in run.slow:
+            told.setdefault(found.kind, step)
+    print("told while it ran:", told)
     assert run.outcome == "ok", "".join(run.text(rank) for rank in run.ranks)
     for rank, shares in run.step_time.items():
         print(rank, {part: round(share, 2) for part, share in shares.items()})
     print(*run.slow, sep="\n")
-    return run, source
+    return run, source, told
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named_with_its_ranks_and_line(world, fault):
+    """While the cell runs, and after it."""
     kind, code, ranks, mark = FAULTS[fault]
-    run, source = play(world, code)
+    run, source, told = play(world, code)
     found = [one for one in run.slow if one.kind == kind]
 
     assert run.slow, run.step_time
-    if kind == "data" and run.slow[0].kind == "slow loader":
-        # Workers read ahead, so only the slowest of four equal loaders may show; the cure is that of all.
-        assert "with 1 worker " in run.slow[0].words
-        assert "num_workers=2) on all ranks" in run.slow[0].advice
-        return
+    assert told.get(kind, STEPS + 1) <= STEPS, told
     assert found == run.slow[:1] or kind == "memory", run.slow
     assert found[0].ranks == ranks(len(run.ranks))
     if mark:
@@ -236,28 +247,13 @@ def test_a_planted_fault_is_named_with_its_ranks_and_line(world, fault):
 
 def test_a_healthy_loop_has_no_sentence(world):
     """Its shares are those of its sleeps."""
-    run, _ = play(world, "train(100)")
+    run, _, told = play(world, "train(100)")
 
     assert run.slow == []
+    assert told.keys() <= OF_THE_MACHINE
     assert set(run.step_time) == set(run.ranks)
     assert all(shares["forward"] > 0.5 for shares in run.step_time.values())
     assert all(set(shares) <= set(PARTS) for shares in run.step_time.values())
-
-
-def test_the_sentence_is_there_while_the_cell_runs(worlds):
-    """And within thirty steps."""
-    world = worlds(2)
-    code = LOOP + "train(300, pause=0.006 if rank == 1 else 0)"
-    run = world.run(code, view=None, wait=False)
-    try:
-        while not run.slow:
-            assert not run.wait(0.1), run.outcome
-            assert (run.fold.step or 0) < STEPS
-    finally:
-        world.interrupt()
-        assert run.wait(PATIENCE)
-
-    assert run.slow[0].kind == "slow loader"
 
 
 def test_a_cell_that_is_not_observed_tells_nothing(worlds):

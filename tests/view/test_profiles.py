@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain.core.traces import Analysis, CollectiveKind, Operator, RankShare
-from jupyter_dtrain.view.profiles import duration, percent, profile_tables
+from jupyter_dtrain.core.world import percent
+from jupyter_dtrain.view.profiles import duration, profile_tables
 
 
 def analysis(step=2000.0, mm=900.0):

@@ -26,7 +26,7 @@ def reports(rank, parts, count):
     bodies = [StepParts(5.0, {"other": 5.0}, step=0, looks=100)]
     for number in range(count):
         waits = {"all_reduce": parts.get("communication", 0.0)}
-        bodies.append(StepParts(1.0, parts, waits, step=EACH * (number + 1), looks=50, ran=0.9))
+        bodies.append(StepParts(1.0, parts, waits, step=EACH * (number + 1), looks=50))
     return [Event(1, rank, seq, 100.0 + seq, body) for seq, body in enumerate(bodies)]
 
 
@@ -139,10 +139,11 @@ def test_text_has_the_sentence_and_the_shares_of_those_who_are_alike():
     assert "Rank 2 spends 35 % of a step in loading data" in text
     lines = text.splitlines()
     at = lines.index("  Time of a step:")
+    computing = "forward pass 30 %, backward pass 30 %"
     assert lines[at + 1].split("  ")[2:] == [
         "ranks 0-1,3",
         "100 ms",
-        "loading data 5 %, forward pass 30 %, backward pass 30 %, communication 30 %, other code 5 %",
+        f"loading data 5 %, {computing}, communication 30 % (all_reduce), other code 5 %",
     ]
     assert lines[at + 2].startswith("    rank 2 ")
 
@@ -164,7 +165,46 @@ def test_batches_of_a_step_are_told():
         state.take(Event(1, rank, 100, 300.0, Reading(1, 16, iterations=10, accumulation=4)))
     part = part_of(state, "ok")
     assert part.batches == 4
+    # Each step of 0.1 s has 60 % of forward and backward.
+    title = step_time.lines(state.picture("ok").step_time)[0]
+    assert title == "Time of a step of 4 batches, each 15 ms forward and backward:"
+
+
+def test_batches_have_no_time_where_forward_and_backward_are_not_seen():
+    """As in a compiled step."""
+    state = RunState(1, [0], 1)
+    for event in reports(0, {"compiled": 0.9, "other": 0.1}, 12):
+        state.take(event)
+    state.take(Event(1, 0, 100, 300.0, Reading(1, 16, iterations=10, accumulation=4)))
     assert step_time.lines(state.picture("ok").step_time)[0] == "Time of a step of 4 batches:"
+
+
+def sharded(*calls):
+    """Two ranks that wait in these calls: rank 0 for so many hundredths of a step, and rank 1 for half of that."""
+    state = RunState(1, range(2), 2)
+    for rank in range(2):
+        for seq in range(12):
+            waits = {call: share / 100 / (rank + 1) for call, share in calls}
+            state.take(Event(1, rank, seq, 100.0 + seq, StepParts(1.0, USUAL, waits, step=EACH * seq, looks=50)))
+    return state
+
+
+def test_communication_is_told_apart_by_its_calls():
+    state = sharded(("reduce_scatter", 10), ("all_gather", 20), ("broadcast", 1))
+    part = part_of(state)
+    assert part.calls == ["all_gather", "reduce_scatter", "broadcast"]
+    assert part.rows[0].calls == [0.2, 0.1, 0.01]
+    assert part.mean.calls == pytest.approx([0.15, 0.075, 0.0075])
+    assert "communication 30 % (all_gather 15 %, reduce_scatter 8 %)" in "".join(
+        step_time.lines(state.picture("running").step_time)
+    )
+
+
+def test_few_calls_are_told_apart_and_none_that_hardly_takes_time():
+    found = part_of(sharded(*((f"call{number}", 3 + number) for number in range(6)), ("rare", 0.1)))
+    assert found.calls == ["call5", "call4", "call3", "call2"]
+    assert part_of(sharded(("all_reduce", 10), ("rare", 0.1))).calls == ["all_reduce"]
+    assert part_of(sharded()).calls == []
 
 
 def test_a_sentence_stays_for_some_seconds_and_the_end_has_none_that_does_not_hold(monkeypatch):

@@ -29,7 +29,7 @@ def gpipe(ranks, microbatches, **options):
             lane.append(Action("B", rank, number, half + 2e-3 * (ranks - 1 - rank + number), 2e-3))
     share = (ranks - 1) / (microbatches + ranks - 1)
     options = {"theory": share, "on_host": False, **options}
-    return Timeline("GPipe", 1200, ranks, microbatches, 3 * half, share, lanes=lanes, **options)
+    return Timeline("GPipe", 1200, ranks, microbatches, 3 * half, share, share, lanes=lanes, **options)
 
 
 def picture(*timelines):
@@ -103,7 +103,7 @@ def test_an_action_that_sticks_out_of_the_step_is_cut():
     """A wait that began before the first computation, a send that ended after the last one, and one that is outside."""
     lane = [Action("R", 0, 0, -1.0, 1.5), Action("F", 0, 0, 0.5, 0.5), Action("S", 0, 0, 0.9, 5.0)]
     late = Action("S", 0, 1, 1.5, 1.0)
-    timeline = Timeline("1F1B", 0, 1, 1, 1.0, 0.5, None, on_host=False, lanes={0: [*lane, late]})
+    timeline = Timeline("1F1B", 0, 1, 1, 1.0, 0.5, 0.5, None, on_host=False, lanes={0: [*lane, late]})
     (found,) = msgspec.to_builtins(packed([timeline], LIVE_BYTES))
     assert [(row[0], row[3], row[3] + row[4]) for row in rows(found["lanes"][0])] == [
         ("R", 0, 32_768),

@@ -32,7 +32,7 @@ export function barsOf(spent: readonly Spent[], spread: Spread): { parts: string
   const parts = Object.keys(STEP_PARTS).filter((part) => found.has(part));
   const rows = spent.flatMap(({ run, step }) => {
     const bar = (row: StepRow, label: string): BarRow => {
-      const own = barOf(row, label);
+      const own = barOf(row, step.calls, label);
       return { ...own, shares: parts.map((part) => own.shares[step.parts.indexOf(part)] ?? 0) };
     };
     if (spread === "mean") return [{ ...bar(step.mean, run.label), title: run.label }];
