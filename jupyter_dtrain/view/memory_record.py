@@ -52,6 +52,7 @@ _POINTS: Final = 1000  # of all panels
 _TICKS: Final = 3
 _STEPS: Final = (1, 2, 2.5, 5, 10)
 _CHARACTER: Final = 7.2  # the width of one in a legend
+_SMALL: Final = 0.05  # of the largest rise, below which a place has no row
 _BOLD: Final = 6.9  # in a title
 _SOURCE: Final = 90  # characters of a line in the table
 
@@ -154,8 +155,11 @@ def _in_table(place: Place) -> str:
         return ""
     if before == line:
         return _quoted(line)
-    first = "the beginning" if before is None else _quoted(before)
-    return f"{first} … {'the end' if line is None else _quoted(line)}"
+    if before is None:
+        return f"the beginning … {_quoted(line)}"
+    same = line is not None and line.file == before.file
+    end = "the end" if line is None else _quoted(line).removeprefix(f"{line.file}, ") if same else _quoted(line)
+    return f"{_quoted(before)} … {end}"
 
 
 def _of_lines(told: Mapping[int, RecordedMemory]) -> list[dict[str, str]]:
@@ -168,23 +172,25 @@ def _of_lines(told: Mapping[int, RecordedMemory]) -> list[dict[str, str]]:
                 before = ranks.get(rank, (0, 0))
                 ranks[rank] = max(before[0], grown.rise), max(before[1], grown.highest)
     several = any(not of_host for of_host, _ in found)
-    ordered = sorted(found.items(), key=lambda pair: (pair[0][0], -max(rise for rise, _ in pair[1].values())))
+    rises = {key: max(rise for rise, _ in ranks.values()) for key, ranks in found.items()}
+    most = {
+        on_host: max((rise for key, rise in rises.items() if key[0] == on_host), default=0) for on_host in (True, False)
+    }
+    told_of = [key for key, rise in rises.items() if rise >= _SMALL * most[key[0]]]
+    ordered = sorted(told_of, key=lambda key: (key[0], -rises[key]))
     rows = [
         [
-            human(max(rise for rise, _ in ranks.values())),
-            human(max(highest for _, highest in ranks.values())),
-            *(["host" if of_host else "GPU"] if several else []),
-            _in_table(place),
-            "all" if len(ranks) == len(told) else format_ranks(ranks),
+            human(rises[key]),
+            human(max(highest for _, highest in found[key].values())),
+            *(["host" if key[0] else "GPU"] if several else []),
+            _in_table(key[1]),
+            "all" if len(found[key]) == len(told) else format_ranks(found[key]),
         ]
-        for (of_host, place), ranks in ordered[:LINES]
+        for key in ordered[:LINES]
     ]
     heads = ["rise", "highest", *(["memory"] if several else []), "where the cell was", "ranks"]
-    return (
-        [table("Where memory rose: the most in one visit, and the most that there was then", heads, rows)]
-        if rows
-        else []
-    )
+    caption = "Where memory rose: the most in one visit, and the most that there was then"
+    return [table(caption, heads, rows)] if rows else []
 
 
 def _notes(
@@ -363,7 +369,9 @@ def _at(kinds: Sequence[tuple[float, Mapping[Kind, int]]], kind: Kind, at: float
 
 
 def _legend(panels: Sequence[_Panel], shown: Sequence[Kind]) -> str:
-    boxes = [(_COLOURS[kind], KINDS[kind]) for kind in shown] + [(_UNNAMED, "without a name")]
+    boxes = [(_COLOURS[kind], KINDS[kind]) for kind in shown] + [
+        (_UNNAMED, "without a name: activations, gradients, libraries")
+    ]
     parts, left = [], 0.0
     for colour, words in boxes:
         parts.append(f'<rect x="{left:g}" y="0" width="12" height="12" rx="2" fill="{colour}"/>')
