@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True):
     before: Frame | None = None
     """The line that ran at the first look; None before the first line."""
     line: Frame | None = None
-    """The line that ran at the second look; None after the last line."""
+    """The line that ran at the second look; None after the last line. A cell may be too short for any look."""
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class MemoryCourse(msgspec.Struct, frozen=True):
     at: float
     """When memory had come to its peak, or close to it."""
     place: Place
-    """Where the cell was then; no line where memory did not rise, or the cell was too short for a look."""
+    """Where the cell was then, if memory has risen."""
     grown: list[Growth]
     """The places in which memory rose most, that first."""
     points: list[int]

@@ -145,9 +145,7 @@ class _Course:
     def described(self, *, pending: bool) -> MemoryCourse:
         """``pending``: whether the time of a point is not over."""
         rises = sorted(self._places.items(), key=lambda pair: -pair[1][0])
-        grown = [
-            Growth(place, rise, most) for place, (rise, most) in rises[:LINES] if rise >= LITTLE and place != Place()
-        ]
+        grown = [Growth(place, rise, most) for place, (rise, most) in rises[:LINES] if rise >= LITTLE]
         return MemoryCourse(
             self.device,
             self.begin,

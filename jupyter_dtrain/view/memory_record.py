@@ -107,13 +107,10 @@ def _sentences(told: Mapping[int, RecordedMemory]) -> list[str]:
 
 def _where(place: Place) -> str:
     """A place as the end of a sentence."""
-    before, line = place.before, place.line
-    if before is not None and before == line:
-        return f"in {_quoted(line)}"
-    if before is None:
-        return f"between the beginning of the cell and {_quoted(line)}" if line is not None else "in a line unknown"
-    end = "the end of the cell" if line is None else _quoted(line)
-    return f"between {_quoted(before)} and {end}"
+    if place.before is not None and place.before == place.line:
+        return f"in {_quoted(place.line)}"
+    begin = "the beginning" if place.before is None else _quoted(place.before)
+    return f"between {begin} and {'the end' if place.line is None else _quoted(place.line)}"
 
 
 def _named(course: MemoryCourse, kinds: Sequence[KindsSeen]) -> str:
@@ -137,11 +134,12 @@ def _of_ranks(run: int, told: Mapping[int, RecordedMemory]) -> dict[str, str]:
     rows = []
     for rank, one in list(told.items())[:RANKS]:
         for course in one.courses:
-            at = "" if course.place == Place() else f"{course.at:.2f} s"
+            risen = course.peak - course.begin >= LITTLE
+            at, where = (f"{course.at:.2f} s", _in_table(course.place)) if risen else ("", "")
             sizes = [human(size) for size in (course.begin, course.peak, course.end)]
             reserved = human(max(course.reserved, default=0)) if course.reserved else ""
             device = [course.device if course.device != HOST else "host (RSS)", reserved] if several else []
-            rows.append([str(rank), *device[:1], *sizes, *device[1:], at, _in_table(course.place)])
+            rows.append([str(rank), *device[:1], *sizes, *device[1:], at, where])
     heads = ["rank", *(["memory"] if several else []), "at first", "peak", "at last"]
     heads += [*(["reserved"] if several else []), "peak after", "where the cell was"]
     what = "Memory" if several else "Resident memory"
@@ -151,15 +149,12 @@ def _of_ranks(run: int, told: Mapping[int, RecordedMemory]) -> dict[str, str]:
 
 def _in_table(place: Place) -> str:
     before, line = place.before, place.line
-    if place == Place():
-        return ""
-    if before == line:
+    if before is not None and before == line:
         return _quoted(line)
+    end = "the end" if line is None else _quoted(line)
     if before is None:
-        return f"the beginning … {_quoted(line)}"
-    same = line is not None and line.file == before.file
-    end = "the end" if line is None else _quoted(line).removeprefix(f"{line.file}, ") if same else _quoted(line)
-    return f"{_quoted(before)} … {end}"
+        return f"the beginning … {end}"
+    return f"{_quoted(before)} … {end.removeprefix(f'{before.file}, ')}"
 
 
 def _of_lines(told: Mapping[int, RecordedMemory]) -> list[dict[str, str]]:

@@ -139,8 +139,8 @@ def test_a_long_cell_keeps_its_peak_in_few_points(recorder, counts, monkeypatch)
     monkeypatch.setattr(memory_record, "PLACES", 4)
     monkeypatch.setattr(memory_record, "KINDS_MOST", 4)
     recorder.begin(3)
-    counts.take(90 * MEGA)
     time.sleep(LONG)
+    counts.take(90 * MEGA)
     counts.take(-70 * MEGA)
     deadline = time.monotonic() + 30
     while recorder.read().looks < 60 and time.monotonic() < deadline:

@@ -106,6 +106,16 @@ def test_the_line_that_fills_memory_is_named_and_so_is_what_it_kept(filling):
     assert "<svg" in shown._repr_mimebundle_()["text/html"]
 
 
+def test_a_cell_too_short_for_a_look_has_its_growth(filling):
+    """It is looked at before it begins and when it has ended."""
+    found = record(filling, "quick = b'q' * 60_000_000", "0").ranks[0]
+    run(filling, "del quick", "0")
+
+    assert found.over
+    assert 55 * MEGA < found.courses[0].end - found.courses[0].begin < 70 * MEGA
+    assert found.courses[0].grown[0].rise > 55 * MEGA
+
+
 def test_what_names_hold_is_seen_by_kind(filling):
     """A text of 90 MB has a name for half of the time."""
     found = record(filling, "time.sleep(0.4)\nnamed = 'n' * 90_000_000\ntime.sleep(0.8)\ndel named", "0").ranks[0]

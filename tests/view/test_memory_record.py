@@ -82,7 +82,7 @@ def test_a_line_on_several_ranks_has_one_row():
     """With the most of them."""
     place = Place(BACKWARD, BACKWARD)
     lines, _ = shown(
-        {0: recorded(course(500, place)), 1: recorded(course(700, place)), 2: recorded(course(301, Place()))}
+        {0: recorded(course(500, place)), 1: recorded(course(700, place)), 2: recorded(course(300, Place()))}
     )
     row = lines[-1].split()
 
@@ -155,5 +155,6 @@ def test_a_cell_too_short_for_a_look_is_shown():
     place = Place(None, None)
     lines, picture = shown({0: recorded(course(500, place, points=1), points=1, times=[0.0], seconds=0.004)})
 
-    assert lines[0].endswith("after 2.5 s, in a line unknown.")
+    assert lines[0].endswith("after 2.5 s, between the beginning and the end.")
+    assert "the beginning … the end" in lines[-1]
     assert len(list(picture.iter(f"{SVG}polyline"))) == 1
