@@ -13,6 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -108,7 +109,7 @@ def _sentences(told: Mapping[int, RecordedMemory]) -> list[str]:
 def _where(place: Place) -> str:
     """A place as the end of a sentence."""
     if place.before is not None and place.before == place.line:
-        return f"in {_quoted(place.line)}"
+        return f"in {_quoted(place.before)}"
     begin = "the beginning" if place.before is None else _quoted(place.before)
     return f"between {begin} and {'the end' if place.line is None else _quoted(place.line)}"
 
@@ -120,8 +121,9 @@ def _named(course: MemoryCourse, kinds: Sequence[KindsSeen]) -> str:
     return ", ".join(f"{human(size)} of {words}" for words, size in held.items() if size >= LITTLE)
 
 
-def _quoted(line: Frame | None) -> str:
-    return "" if line is None else _cut(label(line))
+def _quoted(line: Frame) -> str:
+    """A line in words, with the name of its file alone."""
+    return _cut(label(msgspec.structs.replace(line, file=Path(line.file).name)))
 
 
 def _cut(words: str) -> str:
@@ -150,11 +152,11 @@ def _of_ranks(run: int, told: Mapping[int, RecordedMemory]) -> dict[str, str]:
 def _in_table(place: Place) -> str:
     before, line = place.before, place.line
     if before is not None and before == line:
-        return _quoted(line)
+        return _quoted(before)
     end = "the end" if line is None else _quoted(line)
     if before is None:
         return f"the beginning … {end}"
-    return f"{_quoted(before)} … {end.removeprefix(f'{before.file}, ')}"
+    return f"{_quoted(before)} … {end.removeprefix(f'{Path(before.file).name}, ')}"
 
 
 def _of_lines(told: Mapping[int, RecordedMemory]) -> list[dict[str, str]]:

@@ -116,6 +116,21 @@ def test_a_cell_too_short_for_a_look_has_its_growth(filling):
     assert found.courses[0].grown[0].rise > 55 * MEGA
 
 
+def test_a_line_of_a_script_is_named_with_its_file(filling, tmp_path):
+    """The cell has only the call that runs it."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nlot = bytearray(1)\nfor _ in range(40):\n    lot += b's' * 2_000_000; time.sleep(0.01)\n"
+    )
+    cell = filling.run_script(script, ranks="0", view=None, record_memory=True)
+    shown = filling.memory_record("0", cell.number)
+    run(filling, "del lot", "0")
+    line = shown.ranks[0].courses[0].place.line
+
+    assert (line.file, line.line) == (str(script), 4)
+    assert ", in train.py, line 4: lot += b's'" in str(shown).splitlines()[0]
+
+
 def test_what_names_hold_is_seen_by_kind(filling):
     """A text of 90 MB has a name for half of the time."""
     found = record(filling, "time.sleep(0.4)\nnamed = 'n' * 90_000_000\ntime.sleep(0.8)\ndel named", "0").ranks[0]
