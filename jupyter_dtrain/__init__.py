@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.client.flames import Flame
     from jupyter_dtrain.client.healing import Replaced, Resized
-    from jupyter_dtrain.client.memory import Freed, MemoryReport
+    from jupyter_dtrain.client.memory import Freed, MemoryRecord, MemoryReport
     from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.snapshots import snapshots
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
@@ -87,6 +87,7 @@ _HOMES = {
     "Flame": "client.flames",
     "Freed": "client.memory",
     "Inventory": "client.variables",
+    "MemoryRecord": "client.memory",
     "MemoryReport": "client.memory",
     "NoWorld": "core.errors",
     "Node": "core.world",
@@ -163,6 +164,7 @@ __all__ = [
     "Freed",
     "Inventory",
     "LoopProfile",
+    "MemoryRecord",
     "MemoryReport",
     "NoWorld",
     "Node",

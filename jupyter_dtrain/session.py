@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from jupyter_dtrain.client.memory import Freed, MemoryReport
+    from jupyter_dtrain.client.memory import Freed, MemoryRecord, MemoryReport
     from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
@@ -108,7 +108,7 @@ class Session:
             self._link, self._scheduler, self._notices, request, left=lambda: open_sessions.remove(self)
         )
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
-        self._memory = SessionMemory(self._link, self._requests, lambda: self.world)
+        self._memory = SessionMemory(self._link, self._requests, lambda: self.world, lambda: self.last_run)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
@@ -313,6 +313,7 @@ class Session:
         step_time: bool = True,
         check: str = "",
         check_every: int = 10,
+        record_memory: bool = False,
         name: str = "",
         elastic: bool = False,
         replay: Iterable[int] = (),
@@ -332,6 +333,7 @@ class Session:
           ranks measure where their time goes, see :attr:`.Run.step_time`
         * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
           :attr:`.Run.divergence`
+        * ``record_memory``: whether ranks record their memory over the cell, see :meth:`memory_record`
         * ``name``: the run's, in lists
         * ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
           ``replay``, then this cell, and all end together
@@ -359,7 +361,7 @@ class Session:
         options: dict[str, Any] = {
             "timeout": timeout,
             "inputs": inputs or {},
-            "watch": Watching(metrics, grad_norm, step_time, check_model(check), check_every),
+            "watch": Watching(metrics, grad_norm, step_time, check_model(check), check_every, record_memory),
         }
         cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
         beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None
@@ -620,6 +622,20 @@ class Session:
         Raises :class:`BadRequest` for ranks that are not there.
         """
         return self._memory.read(ranks, most, timeout)
+
+    def memory_record(self, ranks: Ranks = None, run: int | None = None, timeout: float = 5.0) -> MemoryRecord:
+        """The memory of each of ``ranks`` (default: all) over the newest cell that was run with ``record_memory``.
+
+        Its peak, with the line of the cell that ran then, the lines in which memory rose, and its course, in bytes and
+        in seconds since the cell began: on the host the resident memory of the process, on a GPU what the framework
+        has allocated. A cell that runs has a record so far; one that failed or was interrupted has one, too. ``run``:
+        the number of the run that is meant; a rank keeps the record of one. A rank that has none of that run, or has
+        not answered within ``timeout`` seconds, gives None.
+
+        Raises :class:`BadRequest` for ranks that are not there, and where no rank has such a record;
+        :class:`RanksDead` where all of them are dead, :class:`TransferFailed` where none answers.
+        """
+        return self._memory.record(ranks, run, timeout)
 
     def free(self, ranks: Ranks = None) -> Freed:
         """Have ``ranks`` (default: all) let go of old outputs (``Out``, ``_``) and of the last error.

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "%distributed doctor": {"json": "Examination.to_json", "remove_leftovers": "remove_leftovers"},
     "%distributed gather": {"output": "the value of gather()"},
     "%distributed interrupt": {"name": "RunningWorld.interrupt"},
+    "%distributed memory": {"record": "Session.memory_record"},
     "%distributed run": {"output": "the value of run_script() is the Run", "pull": "Session.pull"},
     "%distributed runs delete": {"run_names": "StoredRun.delete has no arguments"},
     "%distributed snapshots delete": {"names": "Snapshot.delete has no arguments"},

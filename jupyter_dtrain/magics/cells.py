@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell, script_name
-from jupyter_dtrain.core.errors import BadRequest, NoWorld
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.world import parse_ranks, quantity
 from jupyter_dtrain.launch.options import check
@@ -29,6 +30,9 @@ from .worlds import (
     start_options,
     start_world,
 )
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.run import Run
 
 
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
@@ -52,15 +56,30 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             wait=not args.no_wait,
             inputs=inputs,
             **options,
+            record_memory=args.record_memory,
             name=args.run_name,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
         )
     finally:
-        if args.output and session.last_run is not before:
-            namespace[args.output] = session.last_run
+        run = session.last_run
+        if args.output and run is not before:
+            namespace[args.output] = run
+        if args.record_memory and not args.no_wait and run is not None and run is not before:
+            _show_record(session, run)
     if args.pull:
         namespace.update(session.pull_many(args.pull, args.ranks))
+
+
+def _show_record(session: Session, run: Run) -> None:
+    """Show the memory of the ranks over ``run``; the cell ends as it does without that."""
+    try:
+        found = session.memory_record(run.ranks, run.number)
+    except DtrainError as error:
+        print(f"The record of its memory is missing. {error}")
+    else:
+        publish: Any = display_functions.publish_display_data
+        publish(found._repr_mimebundle_())
 
 
 def _inputs(wanted: list[str], namespace: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +234,11 @@ def cell_arguments(parser: MagicParser) -> None:
         default="",
         metavar="RUNS",
         help="with --elastic: runs whose cells a new rank runs first, such as 1,3-5",
+    )
+    parser.add_argument(
+        "--record-memory",
+        action="store_true",
+        help="record the memory of each rank over the cell, and show its peak, by line of the cell, and its course",
     )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
 

@@ -126,11 +126,20 @@ def memory_arguments(parser: MagicParser) -> None:
     parser.add_argument(
         "--timeout", metavar="S", type=seconds, default=10.0, help="seconds in which ranks look (default: 10)"
     )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="show the memory over the newest cell that ran with %%%%distributed --record-memory, or that runs now",
+    )
 
 
 def memory(args: Parsed) -> None:
     """``%distributed memory``: works also while a cell runs."""
-    _publish(current().memory(args.ranks, args.most, args.timeout)._repr_mimebundle_())
+    session = current()
+    if args.record:
+        _publish(session.memory_record(args.ranks, timeout=args.timeout)._repr_mimebundle_())
+    else:
+        _publish(session.memory(args.ranks, args.most, args.timeout)._repr_mimebundle_())
 
 
 def free_arguments(parser: MagicParser) -> None:

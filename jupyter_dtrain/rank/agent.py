@@ -40,8 +40,10 @@ from jupyter_dtrain.wire.agent_messages import (
     RankPosition,
     ReachMemory,
     ReadEvents,
+    ReadMemoryRecord,
     ReadPosition,
     ReadStack,
+    RecordRead,
     ReleaseRank,
     RunCell,
     SendToWidgets,
@@ -76,6 +78,7 @@ from .interrupts import CellStopped, Interrupts
 from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .memory import free
+from .memory_record import MemoryRecorder
 from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
@@ -84,6 +87,7 @@ from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
+from .scripts import is_script
 from .step_time import StepTimer
 from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
@@ -102,7 +106,7 @@ RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
-_Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents
+_Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
 _Direct = _Looking | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
 
 
@@ -211,6 +215,7 @@ class Agent:
         self._questions = RankQuestions(
             self._shell.user_ns, self._shell.user_ns_hidden, plugins, place, self._main_thread.is_alone
         )
+        self._record = MemoryRecorder(plugins, self._questions.holdings, self._is_users, self._tracebacks.line)
         self._display_failure: BaseException | None = None
         self._running: int | None = None
         self._recovering = False
@@ -331,9 +336,12 @@ class Agent:
         try:
             self._begin(cell)
             self._prepare(cell, inputs)
+            if cell.watch.record_memory:
+                self._record.begin(cell.run)
             exception = await self._execute(cell.code)
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
+        self._record.end()
         spent = None
         with contextlib.suppress(Exception):
             self._step_work.end(failed=exception is not None)
@@ -347,6 +355,9 @@ class Agent:
             )
         finally:
             self._over()  # again, for an end that failed before it came to this; otherwise it changes nothing
+
+    def _is_users(self, file: str) -> bool:
+        return self._sources.name_of(file) is not None or is_script(file)
 
     def _over(self) -> None:
         self._questions.inventory.take_values()
@@ -529,6 +540,8 @@ class Agent:
                 return Signalled(self._interrupt(request))
             case ReadEvents():
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case ReadMemoryRecord():
+                return RecordRead(self._record.read())
             case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
                 return self._step_work.profile.answer(request, self._running)
             case _:

@@ -30,6 +30,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from jupyter_dtrain.core.contents import Kind
 from jupyter_dtrain.core.memory import HOST, HeldMemory, RankMemory
 from jupyter_dtrain.plugins.framework import Attributes, Holds, Inner, Owned, TensorMemory, locals_of, of_ipython
 from jupyter_dtrain.plugins.libraries import is_library
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
     from types import FrameType
 
-    from jupyter_dtrain.core.contents import Kind
     from jupyter_dtrain.plugins.framework import Look
 
     from .inventory import RankInventory
@@ -153,13 +153,7 @@ class Holdings:
 
     def read(self, most: int, seconds: float) -> RankMemory:
         """The memory of this rank, with its ``most`` biggest pieces. Any thread."""
-        deadline = time.monotonic() + seconds
-        walk = _Walk(self._namespace, self._plugins, self._inventory, deadline, alone=self._alone())
-        try:
-            walk.follow(self._variables(), old=False)
-            walk.follow(self._running(), old=False)
-            whole = not walk.cut
-            walk.follow(self._outputs(), old=whole)
+        with self._walk(seconds) as walk:
             pieces = sorted(walk.pieces.values(), key=lambda piece: -piece.held.size)
             named, kinds, old = Counter[str](), Counter[str](), Counter[str]()
             for piece in pieces:
@@ -177,6 +171,25 @@ class Holdings:
                 walk.unread,
                 walk.cut,
             )
+
+    def kinds(self, seconds: float) -> tuple[dict[Kind, int], dict[Kind, int], bool]:
+        """How much of each kind has names, on the host and on devices; and whether time was short. Any thread."""
+        host, devices = Counter[Kind](), Counter[Kind]()
+        with self._walk(seconds) as walk:
+            for piece in walk.pieces.values():
+                (host if piece.held.device == HOST else devices)[piece.kind] += piece.held.size
+            return dict(host), dict(devices), walk.cut
+
+    @contextlib.contextmanager
+    def _walk(self, seconds: float) -> Iterator[_Walk]:
+        """A walk through all that the rank holds, which lets go of it at the end of the block."""
+        walk = _Walk(self._namespace, self._plugins, self._inventory, time.monotonic() + seconds, alone=self._alone())
+        try:
+            walk.follow(self._variables(), old=False)
+            walk.follow(self._running(), old=False)
+            whole = not walk.cut
+            walk.follow(self._outputs(), old=whole)
+            yield walk
         finally:
             walk.pieces.clear()
 

@@ -71,7 +71,7 @@ class RankQuestions:
         self._plugins = plugins
         self._place = place
         self.inventory = RankInventory(namespace, hidden, plugins)
-        self._holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
+        self.holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
         self._free = {kind: threading.Semaphore(1) for kind in _KINDS.values()}
 
     def ask(self, question: Question, answer: Callable[[dict[str, Any]], object]) -> bool:
@@ -102,7 +102,7 @@ class RankQuestions:
             case ReadVariables():
                 return self.inventory.read(question)
             case ReadMemory(most=most, seconds=seconds):
-                return MemoryRead(self._holdings.read(most, seconds))
+                return MemoryRead(self.holdings.read(most, seconds))
             case ReadSurroundings():
                 return SurroundingsRead(self._look_around())
 

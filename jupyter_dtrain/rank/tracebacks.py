@@ -140,6 +140,10 @@ class Tracebacks:
                 return ""
         return ""
 
+    def line(self, code: CodeType, line: int) -> Frame:
+        """A line of ``code``, with its source."""
+        return self._frame(code, code.co_filename, line)
+
     def suspended(self, frames: Iterable[FrameType]) -> list[Frame]:
         """The stack of coroutines that wait, whose ``frames`` are given outermost first."""
         return self._frames((frame, frame.f_lineno) for frame in frames)

@@ -17,7 +17,7 @@ from jupyter_dtrain.core.world import World, count_ranks, format_ranks, quantity
 from .labels import human
 from .tables import table
 
-_KINDS: Final[dict[Kind, str]] = {
+KINDS: Final[dict[Kind, str]] = {
     "parameter": "parameters",
     "gradient": "gradients",
     "optimizer state": "optimizer state",
@@ -136,7 +136,7 @@ def _notes(world: World, told: Mapping[int, RankMemory], quiet: list[int]) -> li
 
 
 def _kinds(one: RankMemory) -> str:
-    found = {words: one.kinds[kind] for kind, words in _KINDS.items() if one.kinds.get(kind)}
+    found = {words: one.kinds[kind] for kind, words in KINDS.items() if one.kinds.get(kind)}
     return ", ".join(f"{human(size)} of {words}" for words, size in found.items()) or "nothing"
 
 

@@ -15,6 +15,7 @@ from jupyter_dtrain.core.events import Batch, CommMessage
 from jupyter_dtrain.core.flames import Sampled
 from jupyter_dtrain.core.framework_report import FrameworkReport
 from jupyter_dtrain.core.memory import FreedMemory, RankMemory
+from jupyter_dtrain.core.memory_record import RecordedMemory
 from jupyter_dtrain.core.processors import Processors
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.core.variables import SeenVariable
@@ -298,6 +299,16 @@ class ReadMemory(AgentRequest[MemoryRead], frozen=True, tag="memory"):
     """How long the rank may look."""
 
 
+class RecordRead(msgspec.Struct, frozen=True):
+    """The record of the newest cell whose memory was recorded, or of the one that runs, so far; None before any."""
+
+    found: RecordedMemory | None
+
+
+class ReadMemoryRecord(AgentRequest[RecordRead], frozen=True, tag="memory_record"):
+    """Ask for the memory that the rank has had over its newest recorded cell."""
+
+
 AnyAgentRequest = (
     ReadPosition
     | ReleaseRank
@@ -310,6 +321,7 @@ AnyAgentRequest = (
     | ReadSurroundings
     | ReadVariables
     | ReadMemory
+    | ReadMemoryRecord
     | AnyProfileRequest
     | AnyHealingRequest
 )

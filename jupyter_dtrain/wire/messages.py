@@ -102,6 +102,8 @@ class Watching(msgspec.Struct, frozen=True):
     """The model that is compared over ranks while the cell runs; empty for none."""
     check_every: int = 10
     """How many steps lie between two comparisons."""
+    record_memory: bool = False
+    """The memory of each rank over the cell, see :class:`~jupyter_dtrain.core.memory_record.RecordedMemory`."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -168,3 +168,32 @@ train()""",
     assert any("train().batch" in one for one in names)  # a look may fall between two batches
     assert all("gradient" not in report.ranks[0].kinds for report in found)
     assert all(steps > 0 and gone for steps, gone in values(going).values())
+
+
+TRAIN = """
+import time
+for step in range(3):
+    large = torch.randn(3_000_000, 10)
+    loss = (large.requires_grad_() * 2).pow(2).sum()
+    loss.backward()
+    del large, loss
+    time.sleep(0.2)
+"""
+
+
+def test_the_memory_of_a_training_cell_is_recorded_with_what_names_held(trained):
+    """The line of the peak; parameters and optimizer state, but no gradients, which the cell may replace."""
+    cell = run(trained, TRAIN, record_memory=True)
+    shown = trained.memory_record(run=cell.number)
+
+    for found in shown.ranks.values():
+        (course,) = found.courses
+        assert course.peak - course.begin > 200_000_000  # the tensor and its gradient, at least
+        lines = {one.source for one in (course.place.before, course.place.line) if one is not None}
+        assert lines & {"loss.backward()", "loss = (large.requires_grad_() * 2).pow(2).sum()"}
+        kinds = set().union(*(seen.host for seen in found.kinds))
+        assert {"parameter", "optimizer state", "buffer"} <= kinds
+        assert "gradient" not in kinds
+        assert not found.cut
+    assert "of parameters" not in str(shown).splitlines()[0]
+    assert "parameters" in shown._repr_mimebundle_()["text/html"]

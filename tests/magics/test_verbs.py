@@ -128,6 +128,39 @@ def test_flame_shows_where_the_time_of_a_running_cell_goes(ranks):
     assert "invalid float value: 'x'" in refused[2].said
 
 
+RECORDED = """%%distributed --record-memory -r 1-2
+import ctypes, mmap, time
+pages = mmap.mmap(-1, 150_000_000)
+held = (ctypes.c_char * len(pages)).from_buffer(pages)
+for _ in range(4):
+    ctypes.memset(held, 1, len(pages))  # fills
+time.sleep(0.1)
+"""
+
+
+def test_a_recorded_cell_shows_the_peak_of_its_memory_with_its_line(ranks):
+    """Below its output, also when it fails; the verb shows it again, and options that cannot be have a sentence."""
+    none = ranks.run("%distributed memory --record")
+    shown = ranks.ok(RECORDED)
+    again = ranks.ok("%distributed memory --record -r 2")
+    failed = ranks.run("%%distributed --record-memory -r 0\nprint('said')\n1 / 0")
+    quiet = ranks.ok("%%distributed --record-memory --no-wait -r 1-2\ndel pages, held")
+    refused = ranks.run("%distributed memory --record -r 9")
+    ranks.ok("%%distributed\n1")
+
+    assert "%%distributed --record-memory records a cell's." in none.said
+    number = shown.reply["execution_count"]
+    text = shown.display_texts[-1]
+    assert re.match(r"The resident memory of rank [12] was highest at \d+\.?\d* [MG]B \(1[456]\d\.?\d* MB more", text)
+    assert f"cell [{number}], line 6: ctypes.memset(held, 1, len(pages))  # fills" in text.splitlines()[0]
+    assert "<svg" in shown.displays[-1]["data"]["text/html"]
+    assert again.display_texts[0].splitlines()[0] == text.splitlines()[0] or "of rank 2" in again.display_texts[0]
+    assert "ZeroDivisionError" in failed.said
+    assert failed.display_texts[-1].startswith("The resident memory of rank 0 was highest")
+    assert not quiet.display_texts
+    assert "ranks 0 to 2" in refused.said
+
+
 def test_memory_has_names_and_free_lets_go_of_outputs(ranks):
     """A table for a notebook, and a sentence for each group of ranks."""
     ranks.ok("%%distributed\nlarge = bytearray(9_000_000)")
