@@ -314,19 +314,34 @@ def _end_cell(_original: Any, _server: Any) -> None:
     raise CellEnds("server.join()")
 
 
+class _LoopInterrupted(InterruptedError):
+    """What a coordinator's queue has as its error while it lets go of an interrupted loop's work."""
+
+
 def _let_go_when_interrupted(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
     try:
+        _let_go(coordinator)
         return original(coordinator, *args, **kwargs)
     except Exception:
         raise
     except BaseException:  # KeyboardInterrupt, or the exception that ends a cell which catches that
         coordinator.strategy.extended._being_scheduled = False  # noqa: SLF001 — as schedule() leaves it
-        queue = coordinator._cluster.closure_queue  # noqa: SLF001
-        with queue._queue_lock, contextlib.suppress(Exception):  # noqa: SLF001
-            # As after a failed step: running work is cancelled, waiting work dropped, and the loop may begin again.
-            queue._error = queue._error or InterruptedError("the loop was interrupted")  # noqa: SLF001
-            queue._raise_if_error()  # noqa: SLF001
+        _let_go(coordinator, _LoopInterrupted("the loop was interrupted"))
         raise
+
+
+def _let_go(coordinator: Any, error: _LoopInterrupted | None = None) -> None:
+    """As after a failed step: running work is cancelled, waiting work dropped, and the loop may begin again.
+
+    It waits for the running work, and a second interrupt may break into that: so whatever is called next on the
+    coordinator lets go of the rest first.
+    """
+    with contextlib.suppress(Exception):
+        queue = coordinator._cluster.closure_queue  # noqa: SLF001
+        with queue._queue_lock:  # noqa: SLF001
+            queue._error = queue._error or error  # noqa: SLF001
+            if error is not None or isinstance(queue._error, _LoopInterrupted):  # noqa: SLF001
+                queue._raise_if_error()  # noqa: SLF001
 
 
 def _hook_keras(module: Any) -> None:
