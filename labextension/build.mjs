@@ -93,6 +93,7 @@ const LATER = {
   history: "history",
   scaling: "speedup",
   stepTime: "steps",
+  profile: "profile",
 };
 const missing = new Set(Object.keys(LATER));
 const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");

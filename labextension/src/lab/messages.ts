@@ -9,6 +9,8 @@ export type {
   Item,
   Loss,
   Message,
+  Profile,
+  ProfileProgress,
   RunColumns,
   RunSummary,
   StartFailure,
