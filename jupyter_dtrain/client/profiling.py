@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from jupyter_dtrain.core.traces import Analysis
 from jupyter_dtrain.core.world import Ranks, World, parse_ranks
-from jupyter_dtrain.view.profiles import profile_tables
-from jupyter_dtrain.wire.profiling import Profiling, check_request
+from jupyter_dtrain.view.profiles import profile_for_panel, profile_tables
+from jupyter_dtrain.wire.profiling import PATIENCE, STEPS, Profiling, check_request
 
 if TYPE_CHECKING:
     from .link import Link
@@ -50,8 +52,7 @@ class LoopProfile:
         return [one.rank for one in self.analysis.ranks]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        last = None if self.last is None else (self.last.run, self.last.step, self.last.analysis)
-        return profile_tables(self.path, self.run, self.step, self.analysis, self.notes, last)
+        return profile_tables(self.path, self.run, self.step, self.analysis, self.notes, _compared(self.last))
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
@@ -80,3 +81,15 @@ class SessionProfiles:
         file, analysis = one.save(traces, None if path is None else Path(path), self._link.listing.name)
         self._last = LoopProfile(file, one.run, one.after, analysis, one.notes, self._last)
         return self._last
+
+    def for_panel(self, ranks: list[int]) -> dict[str, Any]:
+        """The next steps of ``ranks`` as a panel shows them: a :class:`.Profile` as JSON. Raises as :meth:`profile`."""
+        found = self.profile(STEPS, ranks, None, PATIENCE)
+        last = _compared(found.last)
+        shown = profile_for_panel(found.path, found.run, found.step, found.analysis, found.notes, last)
+        content: dict[str, Any] = msgspec.to_builtins(shown)
+        return content
+
+
+def _compared(last: LoopProfile | None) -> tuple[int, int, Analysis] | None:
+    return None if last is None else (last.run, last.step, last.analysis)

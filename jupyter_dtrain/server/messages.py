@@ -17,7 +17,7 @@ from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
-from jupyter_dtrain.view.profiles import ProfileTable
+from jupyter_dtrain.view.profiles import Profile
 from jupyter_dtrain.view.step_time import StepTimePart
 from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus, name_of
 
@@ -177,18 +177,6 @@ class HeldVariables(msgspec.Struct, frozen=True):
     """Further variables."""
     silent: list[int]
     """The ranks that have not answered in time."""
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """Some steps of a loop that runs, on its ranks."""
-
-    path: str
-    """The trace."""
-    file: str
-    """Its place below the server's root, by which pages can download it; empty where it is not there."""
-    tables: list[ProfileTable]
-    remarks: list[str]
-    """What is missing, and how far the ranks' collectives are matched, as sentences."""
 
 
 class ProfileProgress(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.launch.worlds import Listing, open_channel
-from jupyter_dtrain.view.profiles import remarks_of, tables_of
+from jupyter_dtrain.view.profiles import profile_for_panel
 from jupyter_dtrain.wire.channels import RanksChannel
 from jupyter_dtrain.wire.profiling import Profiling
 from jupyter_dtrain.wire.questions import Answers, ask_agents, await_answers, take_answers
@@ -110,8 +110,8 @@ def _make(wanted: Wanted, tell: Callable[[str], None]) -> Made:
     path, analysis = one.save(traces, folder / f"profile-{one.run}-{one.after}.json.gz", wanted.listing.name)
     before = msgspec.msgpack.decode(wanted.last, type=Kept) if wanted.last else None
     last = None if before is None else (before.run, before.step, before.analysis)
-    tables, kept = tables_of(one.run, one.after, analysis, last), Kept(one.run, one.after, analysis)
-    return Made(str(path), tables, remarks_of(analysis, one.notes), msgspec.msgpack.encode(kept))
+    found = profile_for_panel(path, one.run, one.after, analysis, one.notes, last)
+    return Made(found, msgspec.msgpack.encode(Kept(one.run, one.after, analysis)))
 
 
 def _say(line: Line) -> None:

@@ -22,9 +22,9 @@ from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.traces import Analysis
 from jupyter_dtrain.launch.worlds import Listing
-from jupyter_dtrain.view.profiles import ProfileTable
+from jupyter_dtrain.view.profiles import Profile
 
-from .messages import Profile, ProfileProgress
+from .messages import ProfileProgress
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -65,9 +65,7 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
 class Made(msgspec.Struct, frozen=True, tag="made"):
     """The profile: its last line."""
 
-    path: str
-    tables: list[ProfileTable]
-    remarks: list[str]
+    profile: Profile
     kept: bytes
     """A :class:`Kept`, in MessagePack: JSON has no NaN."""
 
@@ -118,9 +116,9 @@ class Profiles:
             raise one.error
         if one.made is None:
             return ProfileProgress(one.words, None)
-        path = Path(one.made.path)
+        path = Path(one.made.profile.path)
         file = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
-        return ProfileProgress("", Profile(one.made.path, file, one.made.tables, one.made.remarks))
+        return ProfileProgress("", msgspec.structs.replace(one.made.profile, file=file))
 
     def close(self) -> None:
         """End what is being made."""

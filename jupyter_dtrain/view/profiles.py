@@ -38,8 +38,26 @@ class ProfileTable(msgspec.Struct, frozen=True):
     rows: list[list[str]]
 
 
-def tables_of(run: int, step: int, found: Analysis, last: Last | None) -> list[ProfileTable]:
-    """What a profile says: by rank, by kind of collective, by operator, and beside ``last``."""
+class Profile(msgspec.Struct, frozen=True):
+    """Some steps of a loop that runs, on its ranks, for a panel."""
+
+    path: str
+    """The trace."""
+    tables: list[ProfileTable]
+    remarks: list[str]
+    """What is missing, and how far the ranks' collectives are matched, as sentences."""
+    file: str = ""
+    """The place of the trace below a server's root, by which pages can download it; empty where it is not there."""
+
+
+def profile_for_panel(
+    path: Path, run: int, step: int, found: Analysis, notes: Sequence[str], last: Last | None
+) -> Profile:
+    """A profile for a panel."""
+    return Profile(str(path), _tables(run, step, found, last), [*notes, *_matched(found)])
+
+
+def _tables(run: int, step: int, found: Analysis, last: Last | None) -> list[ProfileTable]:
     ranks = [one.rank for one in found.ranks]
     caption = (
         f"Run {run}, {quantity(found.steps, 'step')} from step {step + 1} on, "
@@ -55,17 +73,12 @@ def tables_of(run: int, step: int, found: Analysis, last: Last | None) -> list[P
     return tables
 
 
-def remarks_of(found: Analysis, notes: Sequence[str]) -> list[str]:
-    """The lines below the tables: what is missing, by ``notes``, and how far the collectives are matched."""
-    return [*notes, *_matched(found)]
-
-
 def profile_tables(
     path: Path, run: int, step: int, found: Analysis, notes: Sequence[str], last: Last | None
 ) -> dict[str, str]:
     """A MIME bundle with all tables as text and as HTML."""
-    tables = [table(one.caption, one.columns, one.rows) for one in tables_of(run, step, found, last)]
-    ends = [*remarks_of(found, notes), f"Open {path} on {PERFETTO} (Open trace file)."]
+    tables = [table(one.caption, one.columns, one.rows) for one in _tables(run, step, found, last)]
+    ends = [*notes, *_matched(found), f"Open {path} on {PERFETTO} (Open trace file)."]
     html = "".join(one["text/html"] for one in tables) + "".join(f"<div>{_linked(line)}</div>" for line in ends)
     plain = "\n\n".join(one["text/plain"] for one in tables) + "\n\n" + "\n".join(ends)
     return {"text/plain": plain, "text/html": html}

@@ -596,15 +596,15 @@ export interface ProfileTable {
   rows: string[][];
 }
 
-/** Some steps of a loop that runs, on its ranks. */
+/** Some steps of a loop that runs, on its ranks, for a panel. */
 export interface Profile {
   /** The trace. */
   path: string;
-  /** Its place below the server's root, by which pages can download it; empty where it is not there. */
-  file: string;
   tables: ProfileTable[];
   /** What is missing, and how far the ranks' collectives are matched, as sentences. */
   remarks: string[];
+  /** The place of the trace below a server's root, by which pages can download it; empty where it is not there. */
+  file: string;
 }
 
 /** How far a profile is. */
