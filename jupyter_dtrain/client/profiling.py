@@ -83,7 +83,7 @@ class SessionProfiles:
         return self._last
 
     def for_panel(self, ranks: list[int]) -> dict[str, Any]:
-        """The next steps of ``ranks`` as a panel shows them: a :class:`.Profile` as JSON. Raises as :meth:`profile`."""
+        """The next steps of ``ranks`` as JSON of a :class:`.PanelProfile`. Raises as :meth:`profile`."""
         found = self.profile(STEPS, ranks, None, PATIENCE)
         last = _compared(found.last)
         shown = profile_for_panel(found.path, found.run, found.step, found.analysis, found.notes, last)

@@ -17,7 +17,7 @@ from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
-from jupyter_dtrain.view.profiles import Profile
+from jupyter_dtrain.view.profiles import PanelProfile
 from jupyter_dtrain.view.step_time import StepTimePart
 from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus, name_of
 
@@ -184,7 +184,7 @@ class ProfileProgress(msgspec.Struct, frozen=True):
 
     words: str
     """What is going on, as a sentence; empty at the begin and at the end."""
-    profile: Profile | None
+    profile: PanelProfile | None
     """Null until it has been made."""
 
 

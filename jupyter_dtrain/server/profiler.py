@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.worlds import Listing, open_channel
 from jupyter_dtrain.view.profiles import profile_for_panel
 from jupyter_dtrain.wire.channels import RanksChannel
@@ -27,7 +28,7 @@ from jupyter_dtrain.wire.profiling import Profiling
 from jupyter_dtrain.wire.questions import Answers, ask_agents, await_answers, take_answers
 from jupyter_dtrain.wire.steward_messages import ReadState
 
-from .profiles import Failed, Kept, Line, Made, Told, Wanted
+from .profiles import Failed, LastProfile, Line, ProfileMade, Told, Wanted
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import AddressedWorld
@@ -68,7 +69,7 @@ class _Way:
 
 def main() -> int:
     """Make the profile that is wanted."""
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
+    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(Wanted))
     told = ""
 
     def tell(words: str) -> None:
@@ -93,7 +94,7 @@ def main() -> int:
     return 0
 
 
-def _make(wanted: Wanted, tell: Callable[[str], None]) -> Made:
+def _make(wanted: Wanted, tell: Callable[[str], None]) -> ProfileMade:
     folder = Path(wanted.folder)
     if not os.access(folder, os.W_OK):
         raise BadRequest(
@@ -108,10 +109,10 @@ def _make(wanted: Wanted, tell: Callable[[str], None]) -> Made:
         finally:
             one.end()
     path, analysis = one.save(traces, folder / f"profile-{one.run}-{one.after}.json.gz", wanted.listing.name)
-    before = msgspec.msgpack.decode(wanted.last, type=Kept) if wanted.last else None
+    before = msgspec.msgpack.decode(wanted.last, type=readable(LastProfile)) if wanted.last else None
     last = None if before is None else (before.run, before.step, before.analysis)
     found = profile_for_panel(path, one.run, one.after, analysis, one.notes, last)
-    return Made(found, msgspec.msgpack.encode(Kept(one.run, one.after, analysis)))
+    return ProfileMade(found, msgspec.msgpack.encode(LastProfile(one.run, one.after, analysis)))
 
 
 def _say(line: Line) -> None:

@@ -22,7 +22,7 @@ from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.traces import Analysis
 from jupyter_dtrain.launch.worlds import Listing
-from jupyter_dtrain.view.profiles import Profile
+from jupyter_dtrain.view.profiles import PanelProfile
 
 from .messages import ProfileProgress
 
@@ -36,7 +36,7 @@ _MOST: Final = 1 << 26
 """Bytes of a line of the program's output."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class LastProfile(msgspec.Struct, frozen=True):
     """What the next profile is compared with."""
 
     run: int
@@ -53,7 +53,7 @@ class Wanted(msgspec.Struct, frozen=True):
     folder: str
     """Where the trace goes."""
     last: bytes
-    """The :class:`Kept` of the profile before, in MessagePack; empty for the first."""
+    """The :class:`LastProfile` of the profile before, in MessagePack; empty for the first."""
 
 
 class Told(msgspec.Struct, frozen=True, tag="told"):
@@ -62,12 +62,12 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
     words: str
 
 
-class Made(msgspec.Struct, frozen=True, tag="made"):
+class ProfileMade(msgspec.Struct, frozen=True, tag="made"):
     """The profile: its last line."""
 
-    profile: Profile
+    profile: PanelProfile
     kept: bytes
-    """A :class:`Kept`, in MessagePack: JSON has no NaN."""
+    """A :class:`LastProfile`, in MessagePack: JSON has no NaN."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -78,7 +78,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Whether the request could not be carried out as it was: a :class:`.BadRequest`."""
 
 
-Line = Told | Made | Failed
+Line = Told | ProfileMade | Failed
 """A line of the program's output."""
 
 
@@ -132,7 +132,7 @@ class _Profile:
     def __init__(self, number: int, wanted: Wanted) -> None:
         self.number = number
         self.words = ""
-        self.made: Made | None = None
+        self.made: ProfileMade | None = None
         self.error: DtrainError | None = None
         self.task = asyncio.ensure_future(self._make(wanted))
 
@@ -171,7 +171,7 @@ class _Profile:
             match msgspec.json.decode(line, type=readable(Line)):
                 case Told(words):
                     self.words = words
-                case Made() as made:
+                case ProfileMade() as made:
                     self.made = made
                 case Failed(words, bad):
                     self.error = BadRequest(words) if bad else ProfileFailed(words)

@@ -38,7 +38,7 @@ class ProfileTable(msgspec.Struct, frozen=True):
     rows: list[list[str]]
 
 
-class Profile(msgspec.Struct, frozen=True):
+class PanelProfile(msgspec.Struct, frozen=True):
     """Some steps of a loop that runs, on its ranks, for a panel."""
 
     path: str
@@ -52,9 +52,9 @@ class Profile(msgspec.Struct, frozen=True):
 
 def profile_for_panel(
     path: Path, run: int, step: int, found: Analysis, notes: Sequence[str], last: Last | None
-) -> Profile:
+) -> PanelProfile:
     """A profile for a panel."""
-    return Profile(str(path), _tables(run, step, found, last), [*notes, *_matched(found)])
+    return PanelProfile(str(path), _tables(run, step, found, last), [*notes, *_matched(found)])
 
 
 def _tables(run: int, step: int, found: Analysis, last: Last | None) -> list[ProfileTable]:

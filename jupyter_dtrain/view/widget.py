@@ -54,7 +54,7 @@ class Actions(NamedTuple):
     over: Callable[[], bool]
     """Whether the run has ended."""
     profile: Callable[[], dict[str, Any]]
-    """The next steps of the loop, recorded: a :class:`~.profiles.Profile` as JSON. Takes as long as those steps."""
+    """The next steps of the loop, as JSON of a :class:`~.profiles.PanelProfile`. Takes as long as those steps."""
 
 
 class WidgetLink:

@@ -597,7 +597,7 @@ export interface ProfileTable {
 }
 
 /** Some steps of a loop that runs, on its ranks, for a panel. */
-export interface Profile {
+export interface PanelProfile {
   /** The trace. */
   path: string;
   tables: ProfileTable[];
@@ -612,7 +612,7 @@ export interface ProfileProgress {
   /** What is going on, as a sentence; empty at the begin and at the end. */
   words: string;
   /** Null until it has been made. */
-  profile: Profile | null;
+  profile: PanelProfile | null;
 }
 
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;

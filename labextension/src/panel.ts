@@ -7,7 +7,7 @@ import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
 import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
-import type { Profile } from "./generated";
+import type { PanelProfile } from "./generated";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import type { StepTimeView } from "./stepTime";
@@ -21,7 +21,7 @@ export interface Answer {
   /** The number of characters that were cut off before `text`. */
   cut?: number;
   /** The answer to "profile". */
-  profile?: Profile | undefined;
+  profile?: PanelProfile | undefined;
   /** Where the trace of that can be downloaded; empty if it cannot. */
   address?: string;
 }

@@ -1,7 +1,7 @@
 /** A profile of some steps, in the drawer of a run's panel: its tables, what is missing, and where its trace is. */
 
 import { h } from "./dom";
-import type { Profile } from "./generated";
+import type { PanelProfile } from "./generated";
 
 const PERFETTO = "https://ui.perfetto.dev";
 
@@ -9,7 +9,7 @@ const PERFETTO = "https://ui.perfetto.dev";
 const NUMBER = /^(?:[-+−]?[\d.,]+(?: ?(?:µs|ms|s|%|bytes|[kMGT]B)(?:\/s)?)?)?$/;
 
 /** `address`: where the trace can be downloaded; empty if it cannot. */
-export function profileNode(profile: Profile, address: string): HTMLElement {
+export function profileNode(profile: PanelProfile, address: string): HTMLElement {
   const tables = profile.tables.map(({ caption, columns, rows }) => {
     const sides = columns.map((_, index) => (rows.every((row) => NUMBER.test(row[index] ?? "")) ? "number" : "words"));
     const cell = (tag: "td" | "th", text: string, index: number): HTMLElement =>

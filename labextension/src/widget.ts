@@ -3,7 +3,7 @@
  * model is kept from the start, and views only draw it.
  */
 
-import type { Profile } from "./generated";
+import type { PanelProfile } from "./generated";
 import { RunPanel, type Answer, type Question, type Questions } from "./panel";
 import { Receiver, type News } from "./receiver";
 
@@ -20,7 +20,7 @@ interface Said {
   id: number;
   text?: string;
   cut?: number;
-  profile?: Profile | undefined;
+  profile?: PanelProfile | undefined;
   problem?: string;
 }
 

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { Profile } from "../src/generated";
+import type { PanelProfile } from "../src/generated";
 import { profileNode } from "../src/profile";
 
-const profile: Profile = {
+const profile: PanelProfile = {
   path: "/home/me/work/profile-3-120.json.gz",
   file: "work/profile-3-120.json.gz",
   tables: [

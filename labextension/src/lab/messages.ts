@@ -9,7 +9,7 @@ export type {
   Item,
   Loss,
   Message,
-  Profile,
+  PanelProfile,
   ProfileProgress,
   RunColumns,
   RunSummary,

@@ -12,7 +12,7 @@ import type {
   Item,
   Launcher,
   Message,
-  Profile,
+  PanelProfile,
   ProfileProgress,
   RankRow,
   RunSummary,
@@ -274,7 +274,12 @@ export class Worlds {
    * Have the steps of `ranks` recorded that come next, without stopping their loop. `folder`, below the server's root,
    * gets the trace; `tell` gets what is going on, as sentences.
    */
-  async profile(id: string, ranks: readonly number[], folder: string, tell: (words: string) => void): Promise<Profile> {
+  async profile(
+    id: string,
+    ranks: readonly number[],
+    folder: string,
+    tell: (words: string) => void,
+  ): Promise<PanelProfile> {
     const begun = await request<{ number: number }>(this.settings, "POST", ["worlds", id, "profile"], {
       ranks,
       folder,
