@@ -1,5 +1,6 @@
 /** A profile of some steps, in the drawer of a run's panel: its tables, what is missing, and where its trace is. */
 
+import "../style/profile.css";
 import { h } from "./dom";
 import type { PanelProfile } from "./generated";
 
