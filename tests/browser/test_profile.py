@@ -9,7 +9,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.lab import execute, run_all, shoot, wait_idle
+from tests.browser.lab import READY, execute, run_all, shoot, wait_idle
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -61,4 +61,26 @@ def test_the_loop_of_a_cell_is_profiled_while_its_kernel_waits(lab, browser):
     wait_idle(page)
     expect(button).to_be_hidden()
     expect(captions.last).to_contain_text("Beside the last profile")
+    lab.leave(page)
+
+
+def test_without_the_server_the_kernel_profiles_its_own_cell(lab, browser):
+    """Its panel is a widget then, whose questions the kernel answers beside the cell."""
+    lab.write("alone.ipynb", "%load_ext jupyter_dtrain\n%distributed start -n 2 --name alone", TRAIN)
+    page = lab.open(browser, "alone.ipynb")
+    page.route_web_socket("**/dtrain/stream*", lambda stream: stream.close())
+    page.reload()
+    page.wait_for_selector(".jp-Notebook")
+    page.evaluate(READY)
+    run_all(page)
+
+    panel = page.locator(".jp-Notebook .dtrain-run").first
+    expect(panel.locator(".dtrain-summary")).to_contain_text("steps/s")
+    panel.get_by_role("button", name="Profile", exact=True).click()
+    found = panel.get_by_role("region", name="Profile", exact=True)
+    expect(found.locator("caption").first).to_contain_text("5 steps from step")
+    (file,) = lab.folder.glob("profile-*.json.gz")
+    expect(found).to_contain_text(f"The trace of all steps is in {file}")
+    execute(page, "notebook:interrupt-kernel")
+    wait_idle(page)
     lab.leave(page)
