@@ -64,6 +64,7 @@ def test_the_loop_of_a_cell_is_profiled_while_its_kernel_waits(lab, browser):
     lab.leave(page)
 
 
+@pytest.mark.slow
 def test_without_the_server_the_kernel_profiles_its_own_cell(lab, browser):
     """Its panel is a widget then, whose questions the kernel answers beside the cell."""
     lab.write("alone.ipynb", "%load_ext jupyter_dtrain\n%distributed start -n 2 --name alone", TRAIN)

@@ -142,3 +142,16 @@ def test_a_program_that_is_killed_becomes_an_error_in_words(page, session, loop,
     assert (status, answer["message"].partition(":")[0]) == (409, "There is no profile")
     assert "code -9" in answer["message"]
     assert not cell.done
+
+
+def test_a_world_that_ends_meanwhile_becomes_an_error_in_words(page, session, loop):
+    """The last test here: the profile ends at once, as its world has."""
+    loop(pause=0.2)
+    begun = page.act(session.id, "profile", steps=1000, folder="")[1]
+    address = f"profiles/{begun['number']}"
+    until(lambda: "Recording" in page.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    session.stop()
+    status, answer = until(lambda: (found := page.act(session.id, address, "GET"))[0] != 200 and found, 20 * slack())
+
+    assert status in (404, 409)
+    assert "world" in answer["message"].lower()
