@@ -2,12 +2,13 @@ import { describe, expect, it } from "vitest";
 import type { PanelProfile } from "../src/generated";
 import { profileNode } from "../src/profile";
 
+const caption = "Run 3, 5 steps from step 121 on, ranks 0-1: 2.0 ms a step";
 const profile: PanelProfile = {
   path: "/home/me/work/profile-3-120.json.gz",
   file: "work/profile-3-120.json.gz",
   tables: [
     {
-      caption: "Run 3, 5 steps from step 121 on, ranks 0-1: 2.0 ms a step",
+      caption,
       columns: ["rank", "step", "operator", "size", "bus bandwidth", "change"],
       rows: [
         ["0", "2.0 ms", "<b>aten::mm</b>", "", "2.5 GB/s", "-10%"],

@@ -402,7 +402,7 @@ describe("a profile", () => {
       sent.push(`${asked.method} ${new URL(asked.url).pathname} ${asked.method === "POST" ? await asked.text() : ""}`);
       return new Response(answers.shift());
     };
-    const worlds = new Worlds(settings(fetch as typeof globalThis.fetch));
+    const worlds = new Worlds(settings(fetch));
     const words: string[] = [];
     const found = worlds.profile("w", [0, 1], "my work", (one) => words.push(one));
     await vi.advanceTimersByTimeAsync(5000);
