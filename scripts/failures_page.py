@@ -80,7 +80,7 @@ waits for all ranks by torchft alone; the session refuses any other collective i
 
 ## A profile of a running loop: `%distributed profile`, and the button of a panel
 
-No failure of a profile ends the loop. `make faults` plays each line.
+No failure of a profile ends the loop. `make faults` plays each line but the last, which the server's tests play.
 
 * **The profiler raises on a rank**: the trace has the other ranks, and a note says what it raised.
 * **A rank dies while it is profiled**: its cell ends as any cell does that loses a rank. The trace has the steps of the
