@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed
-from jupyter_dtrain.core.structs import UNREADABLE, readable
+from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.traces import Analysis
 from jupyter_dtrain.launch.worlds import Listing
 from jupyter_dtrain.view.profiles import PanelProfile
@@ -151,7 +151,7 @@ class _Profile:
             await asyncio.wait_for(self._follow(process, msgspec.json.encode(wanted)), _LIMIT)
         except (asyncio.TimeoutError, TimeoutError):
             self.error = ProfileFailed(f"There is no profile: it was not made within {_LIMIT / 60:g} minutes.")
-        except (OSError, ValueError, *UNREADABLE) as error:
+        except Exception as error:  # noqa: BLE001 — a page waits for the end, whatever it is
             self.error = ProfileFailed(f"There is no profile: the program that makes it cannot be run ({error}).")
         finally:
             if process is not None:
