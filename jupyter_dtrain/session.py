@@ -401,7 +401,14 @@ class Session:
         }
         hosts = {rank.rank: rank.host for rank in self._link.world.ranks}
         return view_of_cell(
-            run, self.interrupt, lambda: self.stacks(run.ranks), self._relay, hosts, self._displays, **options
+            run,
+            self.interrupt,
+            lambda: self.stacks(run.ranks),
+            self._relay,
+            hosts,
+            self._displays,
+            lambda: self._profiles.for_panel(run.ranks),
+            **options,
         )
 
     def call(

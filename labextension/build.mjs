@@ -62,7 +62,7 @@ const bundled = {
 const styleInScript = {
   name: "style-in-script",
   setup(build) {
-    build.onLoad({ filter: /style.(?:runs|output|scaling|stepTime)\.css$/ }, async ({ path: file }) => {
+    build.onLoad({ filter: /style.(?:runs|output|scaling|stepTime|profile)\.css$/ }, async ({ path: file }) => {
       const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
       return { contents: styleScript(outputFiles[0].text) };
     });
@@ -93,6 +93,7 @@ const LATER = {
   history: "history",
   scaling: "speedup",
   stepTime: "steps",
+  profile: "profile",
 };
 const missing = new Set(Object.keys(LATER));
 const loads = new RegExp(`import\\((?="[^"]*/(${[...missing].join("|")})-)`, "g");

@@ -78,9 +78,9 @@ waits for all ranks by torchft alone; the session refuses any other collective i
 * **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself. The
   store shows the run as **ok, rank 1 was lost**.
 
-## A profile of a running loop: `%distributed profile`
+## A profile of a running loop: `%distributed profile`, and the button of a panel
 
-No failure of a profile ends the loop. `make faults` plays each line.
+No failure of a profile ends the loop. `make faults` plays each line but the last, which the server's tests play.
 
 * **The profiler raises on a rank**: the trace has the other ranks, and a note says what it raised.
 * **A rank dies while it is profiled**: its cell ends as any cell does that loses a rank. The trace has the steps of the
@@ -88,6 +88,8 @@ No failure of a profile ends the loop. `make faults` plays each line.
 * **The file cannot be written**, as on a full disk: the verb says why, and the loop goes on.
 * **Stop in the middle** ends the cell and the profile; the trace has the steps until then.
 * **A rank is replaced in the middle**: the profile has ended by then, as the cell has.
+* **The process that makes a button's profile ends**, as where memory is short: the panel says so. The ranks drop what
+  they have recorded after 15 s, and the server goes on.
 
 ## Beside these
 

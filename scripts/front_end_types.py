@@ -49,6 +49,7 @@ ROOTS: list[type[msgspec.Struct]] = [
     messages.RunColumns,
     messages.CellOutputs,
     messages.HeldVariables,
+    messages.ProfileProgress,
 ]
 """Structs that the front end reads; those that they consist of come with them."""
 

@@ -152,7 +152,7 @@ def test_the_files_that_jupyterlab_loads_are_small():
     if not static.exists():
         pytest.skip("needs the front end: `make front-end`")
     tab = set(static.glob("runs.*.js"))
-    parts = ("runs", "start", "output", "pipelines", "variables", "history", "speedup", "steps")
+    parts = ("runs", "start", "output", "pipelines", "variables", "history", "speedup", "steps", "profile")
     later = {script for part in parts for script in static.glob(f"{part}.*.js")}
     scripts = set(static.glob("*.js")) - later
     styles = {script for script in scripts if 'createElement("style")' in script.read_text()}

@@ -1,55 +1,25 @@
-"""A profile of the loop that runs now: ranks begin together, and their traces become one file.
+"""Profiles of the loop that runs now, as a session makes them; :mod:`jupyter_dtrain.wire.profiling` has the way there.
 
-Ranks say how far they are, while the cell runs, and are told after which step to begin. The notebook waits, takes the
-traces, and merges them. All of it is questions to the agents, so the cell goes on.
-
-Under failure: every wait has a deadline, and the ranks are told when the notebook gives up, also by an interrupt. A
-rank that dies, or whose profiler fails, is named, and the traces of the others are merged all the same.
+Under failure: as there. A profile that fails leaves the last one as it was.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import gzip
-import json
-import math
 import os
-import statistics
-import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.declarations import declarations, load
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed, RanksDead
-from jupyter_dtrain.core.traces import Analysis, DamagedTrace, RankTrace, analyse, merge
-from jupyter_dtrain.core.world import Ranks, World, count_ranks, parse_ranks, quantity
-from jupyter_dtrain.view.profiles import profile_tables
-from jupyter_dtrain.wire.profile_messages import BeginProfile, EndProfile, ProfileState, ReadProfile, ReadTrace
+import msgspec
+
+from jupyter_dtrain.core.traces import Analysis
+from jupyter_dtrain.core.world import Ranks, World, parse_ranks
+from jupyter_dtrain.view.profiles import profile_for_panel, profile_tables
+from jupyter_dtrain.wire.profiling import PATIENCE, STEPS, Profiling, check_request
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.wire.questions import Answers
-
     from .link import Link
     from .rank_requests import RankRequests
-
-STEPS: Final = 5
-MOST_STEPS: Final = 1000
-PATIENCE: Final = 60.0
-"""Seconds for the steps to be made, unless the pace of the loop says that they take longer."""
-_ASKING: Final = 2.0
-"""Seconds that a rank may take to answer."""
-_SILENT: Final = 10.0
-"""Seconds after which a rank that does not answer is given up."""
-_MARGINS: Final = (0.5, 2.5)
-"""Seconds between the first question and the first step, in the first try and in the second."""
-_BEGINNING: Final = 5.0
-"""Seconds that a cell which was just sent may take to begin and to import its framework."""
-_PAUSE: Final = 0.1
-_READING: Final = 10.0
-"""Seconds that a rank may take to send a part of its trace."""
 
 
 class LoopProfile:
@@ -82,8 +52,7 @@ class LoopProfile:
         return [one.rank for one in self.analysis.ranks]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        last = None if self.last is None else (self.last.run, self.last.step, self.last.analysis)
-        return profile_tables(self.path, self.run, self.step, self.analysis, self.notes, last)
+        return profile_tables(self.path, self.run, self.step, self.analysis, self.notes, _compared(self.last))
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
@@ -101,233 +70,26 @@ class SessionProfiles:
 
     def profile(self, steps: int, ranks: Ranks, path: str | os.PathLike[str] | None, timeout: float) -> LoopProfile:
         """As :meth:`.Session.profile`."""
-        if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
-            raise BadRequest(f"A profile has 1 to {MOST_STEPS} steps, not {steps!r}.")
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise BadRequest(f"{str(Path(path).parent)!r} is no folder: make it first, or choose another file.")
+        check_request(steps, path)
         self._link.check()
         chosen = parse_ranks(ranks, self._world().size)
-        one = _Profiling(self._requests, self._world, chosen, steps, timeout)
+        one = Profiling(self._requests.ask_agents, self._world, chosen, steps, timeout)
         try:
             traces = one.take()
         finally:
             one.end()
-        found = self._finish(one, traces, None if path is None else Path(path))
-        self._last = found
-        return found
+        file, analysis = one.save(traces, None if path is None else Path(path), self._link.listing.name)
+        self._last = LoopProfile(file, one.run, one.after, analysis, one.notes, self._last)
+        return self._last
 
-    def _finish(self, one: _Profiling, traces: list[RankTrace], path: Path | None) -> LoopProfile:
-        path = path or Path(f"profile-{one.run}-{one.after}.json.gz")
-        facts = {"world": self._link.listing.name, "run": one.run, "step": one.after, "steps": one.steps}
-        while True:
-            try:
-                document = merge(traces, facts, _roles())
-                break
-            except DamagedTrace as error:
-                one.notes.append(f"Rank {error.rank} is not in the trace: {error.words}.")
-                traces = [trace for trace in traces if trace.rank != error.rank]
-                if not traces:
-                    raise ProfileFailed(f"There is no profile. {' '.join(one.notes)}") from None
-        try:
-            _write(path, document)
-        except OSError as error:
-            raise ProfileFailed(f"The profile cannot be written to {path}: {error.strerror or error}.") from None
-        return LoopProfile(path.absolute(), one.run, one.after, analyse(document), one.notes, self._last)
+    def for_panel(self, ranks: list[int]) -> dict[str, Any]:
+        """The next steps of ``ranks`` as JSON of a :class:`.PanelProfile`. Raises as :meth:`profile`."""
+        found = self.profile(STEPS, ranks, None, PATIENCE)
+        last = _compared(found.last)
+        shown = profile_for_panel(found.path, found.run, found.step, found.analysis, found.notes, last)
+        content: dict[str, Any] = msgspec.to_builtins(shown)
+        return content
 
 
-class _Profiling:
-    """One profile on its way."""
-
-    def __init__(
-        self, requests: RankRequests, world: Callable[[], World], ranks: list[int], steps: int, timeout: float
-    ) -> None:
-        self._requests = requests
-        self._world = world
-        self._key = uuid.uuid4().hex
-        self._timeout = timeout
-        self._ranks = ranks
-        self.steps = steps
-        self.run = self.after = 0
-        self.notes: list[str] = []
-
-    def take(self) -> list[RankTrace]:
-        """The traces of the ranks. Raises :class:`BadRequest`, :class:`RanksDead` and :class:`ProfileFailed`."""
-        self._choose()
-        states = self._begin_and_wait(_MARGINS)
-        done = {rank: state for rank, state in states.items() if state.state == "done"}
-        if not done:
-            raise ProfileFailed(f"There is no profile. {' '.join(self.notes)}".rstrip())
-        traces = []
-        hosts = {rank.rank: rank.host for rank in self._world().ranks}
-        for rank, state in sorted(done.items()):
-            if (data := self._read(rank, state.size)) is None:
-                self.notes.append(f"Rank {rank} is not in the trace: it has not sent its part.")
-            else:
-                traces.append(RankTrace(rank, hosts.get(rank, ""), state.marks, state.framework, data, state.groups))
-        if not traces:
-            raise ProfileFailed(f"There is no profile. {' '.join(self.notes)}")
-        return traces
-
-    def end(self) -> None:
-        """Have the ranks drop what they have. Returns at once: a rank that does not hear it drops it later."""
-        with contextlib.suppress(DtrainError):
-            self._requests.ask_agents(self._living(), _ASKING, EndProfile(self._key))
-
-    def _living(self) -> list[int]:
-        world = self._world()
-        return [rank for rank in self._ranks if rank < world.size and not world.ranks[rank].has_ended]
-
-    def _ask(self, question: Any) -> Answers[ProfileState]:
-        return self._requests.ask_agents(self._living(), _ASKING, question)
-
-    def _choose(self) -> Mapping[int, ProfileState]:
-        """Leave those of the ranks that run a cell whose steps can be profiled. Raises :class:`BadRequest`."""
-        living = self._living()
-        if not living:
-            raise RanksDead(
-                f"{count_ranks(self._ranks).capitalize()} {_is(self._ranks)} dead: nothing can be profiled."
-            )
-        if dead := sorted({*self._ranks} - {*living}):
-            self.notes.append(f"{count_ranks(dead).capitalize()}: missing: dead.")
-        answers = self._hear(time.monotonic() + min(_BEGINNING, self._timeout))
-        if silent := [rank for rank, state in answers.items() if state is None]:
-            self.notes.append(f"{count_ranks(silent).capitalize()}: missing: does not answer.")
-        found = {rank: state for rank, state in answers.items() if state is not None}
-        running = {rank: state for rank, state in found.items() if state.run is not None}
-        if not running:
-            if not found:
-                raise ProfileFailed(f"There is no profile. {' '.join(self.notes)}")
-            raise BadRequest(
-                f"Nothing runs on {count_ranks(sorted(found))}, so there is nothing to profile: start the loop with "
-                f"%%distributed --no-wait, or profile from another client while its cell runs."
-            )
-        usable = {rank: state for rank, state in running.items() if state.profilers}
-        if not usable:
-            used = sorted({name for state in running.values() for name in state.frameworks})
-            have = "has" if len(used) == 1 else "have"
-            none = f"{' and '.join(used)} {have} no profiler here" if used else "no framework is in use"
-            those = " and ".join(one.title or one.name for one in declarations() if one.trace)
-            raise BadRequest(f"The loop cannot be profiled: {none}. Loops of {those} can be.")
-        if idle := sorted({*found} - {*usable}):
-            self.notes.append(f"{count_ranks(idle).capitalize()}: missing: runs nothing that has a profiler.")
-        self.run = max(state.run or 0 for state in usable.values())
-        self._ranks = sorted(usable)
-        return usable
-
-    def _hear(self, deadline: float) -> Answers[ProfileState]:
-        """The first answers: a cell that was just sent may not have begun, nor imported its framework."""
-        while True:
-            answers = self._ask(ReadProfile(self._key))
-            sent = {one.rank for one in self._world().ranks if one.state == "running"}
-            found = {rank: state for rank, state in answers.items() if state is not None}
-            begins = any(state.run is None and rank in sent for rank, state in found.items())
-            imports = any(state.run is not None and not state.profilers for state in found.values())
-            if not (begins or imports) or time.monotonic() > deadline:
-                return answers
-            time.sleep(_PAUSE)
-
-    def _begin_and_wait(self, margins: tuple[float, ...]) -> Mapping[int, ProfileState]:
-        """The last states of the ranks, once no rank has anything left to do."""
-        answers = {rank: state for rank, state in self._ask(ReadProfile(self._key)).items() if state is not None}
-        counts = {rank: state.step for rank, state in answers.items()}
-        pace = statistics.median([state.pace for state in answers.values()] or [0.0])
-        self.after = max(counts.values(), default=0) + max(2, math.ceil(margins[0] / pace) if pace else 2)
-        expected = 3 * pace * (self.after - min(counts.values(), default=0) + self.steps)
-        deadline = time.monotonic() + max(self._timeout, expected)
-        states = {
-            rank: state
-            for rank, state in self._ask(BeginProfile(self._key, self.after, self.steps)).items()
-            if state is not None
-        }
-        heard = dict.fromkeys(self._ranks, time.monotonic())
-        while True:
-            if any(state.state == "late" for state in states.values()) and len(margins) > 1:
-                self.end()
-                return self._begin_and_wait(margins[1:])
-            waiting = [
-                rank
-                for rank in self._living()
-                if (rank not in states or states[rank].state in ("none", "armed", "recording", "writing"))
-                and time.monotonic() - heard[rank] < _SILENT
-            ]
-            if not waiting or time.monotonic() > deadline:
-                self._explain(states, waiting)
-                return states
-            time.sleep(_PAUSE)
-            for rank, state in self._ask(ReadProfile(self._key)).items():
-                if state is not None:
-                    states[rank], heard[rank] = state, time.monotonic()
-
-    def _explain(self, states: Mapping[int, ProfileState], waiting: list[int]) -> None:
-        """Note why ranks are missing. Raises :class:`BadRequest` where none has made a step."""
-        counts = {rank: state.step for rank, state in states.items()}
-        if waiting and not any(counts.values()) and len(waiting) == len(states):
-            raise BadRequest(
-                f"No step was seen within {self._timeout:g} s: a profile counts the steps of the first optimizer that "
-                f"steps in the cell (optimizer.step()), and none has. Profile again once the loop has begun."
-            )
-        living = self._living()
-        said: dict[str, list[int]] = {}
-        for rank in self._ranks:
-            state = states.get(rank)
-            if rank not in living and (state is None or state.state != "done"):
-                words = "missing: died while it was profiled"
-            elif state is None or (state.state in ("none", "armed") and rank not in waiting):
-                words = "missing: does not answer"
-            else:
-                words = self._missing(state)
-            if words:
-                said.setdefault(words, []).append(rank)
-        self.notes += [f"{count_ranks(ranks).capitalize()}: {words}." for words, ranks in said.items()]
-
-    def _missing(self, state: ProfileState) -> str:
-        """What is missing of a rank that has answered; empty where nothing is."""
-        match state.state:
-            case "done":
-                return state.words
-            case "failed":
-                return f"missing: {state.words}"
-            case "late":
-                return f"missing: was beyond step {self.after} when it was told to begin there"
-            case "recording" | "writing":
-                return f"missing: has not made {quantity(self.steps, 'step')} in time"
-            case _:
-                return f"missing: is at step {state.step}, and the profile begins after step {self.after}"
-
-    def _read(self, rank: int, size: int) -> bytes | None:
-        """The compressed trace of a rank; None where the rank does not send it."""
-        parts, start = [], 0
-        while start < size:
-            answer = self._requests.ask_agents([rank], _READING, ReadTrace(self._key, start))[rank]
-            if answer is None or not answer.data:
-                return None
-            parts.append(answer.data)
-            start += len(answer.data)
-        return b"".join(parts)
-
-
-def _roles() -> dict[str, Any]:
-    """What tells the roles of events in the traces of each framework."""
-    return {one.name: load(one.trace) for one in declarations() if one.trace}
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the trace so that it appears whole. Raises :class:`OSError`."""
-    # A device, or a pipe, is written to and not replaced.
-    whole = path.is_file() or not path.exists()
-    draft = path.with_name(f".{path.name}.part") if whole else path
-    try:
-        data = json.dumps(document, separators=(",", ":")).encode()
-        draft.write_bytes(gzip.compress(data, 5) if path.suffix == ".gz" else data)
-        if whole:
-            draft.replace(path)
-    except OSError as error:
-        if whole:
-            draft.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, "the disk is full: choose another file with -o FILE") from None
-        raise
-
-
-def _is(ranks: list[int]) -> str:
-    return "is" if len(ranks) == 1 else "are"
+def _compared(last: LoopProfile | None) -> tuple[int, int, Analysis] | None:
+    return None if last is None else (last.run, last.step, last.analysis)

@@ -46,6 +46,7 @@ from jupyter_dtrain.wire.questions import (
     Futures,
     ask_agents,
     ask_watches,
+    await_answers,
     silent,
     take_answers,
 )
@@ -106,12 +107,9 @@ class RankRequests:
     def _gather(
         self, ranks: list[int], timeout: float, ask: Callable[[AddressedWorld, RanksChannel], Futures[A]]
     ) -> Answers[A]:
-        deadline = time.monotonic() + timeout
         with StopButton() as stop_button:
             futures = ask(*self._bound())
-            for future in futures.values():
-                with contextlib.suppress(FutureTimeout, Refused):
-                    future.result(max(0.0, deadline - time.monotonic()))
+            await_answers(futures, timeout)
         stop_button.check()
         return take_answers(ranks, futures)
 

@@ -1,7 +1,8 @@
 """The Jupyter Server extension: it serves the sidebar, also while a kernel is busy or gone.
 
 It is a client of the stewards like any other, and only an observer: it drives no world and renews no lease. It reads
-the ranks' spools, which are JSON, and asks the stewards; it has no channel to the ranks, and unpickles nothing.
+the ranks' spools, which are JSON, and asks the stewards; it has no channel to the ranks, and unpickles nothing. Only
+the program that makes a profile asks ranks, in a process of its own (:mod:`.profiler`).
 
 Under failure: the sidebar shows that a world does not answer, and a request to it fails with a message within seconds.
 A failure in one world affects no other world, nor the server.

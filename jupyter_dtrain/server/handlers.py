@@ -27,6 +27,7 @@ from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.launch.options import options as known_options
 from jupyter_dtrain.view.contents import inventory_rows, inventory_words
+from jupyter_dtrain.wire.profiling import STEPS, check_request
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
 from .messages import HeldVariables
@@ -94,7 +95,10 @@ class ActionHandler(ApiHandler):
 
     @guarded
     async def post(self, key: str, action: str) -> None:
-        """Do the action; the body may name ``ranks``."""
+        """Do the action; the body may name ``ranks``.
+
+        ``profile`` only begins; the body may have ``steps``, and ``folder`` for the trace, below the server's root.
+        """
         monitor = await self.world(key)
         act = {
             "interrupt": self._interrupt,
@@ -103,6 +107,7 @@ class ActionHandler(ApiHandler):
             "kill": self._kill,
             "stacks": self._stacks,
             "variables": self._variables,
+            "profile": self._profile,
         }[action]
         await act(monitor)
 
@@ -155,6 +160,33 @@ class ActionHandler(ApiHandler):
                 [rank for rank, answer in found.items() if answer is None],
             )
         )
+
+    async def _profile(self, monitor: Monitor) -> None:
+        body = self.body()
+        steps = msgspec.convert(body.get("steps", STEPS), readable(int))
+        check_request(steps)
+        ranks = self.ranks(monitor)
+        try:
+            folder = _inside(self.settings["server_root_dir"], body.get("folder"))
+        except BadRequest:
+            # The notebook is in no folder of the server's, as where other storage has the notebooks.
+            folder = Path(monitor.listing.cwd)
+        chosen = list(range(monitor.size)) if ranks is None else ranks
+        self.answer({"number": monitor.profiles().begin(chosen, steps, folder)}, HTTPStatus.ACCEPTED)
+
+
+class ProfileHandler(ApiHandler):
+    """``/dtrain/worlds/ID/profiles/NUMBER``."""
+
+    @guarded
+    async def get(self, key: str, number_: str) -> None:
+        """How far a profile is that was begun by ``profile``, and the profile once it has been made."""
+        monitor = await self.world(key)
+        root = _resolved(self.settings["server_root_dir"])
+        found = monitor.profiles().look(number(number_, "The number of a profile"), root)
+        if found is None:
+            raise NotFound("This profile is no longer kept: a newer one was begun.")
+        self.answer(found)
 
 
 class OutputHandler(ApiHandler):
@@ -279,7 +311,7 @@ def _inside(root: str, folder: Any) -> Path:
     """The folder that a page names. Raises :class:`BadRequest` unless it is a folder below ``root``."""
     if not isinstance(folder, str):
         raise BadRequest(f"cwd must be the path of a folder, as text, not {folder!r}.")
-    top = Path(root).expanduser().resolve()
+    top = _resolved(root)
     try:
         found = (top / folder.lstrip("/")).resolve()
         there = found.is_relative_to(top) and found.is_dir()
@@ -290,15 +322,20 @@ def _inside(root: str, folder: Any) -> Path:
     return found
 
 
+def _resolved(root: str) -> Path:
+    return Path(root).expanduser().resolve()
+
+
 def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     """All handlers, by address. An id is any text without a slash, percent-encoded."""
     key = r"([^/]+)"
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", WorldsHandler),
         (rf"worlds/{key}", WorldHandler),
-        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables)", ActionHandler),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables|profile)", ActionHandler),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", OutputHandler),
         (rf"worlds/{key}/runs/(\d+)/cell", CellHandler),
+        (rf"worlds/{key}/profiles/(\d+)", ProfileHandler),
         (r"launchers", LaunchersHandler),
         (r"runs", RunsHandler),
         (r"runs/(\d+)", StoredRunHandler),

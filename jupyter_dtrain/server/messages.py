@@ -17,6 +17,7 @@ from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
 from jupyter_dtrain.view.points import News
+from jupyter_dtrain.view.profiles import PanelProfile
 from jupyter_dtrain.view.step_time import StepTimePart
 from jupyter_dtrain.wire.steward_messages import WorldState, WorldStatus, name_of
 
@@ -176,6 +177,15 @@ class HeldVariables(msgspec.Struct, frozen=True):
     """Further variables."""
     silent: list[int]
     """The ranks that have not answered in time."""
+
+
+class ProfileProgress(msgspec.Struct, frozen=True):
+    """How far a profile is."""
+
+    words: str
+    """What is going on, as a sentence; empty at the begin and at the end."""
+    profile: PanelProfile | None
+    """Null until it has been made."""
 
 
 class CellOutputs(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from jupyter_dtrain.wire.steward_messages import (
 from .alarms import Alarms
 from .follower import SKIPPED, FollowedRun, Follower, tail
 from .messages import Driver, NewsMessage, RanksMessage, RunMessage, World, WorldRank
+from .profiles import Profiles
 from .replay import Replays
 from .steward import Silent, Steward
 
@@ -96,6 +97,7 @@ class Monitor:
         """Why the world has ended, in the steward's words."""
         self._wake = asyncio.Event()
         self._questions: set[asyncio.Task[None]] = set()
+        self._profiles = Profiles(listing)
         self.summary = self._summarise()
 
     # Its state, for pages.
@@ -435,6 +437,11 @@ class Monitor:
         self._check_protocol()
         return self.steward()
 
+    def profiles(self) -> Profiles:
+        """The profiles of running loops. Raises :class:`OtherVersion` as :meth:`peer`."""
+        self._check_protocol()
+        return self._profiles
+
     async def stacks(self, ranks: list[int] | None) -> str:
         """Where ranks are now, in words; None: all. Raises as :meth:`peer`."""
         steward = self.peer()
@@ -485,5 +492,6 @@ class Monitor:
         """Stop observing: the world is gone, or no page is left."""
         for task in self._questions:
             task.cancel()
+        self._profiles.close()
         if self._steward is not None:
             self._steward.close()

@@ -42,15 +42,16 @@ def view_of_cell(
     relay: CommRelay,
     hosts: Mapping[int, str],
     known: Known,
+    profile: Callable[[], dict[str, Any]],
     **options: Any,
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
-    The panel's buttons call ``interrupt`` and ``stacks``; ``relay`` is the session's, for widgets that ranks make;
-    ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
+    The panel's buttons call ``interrupt``, ``stacks`` and ``profile``; ``relay`` is the session's, for widgets that
+    ranks make; ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
     """
     painter = painter_for_cell()
-    actions = Actions(interrupt, lambda: describe_stacks(stacks()), partial(output_of, run), lambda: run.done)
+    actions = Actions(interrupt, lambda: describe_stacks(stacks()), partial(output_of, run), lambda: run.done, profile)
     notebook = isinstance(painter, KernelPainter)
     panel = Panel(
         painter,

@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from jupyter_dtrain.core.traces import Analysis, CollectiveKind, Operator, RankShare
 from jupyter_dtrain.core.world import format_ranks, percent, quantity
 
@@ -28,10 +30,34 @@ Last = tuple[int, int, Analysis]
 """The run and the step of the profile before, and what it says."""
 
 
-def profile_tables(
+class ProfileTable(msgspec.Struct, frozen=True):
+    """A table of a profile: all cells are text."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class PanelProfile(msgspec.Struct, frozen=True):
+    """Some steps of a loop that runs, on its ranks, for a panel."""
+
+    path: str
+    """The trace."""
+    tables: list[ProfileTable]
+    remarks: list[str]
+    """What is missing, and how far the ranks' collectives are matched, as sentences."""
+    file: str = ""
+    """The place of the trace below a server's root, by which pages can download it; empty where it is not there."""
+
+
+def profile_for_panel(
     path: Path, run: int, step: int, found: Analysis, notes: Sequence[str], last: Last | None
-) -> dict[str, str]:
-    """A MIME bundle with all tables as text and as HTML."""
+) -> PanelProfile:
+    """A profile for a panel."""
+    return PanelProfile(str(path), _tables(run, step, found, last), [*notes, *_matched(found)])
+
+
+def _tables(run: int, step: int, found: Analysis, last: Last | None) -> list[ProfileTable]:
     ranks = [one.rank for one in found.ranks]
     caption = (
         f"Run {run}, {quantity(found.steps, 'step')} from step {step + 1} on, "
@@ -44,19 +70,27 @@ def profile_tables(
         tables.append(_by_operator(found))
     if last is not None:
         tables.append(_compared(found, last))
+    return tables
+
+
+def profile_tables(
+    path: Path, run: int, step: int, found: Analysis, notes: Sequence[str], last: Last | None
+) -> dict[str, str]:
+    """A MIME bundle with all tables as text and as HTML."""
+    tables = [table(one.caption, one.columns, one.rows) for one in _tables(run, step, found, last)]
     ends = [*notes, *_matched(found), f"Open {path} on {PERFETTO} (Open trace file)."]
     html = "".join(one["text/html"] for one in tables) + "".join(f"<div>{_linked(line)}</div>" for line in ends)
     plain = "\n\n".join(one["text/plain"] for one in tables) + "\n\n" + "\n".join(ends)
     return {"text/plain": plain, "text/html": html}
 
 
-def _by_rank(caption: str, found: Analysis) -> dict[str, str]:
+def _by_rank(caption: str, found: Analysis) -> ProfileTable:
     hosts = len({one.host for one in found.ranks}) > 1
     columns = ["rank", *(["host"] if hosts else []), "step", "computing", "communicating", "exposed", "hidden"]
     columns += ["comes late by", "comes last"]
     if found.on_device:
         columns += ["host wait", "kernel wait"]
-    return table(caption, columns, [_rank_row(one, hosts=hosts, device=found.on_device) for one in found.ranks])
+    return ProfileTable(caption, columns, [_rank_row(one, hosts=hosts, device=found.on_device) for one in found.ranks])
 
 
 def _rank_row(one: RankShare, *, hosts: bool, device: bool) -> list[str]:
@@ -66,17 +100,19 @@ def _rank_row(one: RankShare, *, hosts: bool, device: bool) -> list[str]:
     return row + ([percent(one.host_wait), percent(one.kernel_wait)] if device else [])
 
 
-def _by_kind(found: Analysis) -> dict[str, str]:
+def _by_kind(found: Analysis) -> ProfileTable:
     def row(one: CollectiveKind) -> list[str]:
         size = "" if one.size is None else human(one.size)
         rate = "" if one.bandwidth is None else f"{human(round(one.bandwidth))}/s"
         return [one.name, str(one.ranks), _count(one.calls, found.steps), size, duration(one.time), rate]
 
     headers = ["collective", "ranks", "a step", "size", "time", "bus bandwidth"]
-    return table("Collectives, timed from the last rank's arrival", headers, list(map(row, found.collectives[:SHOWN])))
+    return ProfileTable(
+        "Collectives, timed from the last rank's arrival", headers, list(map(row, found.collectives[:SHOWN]))
+    )
 
 
-def _by_operator(found: Analysis) -> dict[str, str]:
+def _by_operator(found: Analysis) -> ProfileTable:
     each = max(1, found.steps * len(found.ranks))
 
     def row(one: Operator) -> list[str]:
@@ -85,10 +121,10 @@ def _by_operator(found: Analysis) -> dict[str, str]:
 
     headers = ["operator", "share", "own time a step", *(["on the GPU"] if found.on_device else []), "calls a step"]
     where = "the ranks' time on the GPU" if found.on_device else "the ranks' time"
-    return table(f"Operators, by their share of {where}", headers, list(map(row, found.operators[:SHOWN])))
+    return ProfileTable(f"Operators, by their share of {where}", headers, list(map(row, found.operators[:SHOWN])))
 
 
-def _compared(found: Analysis, last: Last) -> dict[str, str]:
+def _compared(found: Analysis, last: Last) -> ProfileTable:
     """The steps and the operators of two profiles side by side."""
     run, step, before = last
     rows = [["a step", duration(before.step), duration(found.step), _change(before.step, found.step)]]
@@ -103,7 +139,7 @@ def _compared(found: Analysis, last: Last) -> dict[str, str]:
         old, new = then.get(name, 0.0), now.get(name, 0.0)
         rows.append([name, duration(old), duration(new), _change(old, new)])
     caption = f"Beside the last profile (run {run}, from step {step + 1} on), and what changed most"
-    return table(caption, ["", "then", "now", "change"], rows)
+    return ProfileTable(caption, ["", "then", "now", "change"], rows)
 
 
 def _matched(found: Analysis) -> list[str]:

@@ -1,8 +1,8 @@
 """The live widget of a cell: an ipywidget with our bundle as front end, and the requests that it sends.
 
-The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output) arrive on the
-thread with which the kernel answers comms: a subshell's, where kernel and front end have them, so that they work while
-the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
+The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output, a profile) arrive on
+the thread with which the kernel answers comms: a subshell's, where kernel and front end have them, so that they work
+while the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
 
 Without the bundle (a checkout installed without Node) or without anywidget, :func:`load` returns None, and cells show
 text.
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from jupyter_dtrain.core.errors import DtrainError
 from jupyter_dtrain.plugins.patches import Patch
 
 STATIC: Final = Path(__file__).parent.parent / "static"
@@ -51,6 +53,8 @@ class Actions(NamedTuple):
     """All text of a rank, and the error that ended its cell."""
     over: Callable[[], bool]
     """Whether the run has ended."""
+    profile: Callable[[], dict[str, Any]]
+    """The next steps of the loop, as JSON of a :class:`~.profiles.PanelProfile`. Takes as long as those steps."""
 
 
 class WidgetLink:
@@ -90,11 +94,20 @@ class WidgetLink:
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict):
             return
-        answer = {"type": "answer", "id": content.get("id")}
         with contextlib.suppress(Exception):
             self._widget.send({"type": "heard", "id": content.get("id")})  # the answer itself may take a while
+        if content.get("type") == "profile":
+            # The other buttons work meanwhile.
+            threading.Thread(target=self._reply, args=(content,), name="dtrain-profile", daemon=True).start()
+        else:
+            self._reply(content)
+
+    def _reply(self, content: dict[str, Any]) -> None:
+        answer = {"type": "answer", "id": content.get("id")}
         try:
             answer.update(self._answer(content))
+        except DtrainError as error:
+            answer["problem"] = str(error)
         except Exception as error:  # noqa: BLE001 — the person gets the error, and the kernel's thread goes on
             answer["problem"] = f"{type(error).__name__}: {error}"
         with contextlib.suppress(Exception):
@@ -113,6 +126,8 @@ class WidgetLink:
             return {"text": ""}
         if kind == "stacks":
             return {"text": self._actions.stacks()}
+        if kind == "profile":
+            return {"profile": self._actions.profile()}
         return {"problem": f"This kernel does not know the request {kind!r}."}
 
 

@@ -8,14 +8,17 @@ None.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.stacks import Stack, Stacks
 
 from .agent_messages import InspectRank, InterruptRank, ReadStack, Signalled
@@ -53,6 +56,14 @@ def ask_watches(world: AddressedWorld, channel: RanksChannel, ranks: list[int]) 
 def silent(answers: Answers[A]) -> list[int]:
     """The ranks that have not answered."""
     return [rank for rank, answer in answers.items() if answer is None]
+
+
+def await_answers(futures: Futures[A], timeout: float) -> None:
+    """Wait until all answers have come, for at most ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    for future in futures.values():
+        with contextlib.suppress(FutureTimeout, Refused):
+            future.result(max(0.0, deadline - time.monotonic()))
 
 
 def take_answers(ranks: list[int], futures: Futures[A]) -> Answers[A]:

@@ -593,6 +593,32 @@ export interface HeldVariables {
   silent: number[];
 }
 
+/** A table of a profile: all cells are text. */
+export interface ProfileTable {
+  caption: string;
+  columns: string[];
+  rows: string[][];
+}
+
+/** Some steps of a loop that runs, on its ranks, for a panel. */
+export interface PanelProfile {
+  /** The trace. */
+  path: string;
+  tables: ProfileTable[];
+  /** What is missing, and how far the ranks' collectives are matched, as sentences. */
+  remarks: string[];
+  /** The place of the trace below a server's root, by which pages can download it; empty where it is not there. */
+  file: string;
+}
+
+/** How far a profile is. */
+export interface ProfileProgress {
+  /** What is going on, as a sentence; empty at the begin and at the end. */
+  words: string;
+  /** Null until it has been made. */
+  profile: PanelProfile | null;
+}
+
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
 /** The one word for each way in which a run ends, or that it goes on, and its meaning. */

@@ -7,23 +7,29 @@ import type { GanttCharts } from "./gantt";
 import { h, setAttribute, setText } from "./dom";
 import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
+import type { PanelProfile } from "./generated";
 import { isMain, type Metric, type RunModel } from "./model";
 import { RankStrip } from "./rankStrip";
 import type { StepTimeView } from "./stepTime";
 import { onThemeChange, themeOf, type Theme } from "./theme";
 import { clock, count, duration, longer, rankList, rate } from "./format";
 
-export type Question = "interrupt" | "stacks" | "output";
+export type Question = "interrupt" | "stacks" | "output" | "profile";
 
 export interface Answer {
   text: string;
   /** The number of characters that were cut off before `text`. */
   cut?: number;
+  /** The answer to "profile". */
+  profile?: PanelProfile | undefined;
+  /** Where the trace of that can be downloaded; empty if it cannot. */
+  address?: string;
 }
 
-/** Requests to the kernel during a run. A rejected promise's message says what to do instead. */
+/** Requests during a run. A rejected promise's message says what to do instead. */
 export interface Questions {
-  ask(question: Question, rank?: number): Promise<Answer>;
+  /** `tell` gets what is going on until the answer comes, as sentences. */
+  ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer>;
 }
 
 /** With up to this many ranks, each has a line of its own by default. */
@@ -45,6 +51,7 @@ export class RunPanel {
   private badge = h("span", { class: "dtrain-badge" });
   private interruptButton = h("button", { class: "dtrain-button", type: "button" }, "Interrupt");
   private stacksButton = h("button", { class: "dtrain-button", type: "button" }, "Stacks");
+  private profileButton = h("button", { class: "dtrain-button", type: "button" }, "Profile");
   private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
   private reading = h("div", { class: "dtrain-reading" });
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
@@ -90,18 +97,30 @@ export class RunPanel {
     });
     this.interruptButton.title = "Interrupt the cell on every rank; variables are kept";
     this.stacksButton.title = "Show where every rank is now";
+    this.profileButton.title = "Record the next 5 steps on all ranks together; the loop goes on";
     this.interruptButton.addEventListener("click", () => {
       void this.interrupt();
     });
     this.stacksButton.addEventListener("click", () => {
       void this.open("Stacks", "stacks");
     });
+    this.profileButton.addEventListener("click", () => {
+      void this.profile();
+    });
     this.reset.addEventListener("click", () => {
       this.zoom(null);
     });
     this.tools.append(this.toggles, this.slider(), this.reset);
     const head = [
-      h("div", { class: "dtrain-header" }, this.badge, this.summary, this.stacksButton, this.interruptButton),
+      h(
+        "div",
+        { class: "dtrain-header" },
+        this.badge,
+        this.summary,
+        this.stacksButton,
+        this.profileButton,
+        this.interruptButton,
+      ),
       this.notice,
       this.reading,
       this.fault,
@@ -309,6 +328,7 @@ export class RunPanel {
     this.badge.dataset.outcome = outcome;
     this.interruptButton.hidden = this.questions === null || !going;
     this.stacksButton.hidden = this.questions === null || !going;
+    this.profileButton.hidden = this.questions === null || !going;
     const ranks = model.ranks.map((rank) => rank.rank);
     const parts = [
       `Run ${model.run}`,
@@ -437,36 +457,66 @@ export class RunPanel {
   private async open(title: string, question: Question, rank?: number): Promise<void> {
     if (this.questions === null) return;
     let answer: Answer;
-    const close = h("button", { class: "dtrain-small", type: "button" }, "close");
-    close.addEventListener("click", () => {
-      this.closeDrawer();
-    });
     try {
       answer = await this.questions.ask(question, rank);
     } catch (error) {
       this.showNotice((error as Error).message);
       return;
     }
-    const again = h("button", { class: "dtrain-small", type: "button" }, "refresh");
-    again.addEventListener("click", () => {
-      void this.open(title, question, rank);
-    });
     const text = h("pre", { tabIndex: 0 }, plain(answer.text === "" ? "(nothing yet)" : answer.text));
     const cut = answer.cut !== undefined && answer.cut > 0 ? ` (last part; Run.text(${rank ?? 0}) has all of it)` : "";
-    this.drawer.replaceChildren(h("div", { class: "dtrain-drawer-head" }, title + cut, again, close), text);
-    this.drawer.hidden = false;
+    this.fillDrawer(title + cut, "refresh", () => void this.open(title, question, rank), text);
     text.scrollTop = text.scrollHeight;
   }
 
-  /** Show a notice for 12 seconds. */
-  private showNotice(words: string): void {
+  /** Have some steps recorded, and show what they say in the drawer. */
+  private async profile(): Promise<void> {
+    if (this.questions === null) return;
+    this.profileButton.disabled = true;
+    const tell = (words: string): void => {
+      this.showNotice(words, null);
+    };
+    try {
+      tell("Profiling the next 5 steps. The loop goes on.");
+      const asked = this.questions.ask("profile", undefined, tell);
+      const [{ profileNode }, { profile, address }] = await Promise.all([import("./profile"), asked]);
+      this.notice.hidden = true;
+      if (profile === undefined) return;
+      this.chosen = null;
+      this.fillDrawer("Profile", "again", () => void this.profile(), profileNode(profile, address ?? ""));
+      this.drawer.scrollIntoView({ block: "nearest" });
+      this.schedule();
+    } catch (error) {
+      this.showNotice((error as Error).message);
+    } finally {
+      this.profileButton.disabled = false;
+    }
+  }
+
+  /** `again`: the words and the action of the button that asks once more. */
+  private fillDrawer(title: string, again: string, ask: () => void, content: HTMLElement): void {
+    const button = (words: string, act: () => void): HTMLElement => {
+      const found = h("button", { class: "dtrain-small", type: "button" }, words);
+      found.addEventListener("click", act);
+      return found;
+    };
+    const close = button("close", () => {
+      this.closeDrawer();
+    });
+    this.drawer.replaceChildren(h("div", { class: "dtrain-drawer-head" }, title, button(again, ask), close), content);
+    this.drawer.hidden = false;
+  }
+
+  /** Show a notice for some milliseconds; null: until the next. */
+  private showNotice(words: string, lasts: number | null = 12_000): void {
     setText(this.notice, words);
     this.notice.hidden = false;
     this.notices += 1;
     const mine = this.notices;
+    if (lasts === null) return;
     setTimeout(() => {
       if (mine === this.notices) this.notice.hidden = true;
-    }, 12_000);
+    }, lasts);
   }
 }
 

@@ -3,6 +3,7 @@
  * model is kept from the start, and views only draw it.
  */
 
+import type { PanelProfile } from "./generated";
 import { RunPanel, type Answer, type Question, type Questions } from "./panel";
 import { Receiver, type News } from "./receiver";
 
@@ -19,6 +20,7 @@ interface Said {
   id: number;
   text?: string;
   cut?: number;
+  profile?: PanelProfile | undefined;
   problem?: string;
 }
 
@@ -30,6 +32,8 @@ const ADVICE: Record<Question, string> = {
     "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar (or Kernel → Interrupt).",
   stacks:
     "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar, then run: %distributed stacks",
+  profile:
+    "The kernel cannot respond while its cell runs. In another notebook, run %distributed attach, then %distributed profile.",
   output: "The kernel cannot respond while its cell runs. You can see the output when the cell has ended.",
 };
 
@@ -53,7 +57,7 @@ class Asker implements Questions {
         if (message.type === "heard") return;
         this.open.delete(id);
         if (message.problem !== undefined) reject(new Error(message.problem));
-        else resolve({ text: message.text ?? "", cut: message.cut ?? 0 });
+        else resolve({ text: message.text ?? "", cut: message.cut ?? 0, profile: message.profile });
       };
       this.open.set(id, { said });
       this.send({ type: question, id, rank });

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { RankRow, RunDocument } from "../src/runDocument";
 import { RunModel } from "../src/model";
-import { plain, RunPanel, type Question } from "../src/panel";
+import { plain, RunPanel, type Answer, type Question, type Questions } from "../src/panel";
 import { bytes, clock, count, duration, number, rankList } from "../src/format";
 
 function run(parts: Partial<RunDocument>): RunDocument {
@@ -125,7 +125,7 @@ describe("a panel", () => {
       question === "stacks" ? Promise.resolve({ text: "rank 0: idle" }) : Promise.reject(new Error("press ■")),
     );
     panel.setQuestions({ ask });
-    const [stacks, interrupt] = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-button")];
+    const [stacks, , interrupt] = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-button")];
     stacks!.click();
     await vi.waitFor(() => {
       expect(root.querySelector("pre")!.textContent).toBe("rank 0: idle");
@@ -135,6 +135,46 @@ describe("a panel", () => {
       expect(root.querySelector(".dtrain-notice")!.textContent).toBe("press ■");
     });
     expect(ask.mock.calls.map((call) => call[0])).toEqual(["stacks", "interrupt"]);
+  });
+
+  it("says how far a profile is, and shows it below; a refusal is a notice, and the button works again", async () => {
+    const { root, panel } = await shown(run({}));
+    const profile = { path: "/w/p.json.gz", file: "p.json.gz", tables: [], remarks: ["100% matched."] };
+    let answer: (answer: Answer) => void = () => undefined;
+    const ask = vi
+      .fn<Questions["ask"]>()
+      .mockImplementationOnce((_, __, tell) => {
+        tell!("Recording 5 steps from step 13 on.");
+        return new Promise((done) => {
+          answer = done;
+        });
+      })
+      .mockRejectedValueOnce(new Error("Nothing runs on ranks 0-1."));
+    panel.setQuestions({ ask });
+    await vi.waitFor(() => {
+      expect(root.querySelector<HTMLElement>(".dtrain-button")!.hidden).toBe(false);
+    });
+    const button = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-button")].find(
+      (one) => one.textContent === "Profile",
+    )!;
+    const notice = root.querySelector<HTMLElement>(".dtrain-notice")!;
+    button.click();
+    expect([button.disabled, notice.textContent, notice.hidden]).toEqual([
+      true,
+      "Recording 5 steps from step 13 on.",
+      false,
+    ]);
+    answer({ text: "", profile, address: "/files/p.json.gz" });
+    await vi.waitFor(() => {
+      expect(root.querySelector(".dtrain-profile a")!.getAttribute("href")).toBe("/files/p.json.gz");
+    });
+    expect([button.disabled, notice.hidden]).toEqual([false, true]);
+    const [again] = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-drawer button")];
+    again!.click();
+    await vi.waitFor(() => {
+      expect([button.disabled, notice.textContent]).toEqual([false, "Nothing runs on ranks 0-1."]);
+    });
+    expect(ask.mock.calls.map((call) => call[0])).toEqual(["profile", "profile"]);
   });
 });
 

@@ -18,3 +18,4 @@ window.matchMedia = ((query: string) => ({
   removeEventListener: () => undefined,
 })) as unknown as typeof window.matchMedia;
 HTMLCanvasElement.prototype.getContext = (() => null) as never;
+Element.prototype.scrollIntoView = () => undefined;

@@ -387,6 +387,36 @@ describe("a request", () => {
   });
 });
 
+describe("a profile", () => {
+  it("is asked for until it is there, and each of its words is told once", async () => {
+    vi.useFakeTimers();
+    const told = (words: string, profile: unknown): string => JSON.stringify({ words, profile });
+    const answers = [
+      '{"number": 2}',
+      ...["", "a", "a", "b"].map((words) => told(words, null)),
+      told("", { path: "p" }),
+    ];
+    const sent: string[] = [];
+    const fetch = async (input: Request | string | URL): Promise<Response> => {
+      const asked = input as Request;
+      sent.push(`${asked.method} ${new URL(asked.url).pathname} ${asked.method === "POST" ? await asked.text() : ""}`);
+      return new Response(answers.shift());
+    };
+    const worlds = new Worlds(settings(fetch));
+    const words: string[] = [];
+    const found = worlds.profile("w", [0, 1], "my work", (one) => words.push(one));
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(await found).toEqual({ path: "p" });
+    expect(words).toEqual(["a", "b"]);
+    expect(sent[0]).toBe('POST /base/dtrain/worlds/w/profile {"ranks":[0,1],"folder":"my work"}');
+    expect(new Set(sent.slice(1))).toEqual(new Set(["GET /base/dtrain/worlds/w/profiles/2 "]));
+    expect(worlds.addressOf("my work/p.json.gz")).toBe("http://server.test/base/files/my%20work/p.json.gz");
+    expect(worlds.addressOf("")).toBe("");
+    worlds.dispose();
+    vi.useRealTimers();
+  });
+});
+
 describe("what a person types or chooses", () => {
   it("parses variables", () => {
     expect(assignments(` A=1  B=x=y C D="two words"e =2 F='`)).toEqual({

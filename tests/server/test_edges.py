@@ -34,6 +34,7 @@ BODIES = st.one_of(
 ROADS = st.sampled_from(
     [
         *("worlds", "worlds/none", "worlds/none/interrupt", "worlds/none/kill", "worlds/none/variables", "launchers"),
+        *("worlds/none/profile", "worlds/none/profiles/1"),
         *("worlds/none/runs/1/ranks/0/output", "worlds/none/runs/1/cell", "runs", "runs/1", "runs/1/metrics"),
         *("runs/1/csv", "runs/99999999999999999999", "runs/0"),
     ]

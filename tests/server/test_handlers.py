@@ -25,9 +25,10 @@ METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
     "/dtrain/worlds": "dtrain/worlds",
     "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
-    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables)": "dtrain/worlds/some/interrupt",
+    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables|profile)": "dtrain/worlds/some/interrupt",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
+    r"/dtrain/worlds/([^/]+)/profiles/(\d+)": "dtrain/worlds/some/profiles/1",
     "/dtrain/launchers": "dtrain/launchers",
     "/dtrain/runs": "dtrain/runs",
     r"/dtrain/runs/(\d+)": "dtrain/runs/1",

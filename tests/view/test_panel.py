@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 from array import array
 
 import pytest
 
 from jupyter_dtrain.core import pipelines
+from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Batch, Event, Finished, Metrics, Output, PipelineStep, Progress, Sample, Started
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
@@ -19,6 +21,7 @@ from jupyter_dtrain.view.pace import Pace
 from jupyter_dtrain.view.panel import BYTES_PER_SECOND, CALM_PERIOD, KEPT_BYTES, LIVELY, PER_SECOND, Panel
 from jupyter_dtrain.view.run_state import MOST_NAMES
 from jupyter_dtrain.view.widget import VIEW, Actions
+from tests.steward.until import until
 
 ID = "the-panel"
 
@@ -68,12 +71,14 @@ class Stage:
     def __init__(self, recorder, size=2, *, live=True) -> None:
         self.painter = recorder()
         self.asked: list[str] = []
+        self.go_on = threading.Event()
         self.run = Run(3, "", list(range(size)), size, lambda *_: [])
         actions = Actions(
             lambda: self.asked.append("interrupt"),
             lambda: "stacks of all",
             lambda rank: f"output of {rank}" + "x" * 300_000,
             lambda: self.run.outcome != "running",
+            self.profile,
         )
         self.panel = Panel(
             self.painter,
@@ -86,6 +91,14 @@ class Stage:
         )
         self.now = 100.0
         self.seq = dict.fromkeys(range(size), 0)
+
+    def profile(self):
+        """The first is made, once a test has it go on; the next is refused."""
+        self.asked.append("profile")
+        if self.asked.count("profile") > 1:
+            raise BadRequest("No step was seen.")
+        assert self.go_on.wait(30)
+        return {"path": "/w/p.json.gz", "file": "", "tables": [], "remarks": []}
 
     def say(self, rank, *bodies) -> None:
         """Feed a batch."""
@@ -308,6 +321,27 @@ def test_a_request_of_the_person_gets_an_answer(stage, front_end):
     ask({"type": "interrupt", "id": 5}, [])
     assert scene.asked == ["interrupt"]
     assert front_end.custom[-1][0]["problem"] == "The run has ended."
+
+
+def test_a_profile_takes_its_time_and_the_other_buttons_work_meanwhile(stage, front_end):
+    """A refusal comes as it is, without the name of its class."""
+    scene = stage()
+    scene.say(0, Started(1, "host", ""), Metrics([series([1.0])]))
+    scene.wait(0.5)
+    ask = front_end.widget._handle_custom_msg
+
+    def answer(number):
+        found = [content for content, _ in front_end.custom if content["type"] == "answer"]
+        return next((content for content in found if content["id"] == number), None)
+
+    ask({"type": "profile", "id": 1}, [])
+    ask({"type": "stacks", "id": 2}, [])
+    assert (answer(1), answer(2)["text"]) == (None, "stacks of all")
+    scene.go_on.set()
+    assert until(lambda: answer(1))["profile"]["path"] == "/w/p.json.gz"
+    ask({"type": "profile", "id": 3}, [])
+    assert until(lambda: answer(3))["problem"] == "No step was seen."
+    scene.end()
 
 
 def test_ten_thousand_names_do_not_fill_the_kernel(stage, front_end):

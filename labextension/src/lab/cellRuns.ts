@@ -13,6 +13,7 @@
  */
 
 import type { INotebookTracker, NotebookActions, NotebookPanel } from "@jupyterlab/notebook";
+import { PathExt } from "@jupyterlab/coreutils";
 import type { KernelMessage } from "@jupyterlab/services";
 import { covers, Freshest } from "../freshest";
 import { markOf, offer, type Mark } from "../live";
@@ -96,9 +97,11 @@ class Asker implements Questions {
     private mark: Mark,
     private ranks: number[],
     private kernel: string,
+    /** The notebook, below the server's root. */
+    private notebook: string,
   ) {}
 
-  async ask(question: Question, rank?: number): Promise<Answer> {
+  async ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer> {
     const { world, run } = this.mark;
     switch (question) {
       case "interrupt":
@@ -106,6 +109,15 @@ class Asker implements Questions {
         return { text: "" };
       case "stacks":
         return { text: await this.worlds.stacks(world, this.ranks) };
+      case "profile": {
+        const profile = await this.worlds.profile(
+          world,
+          this.ranks,
+          PathExt.dirname(this.notebook),
+          tell ?? (() => undefined),
+        );
+        return { text: "", profile, address: this.worlds.addressOf(profile.file) };
+      }
       case "output": {
         const { text, cut } = await this.worlds.output(world, run, rank ?? 0);
         return { text, cut: cut ? 1 : 0 };
@@ -330,7 +342,7 @@ class NotebookRuns {
     if (model !== null) {
       const ranks = model.ranks.map((rank) => rank.rank);
       const kernel = this.panel.sessionContext.session?.kernel?.id ?? "";
-      offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel) });
+      offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel, this.panel.context.localPath) });
     }
     this.strip(one);
   }

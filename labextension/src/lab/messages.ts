@@ -9,6 +9,8 @@ export type {
   Item,
   Loss,
   Message,
+  PanelProfile,
+  ProfileProgress,
   RunColumns,
   RunSummary,
   StartFailure,

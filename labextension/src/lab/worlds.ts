@@ -1,11 +1,23 @@
 /** The page's model of all worlds: the stream keeps it current; the panel, the pills and the status bar read it. */
 
+import { URLExt } from "@jupyterlab/coreutils";
 import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
 import { request, Stream } from "./connection";
-import type { CellOutputs, HeldVariables, Item, Launcher, Message, RankRow, RunSummary, World } from "./messages";
+import type {
+  CellOutputs,
+  HeldVariables,
+  Item,
+  Launcher,
+  Message,
+  PanelProfile,
+  ProfileProgress,
+  RankRow,
+  RunSummary,
+  World,
+} from "./messages";
 
 /** A kind of change; "asked" is a world that the page has just asked for, which must be shown at once. */
 type Change = "worlds" | "asked" | "items" | "details";
@@ -104,6 +116,9 @@ function viewOf(text: string): DataView {
   for (let index = 0; index < bytes.length; index += 1) bytes[index] = binary.charCodeAt(index);
   return new DataView(bytes.buffer);
 }
+
+/** Milliseconds between two questions how far a profile is. */
+const PROFILED = 400;
 
 /** Milliseconds for which the page shows a world that it has started and that the server does not list yet. */
 const UNLISTED = 15_000;
@@ -253,6 +268,36 @@ export class Worlds {
   async stacks(id: string, ranks?: number[]): Promise<string> {
     const body = ranks === undefined ? {} : { ranks };
     return (await request<{ text: string }>(this.settings, "POST", ["worlds", id, "stacks"], body)).text;
+  }
+
+  /**
+   * Have the steps of `ranks` recorded that come next, without stopping their loop. `folder`, below the server's root,
+   * gets the trace; `tell` gets what is going on, as sentences.
+   */
+  async profile(
+    id: string,
+    ranks: readonly number[],
+    folder: string,
+    tell: (words: string) => void,
+  ): Promise<PanelProfile> {
+    const begun = await request<{ number: number }>(this.settings, "POST", ["worlds", id, "profile"], {
+      ranks,
+      folder,
+    });
+    let told = "";
+    for (;;) {
+      const path = ["worlds", id, "profiles", String(begun.number)];
+      const { words, profile } = await request<ProfileProgress>(this.settings, "GET", path);
+      if (profile !== null) return profile;
+      if (words !== "" && words !== told) tell(words);
+      told = words;
+      await new Promise((done) => setTimeout(done, PROFILED));
+    }
+  }
+
+  /** Where a file below the server's root can be downloaded; empty for none. */
+  addressOf(file: string): string {
+    return file === "" ? "" : URLExt.join(this.settings.baseUrl, "files", URLExt.encodeParts(file));
   }
 
   /** The contents of the user's variables on each rank. Ranks read all values for it, so ask only when a person wants it. */
