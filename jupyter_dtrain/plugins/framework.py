@@ -294,7 +294,8 @@ class Cells:
     def recording(self) -> Recording | None:
         """Return a fresh use of the framework's profiler; None where it is not imported.
 
-        Called on the thread of the training loop. Only for frameworks that show their steps (:meth:`follow_steps`).
+        Called on the thread of the training loop. In a cell in which no framework shows steps (:meth:`follow_steps`),
+        those that the loop logs are counted, and frameworks that never show any are asked first.
         """
         return None
 

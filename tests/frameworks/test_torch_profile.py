@@ -405,7 +405,7 @@ def test_a_loop_without_a_profiler(launch):
         cell = session.run("import time; time.sleep(60)", wait=False, view=None)
         until(lambda: session.world.ranks[0].state == "running", 10 * slack())
         with pytest.raises(
-            BadRequest, match=r"^The loop cannot be profiled: no framework is in use\. Loops of PyTorch can"
+            BadRequest, match=r"^The loop cannot be profiled: no framework is in use\. Loops of JAX and PyTorch can"
         ):
             session.profile()
         assert not cell.done

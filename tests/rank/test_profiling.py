@@ -213,3 +213,32 @@ def test_the_loop_drops_an_order(profile):
     assert order(profile, "third", after=5).state == "armed"
     make(profile, 4, 5, 6, 7)
     assert (Made.on, state(profile, "third")) == (0, ("done", ""))
+
+
+def log(profile, *names):
+    for name in names:
+        profile.point(name)
+
+
+def test_a_loop_without_an_optimizer_is_counted_by_the_series_that_has_most_points(profile):
+    """One value of an epoch before the first step, and several of each step, do not count."""
+    log(profile, "epoch", "loss", "loss", "accuracy", "loss", "accuracy")
+    assert profile.answer(ReadProfile("mine"), 1).step == 3
+    order(profile, after=5)
+    log(profile, "epoch", "loss", "loss", "accuracy", "loss")
+    assert Made.on == 1
+    log(profile, "loss")
+    assert (Made.on, state(profile)) == (0, ("done", ""))
+    assert len(profile.answer(ReadProfile("mine"), 1).marks) == 3
+
+
+def test_an_optimizer_that_steps_counts_from_then_on(profile):
+    """What was logged before its first step does not."""
+    log(profile, "loss", "loss", "loss")
+    profile.step(1)
+    log(profile, "loss")
+    assert profile.answer(ReadProfile("mine"), 1).step == 1
+    profile.end()
+    profile.begin()
+    log(profile, "loss")
+    assert profile.answer(ReadProfile("mine"), 1).step == 1

@@ -54,8 +54,7 @@ def settle(released: Callable[[], bool], patience: float) -> bool:
     not, would meet what that rank begins in its next cell.
     """
     jax: Any = sys.modules["jax"]
-    bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not bridge.backends_are_initialized():
+    if not has_backend():
         return True  # asking for arrays would make backends, for which ranks wait for each other
     deadline = time.monotonic() + patience
     while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
@@ -63,6 +62,12 @@ def settle(released: Callable[[], bool], patience: float) -> bool:
             return False
         time.sleep(SETTLE_POLL)
     return True
+
+
+def has_backend() -> bool:
+    """Whether JAX has computed something, or was asked for its devices."""
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:

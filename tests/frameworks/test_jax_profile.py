@@ -1,0 +1,257 @@
+"""A loop of JAX that runs is profiled: its steps are what it logs, and XLA's operators and collectives are known."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.util
+import itertools
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, ProfileFailed
+from tests.frameworks.test_torch_profile import begin, end, nested
+from tests.pace import slack
+from tests.session.cells import run, same
+from tests.steward.until import until
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+
+SET_UP = """
+import os, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+import jupyter_dtrain
+jax.distributed.initialize()
+rank = jax.process_index()
+mesh = jax.make_mesh((jax.process_count(),), ("ranks",))
+replicated, spread = NamedSharding(mesh, P()), NamedSharding(mesh, P("ranks"))
+data = jax.make_array_from_process_local_data(spread, np.full((32, 256), (rank + 1) / 256, np.float32))
+def loss_of(params, x):
+    return jnp.mean((jnp.tanh(x @ params["w"]) + params["b"] - 3.0) ** 2)
+@jax.jit
+def update(params, x):
+    loss, slopes = jax.value_and_grad(loss_of)(params, x)
+    return jax.tree.map(lambda old, slope: old - 0.01 * slope, params, slopes), loss
+params = {"w": jax.device_put(jnp.ones((256, 256)), replicated), "b": jax.device_put(jnp.zeros(()), replicated)}
+def step(pause=0.02):
+    global params
+    params, loss = update(params, data)
+    jax.block_until_ready((params, loss))
+    ended.append(time.time_ns())
+    time.sleep(pause)
+    return loss
+def recorded():
+    return jax._src.profiler._profile_state.profile_session is not None
+ended = []
+step()
+"""
+STEPS = 1500
+"""So many steps has a loop: 30 s. Ranks must make as many, so that no one waits for another that is done."""
+LOOP = f"""
+ended = []
+for _ in range({STEPS}):
+    loss = step()
+    jupyter_dtrain.log(loss=loss)
+"""
+TOLD = """
+said = False
+def tell():
+    global said
+    if recorded() and not said:
+        said = True
+        print("recorded", flush=True)
+"""
+"""It tells, once, that a rank is profiled."""
+
+
+@pytest.fixture(scope="module")
+def pair(launch):
+    """Two ranks that have met, with a jitted training step."""
+    session = launch(n=2, env={"JAX_PLATFORMS": "cpu"})
+    run(session, SET_UP, timeout=120 * slack())
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def loop(pair):
+    """Starts a cell that goes on, and ends it after the test."""
+    runs = []
+
+    def start(code=LOOP):
+        runs.append(pair.run(code, wait=False, view=None))
+        return runs[-1]
+
+    yield start
+    for one in runs:
+        if not one.done:
+            pair.interrupt()
+        with contextlib.suppress(DistributedError, DistributedInterrupt):
+            one.result(60 * slack())
+    assert not pair.world.dead
+    # A release of ranks that have waited has ended what was jitted.
+    run(pair, SET_UP, timeout=60 * slack())
+
+
+def read(profile):
+    """The merged trace."""
+    return json.loads(gzip.decompress(profile.path.read_bytes()))
+
+
+def told(cell):
+    """Wait until all ranks say that they are profiled."""
+    until(lambda: all("recorded" in cell.text(rank) for rank in cell.ranks), 30 * slack())
+
+
+def test_a_jitted_loop_is_profiled_by_what_it_logs(pair, loop, tmp_path):
+    """The loop goes on; operators, collectives and steps are those of the program, and all collectives are matched."""
+    cell = loop()
+    found = pair.profile(4, path=tmp_path / "p.json.gz")
+
+    assert not cell.done
+    assert (found.run, found.steps, found.ranks, found.notes) == (cell.number, 4, [0, 1], [])
+    said = found.analysis
+    assert (said.matched, said.unmatched) == (2 * sum(one.calls for one in said.collectives), 0)
+    assert [(one.name, one.ranks) for one in said.collectives] == [("all_reduce", 2)]
+    assert said.collectives[0].calls % 4 == 0
+    assert said.collectives[0].size is None
+    assert sum(one.name.startswith("jit_update: ") for one in said.operators) > 5
+    assert all(one.own > 0 for one in said.operators)
+    assert all(0 < one.computing < 1 and 0 < one.communicating < 1 for one in said.ranks)
+    assert not said.on_device
+    shown = repr(found)
+    assert "jit_update: " in shown
+    assert "100% of the ranks' collectives are matched" in shown
+
+
+def test_the_trace_is_of_the_loops_own_time(pair, loop, tmp_path):
+    """Marks and events have one clock: a step's operators end before the loop has its result."""
+    loop()
+    found = pair.profile(4, path=tmp_path / "p.json.gz")
+    document = read(found)
+    pair.interrupt()
+    until(lambda: pair.last_run.done, 30 * slack())
+    own, events = document["dtrain"], [event for event in document["traceEvents"] if event["ph"] == "X"]
+
+    assert {event["pid"] for event in document["traceEvents"]} == {0, 1}
+    assert nested(events)
+    for rank, times in pair["ended"].items():
+        marks = own["marks"][str(rank)]
+        micros = [(one - own["began_ns"]) / 1000 for one in times]
+        for first, last in itertools.pairwise(marks):
+            (result,) = [one for one in micros if first < one < last]
+            parts = [e for e in events if e["pid"] == rank and first <= begin(e) < last and is_operator(e)]
+            assert parts
+            # A thread may tell that it is done before it has noted the end of its operator.
+            assert max(end(event) - result for event in parts) < 1000
+    threads = [e for e in document["traceEvents"] if e["name"] == "thread_name" and e["pid"] == 0]
+    assert {e["args"]["name"] for e in threads} >= {"steps", "python"}
+    assert all(0 <= e["tid"] < 1000 for e in threads)
+
+
+def is_operator(event):
+    """Whether XLA has computed something of the training in it, or communicated."""
+    return event.get("args", {}).get("hlo_module") == "jit_update"
+
+
+def test_a_second_profile_and_some_ranks(pair, loop, tmp_path):
+    """The profiler starts again in the same process."""
+    loop()
+    assert pair.profile(2, [1], path=tmp_path / "p.json").ranks == [1]
+    second = pair.profile(2, path=tmp_path / "p.json")
+    assert (second.ranks, second.notes) == ([0, 1], [])
+    assert "Beside the last profile" in repr(second)
+
+
+def test_perfetto_reads_it(pair, loop, tmp_path):
+    """Its own trace_processor: two processes, no error, and every collective on each of them."""
+    processor = pytest.importorskip("perfetto.trace_processor", reason="perfetto is not installed")
+    loop()
+    found = pair.profile(3, path=tmp_path / "p.json.gz")
+    try:
+        reader = processor.TraceProcessor(trace=str(found.path))
+    except Exception as error:  # noqa: BLE001 — the package fetches its program when it is used first
+        pytest.skip(f"perfetto's trace_processor cannot be had here: {error}")
+    with reader as trace:
+        rows = trace.query(
+            "select pid, count(*) as n from slice join thread_track on slice.track_id = thread_track.id "
+            "join thread using (utid) join process using (upid) where slice.name like 'all-reduce%' group by pid"
+        )
+        assert {row.pid: row.n for row in rows} == same(found.analysis.matched // 2, 2)
+        assert [row.name for row in trace.query("select name from stats where severity = 'error' and value > 0")] == []
+
+
+def test_a_loop_that_logs_nothing(pair, loop, tmp_path):
+    """Its steps cannot be seen, and the sentence names the line that helps."""
+    cell = loop(f"for _ in range({STEPS}): step()")
+    with pytest.raises(BadRequest, match=r"^No step was seen within 1 s: .* jupyter_dtrain\.log\(loss=loss\)"):
+        pair.profile(3, path=tmp_path / "p.json", timeout=1)
+    assert not cell.done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stop_in_the_middle_keeps_the_steps_that_there_were(pair, loop, tmp_path):
+    """And the profiler has stopped."""
+    cell = loop(f"{TOLD}for _ in range({STEPS}):\n    jupyter_dtrain.log(loss=step())\n    tell()")
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(pair.profile, 1000, path=tmp_path / "p.json", timeout=60 * slack())
+        told(cell)
+        time.sleep(0.2)  # some steps
+        pair.interrupt()
+        profile = found.result(60 * slack())
+
+    assert 0 < profile.steps < 1000
+    assert any("of 1,000 steps: the cell was interrupted or failed" in note for note in profile.notes)
+    run(pair, "after = recorded()")
+    assert pair["after"] == same(False, 2)
+
+
+def test_a_profiler_of_the_cells_own(pair, loop, tmp_path):
+    """One that runs is left alone; one that the cell starts in the middle ends ours and records."""
+    cell = loop(
+        "import tempfile\nwith tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):\n"
+        f"    for _ in range({STEPS}): jupyter_dtrain.log(loss=step())"
+    )
+    with pytest.raises(ProfileFailed, match="the cell's own profiler is running"):
+        pair.profile(3, path=tmp_path / "p.json")
+    assert not cell.done
+    pair.interrupt()
+    until(lambda: cell.done, 60 * slack())
+
+    run(pair, SET_UP, timeout=60 * slack())
+    cell = loop(
+        f"import glob, tempfile\n{TOLD}"
+        f"for _ in range(150):\n    jupyter_dtrain.log(loss=step())\n    tell()\n"
+        "with tempfile.TemporaryDirectory() as folder:\n    jax.profiler.start_trace(folder)\n"
+        "    for _ in range(10): jupyter_dtrain.log(loss=step())\n"
+        "    jax.profiler.stop_trace()\n"
+        "    mine = len(glob.glob(f'{folder}/plugins/profile/*/*.xplane.pb'))"
+    )
+    found = pair.profile(500, path=tmp_path / "p.json")
+
+    assert 1 < found.steps < 150
+    assert found.notes == [f"Ranks 0-1: {found.steps} of 500 steps: the cell has started a profiler of its own."]
+    cell.result(60 * slack())
+    assert pair["mine"] == same(1, 2)
+
+
+def test_a_trace_that_cannot_be_written(pair, loop, tmp_path):
+    """The loop goes on, and JAX does not take the profiler for running ever after."""
+    cell = loop(
+        "import shutil, tempfile\nkept = tempfile.tempdir\nif rank == 1: tempfile.tempdir = tempfile.mkdtemp()\n"
+        f"for _ in range({STEPS}):\n    jupyter_dtrain.log(loss=step())\n"
+        "    if rank == 1 and recorded(): shutil.rmtree(tempfile.tempdir)\n"
+        "    if rank == 1 and recorded(): open(tempfile.tempdir, 'w').close()\n"
+        "    if rank == 1 and not os.path.isdir(tempfile.tempdir): kept_file, tempfile.tempdir = tempfile.tempdir, kept"
+    )
+    found = pair.profile(3, path=tmp_path / "p.json")
+
+    assert found.ranks == [0]
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("Rank 1: missing: JaxRuntimeError: ")
+    assert not cell.done
+    assert pair.profile(3, path=tmp_path / "p.json").notes == []
