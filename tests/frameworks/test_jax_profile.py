@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import importlib.util
 import itertools
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, ProfileFailed
+from jupyter_dtrain import BadRequest, DistributedInterrupt, ProfileFailed
 from tests.frameworks.test_torch_profile import begin, end, nested
 from tests.pace import slack
 from tests.session.cells import run, same
@@ -49,11 +48,15 @@ def recorded():
 ended = []
 step()
 """
-STEPS = 1500
-"""So many steps has a loop: 30 s. Ranks must make as many, so that no one waits for another that is done."""
-LOOP = f"""
+GOES_ON = """
+from mpi4py import MPI
+def goes_on():
+    return not MPI.COMM_WORLD.allreduce(int(os.path.exists({end!r})))
+"""
+"""Ranks leave their loop at the same step, once there is a file: no one waits for another that is done."""
+LOOP = """
 ended = []
-for _ in range({STEPS}):
+while goes_on():
     loss = step()
     jupyter_dtrain.log(loss=loss)
 """
@@ -64,6 +67,7 @@ def tell():
     if recorded() and not said:
         said = True
         print("recorded", flush=True)
+    return said
 """
 """It tells, once, that a rank is profiled."""
 
@@ -78,33 +82,28 @@ def pair(launch):
 
 
 @pytest.fixture
-def loop(pair):
-    """Starts a cell that goes on, and ends it after the test."""
-    runs = []
+def loop(pair, tmp_path):
+    """Starts a cell that goes on; :attr:`ends` ends it, as the end of the test does."""
+    file, runs = tmp_path / "end", []
 
     def start(code=LOOP):
-        runs.append(pair.run(code, wait=False, view=None))
+        file.unlink(missing_ok=True)
+        runs.append(pair.run(GOES_ON.format(end=str(file)) + code, wait=False, view=None))
         return runs[-1]
 
-    yield start
-    for one in runs:
-        if not one.done:
-            pair.interrupt()
-        with contextlib.suppress(DistributedError, DistributedInterrupt):
+    def ends():
+        file.touch()
+        for one in runs:
             one.result(60 * slack())
-    assert not pair.world.dead
-    # A release of ranks that have waited has ended what was jitted.
-    run(pair, SET_UP, timeout=60 * slack())
+
+    start.ends = ends
+    yield start
+    ends()
 
 
 def read(profile):
     """The merged trace."""
     return json.loads(gzip.decompress(profile.path.read_bytes()))
-
-
-def told(cell):
-    """Wait until all ranks say that they are profiled."""
-    until(lambda: all("recorded" in cell.text(rank) for rank in cell.ranks), 30 * slack())
 
 
 def test_a_jitted_loop_is_profiled_by_what_it_logs(pair, loop, tmp_path):
@@ -133,8 +132,7 @@ def test_the_trace_is_of_the_loops_own_time(pair, loop, tmp_path):
     loop()
     found = pair.profile(4, path=tmp_path / "p.json.gz")
     document = read(found)
-    pair.interrupt()
-    until(lambda: pair.last_run.done, 30 * slack())
+    loop.ends()
     own, events = document["dtrain"], [event for event in document["traceEvents"] if event["ph"] == "X"]
 
     assert {event["pid"] for event in document["traceEvents"]} == {0, 1}
@@ -187,45 +185,50 @@ def test_perfetto_reads_it(pair, loop, tmp_path):
 
 def test_a_loop_that_logs_nothing(pair, loop, tmp_path):
     """Its steps cannot be seen, and the sentence names the line that helps."""
-    cell = loop(f"for _ in range({STEPS}): step()")
+    cell = loop("while goes_on(): step()")
     with pytest.raises(BadRequest, match=r"^No step was seen within 1 s: .* jupyter_dtrain\.log\(loss=loss\)"):
         pair.profile(3, path=tmp_path / "p.json", timeout=1)
     assert not cell.done
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "p.json").exists()
 
 
-def test_stop_in_the_middle_keeps_the_steps_that_there_were(pair, loop, tmp_path):
+def test_stop_in_the_middle_keeps_the_steps_that_there_were(launch, tmp_path):
     """And the profiler has stopped."""
-    cell = loop(f"{TOLD}for _ in range({STEPS}):\n    jupyter_dtrain.log(loss=step())\n    tell()")
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(pair.profile, 1000, path=tmp_path / "p.json", timeout=60 * slack())
-        told(cell)
-        time.sleep(0.2)  # some steps
-        pair.interrupt()
-        profile = found.result(60 * slack())
+    with launch(n=2, env={"JAX_PLATFORMS": "cpu"}) as session:
+        run(session, SET_UP, timeout=120 * slack())
+        code = f"{TOLD}for _ in range(100_000):\n    jupyter_dtrain.log(loss=step())\n    tell()"
+        cell = session.run(code, wait=False, view=None)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(session.profile, 1000, path=tmp_path / "p.json", timeout=60 * slack())
+            until(lambda: all("recorded" in cell.text(rank) for rank in cell.ranks), 30 * slack())
+            time.sleep(0.2)  # some steps
+            session.interrupt()
+            profile = found.result(60 * slack())
+        assert 0 < profile.steps < 1000
+        assert any("of 1,000 steps: the cell was interrupted or failed" in note for note in profile.notes)
+        with pytest.raises(DistributedInterrupt):
+            cell.result(30 * slack())
+        run(session, "after = recorded()")
+        assert session["after"] == same(False, 2)
 
-    assert 0 < profile.steps < 1000
-    assert any("of 1,000 steps: the cell was interrupted or failed" in note for note in profile.notes)
-    run(pair, "after = recorded()")
-    assert pair["after"] == same(False, 2)
 
-
-def test_a_profiler_of_the_cells_own(pair, loop, tmp_path):
-    """One that runs is left alone; one that the cell starts in the middle ends ours and records."""
+def test_a_profiler_of_the_cells_own_is_left_alone(pair, loop, tmp_path):
+    """There is no profile then."""
     cell = loop(
         "import tempfile\nwith tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):\n"
-        f"    for _ in range({STEPS}): jupyter_dtrain.log(loss=step())"
+        "    while goes_on(): jupyter_dtrain.log(loss=step())"
     )
     with pytest.raises(ProfileFailed, match="the cell's own profiler is running"):
         pair.profile(3, path=tmp_path / "p.json")
     assert not cell.done
-    pair.interrupt()
-    until(lambda: cell.done, 60 * slack())
 
-    run(pair, SET_UP, timeout=60 * slack())
+
+def test_a_profiler_that_the_cell_starts_meanwhile(pair, loop, tmp_path):
+    """It records, and ours has the steps until then."""
     cell = loop(
         f"import glob, tempfile\n{TOLD}"
-        f"for _ in range(150):\n    jupyter_dtrain.log(loss=step())\n    tell()\n"
+        "left = 5\nwhile left:\n    jupyter_dtrain.log(loss=step())\n"
+        "    left -= MPI.COMM_WORLD.allreduce(int(tell())) == 2\n"
         "with tempfile.TemporaryDirectory() as folder:\n    jax.profiler.start_trace(folder)\n"
         "    for _ in range(10): jupyter_dtrain.log(loss=step())\n"
         "    jax.profiler.stop_trace()\n"
@@ -233,7 +236,7 @@ def test_a_profiler_of_the_cells_own(pair, loop, tmp_path):
     )
     found = pair.profile(500, path=tmp_path / "p.json")
 
-    assert 1 < found.steps < 150
+    assert 3 < found.steps < 10
     assert found.notes == [f"Ranks 0-1: {found.steps} of 500 steps: the cell has started a profiler of its own."]
     cell.result(60 * slack())
     assert pair["mine"] == same(1, 2)
@@ -242,11 +245,13 @@ def test_a_profiler_of_the_cells_own(pair, loop, tmp_path):
 def test_a_trace_that_cannot_be_written(pair, loop, tmp_path):
     """The loop goes on, and JAX does not take the profiler for running ever after."""
     cell = loop(
-        "import shutil, tempfile\nkept = tempfile.tempdir\nif rank == 1: tempfile.tempdir = tempfile.mkdtemp()\n"
-        f"for _ in range({STEPS}):\n    jupyter_dtrain.log(loss=step())\n"
-        "    if rank == 1 and recorded(): shutil.rmtree(tempfile.tempdir)\n"
-        "    if rank == 1 and recorded(): open(tempfile.tempdir, 'w').close()\n"
-        "    if rank == 1 and not os.path.isdir(tempfile.tempdir): kept_file, tempfile.tempdir = tempfile.tempdir, kept"
+        "import shutil, tempfile\n"
+        "kept, mine = tempfile.tempdir, tempfile.mkdtemp()\n"
+        "if rank == 1: tempfile.tempdir = mine\n"
+        "while goes_on():\n    jupyter_dtrain.log(loss=step())\n"
+        "    if recorded() and rank == 1 and tempfile.tempdir == mine:\n"
+        "        shutil.rmtree(mine)\n        open(mine, 'w').close()\n        tempfile.tempdir = kept\n"
+        "os.remove(mine) if rank == 1 else os.rmdir(mine)"
     )
     found = pair.profile(3, path=tmp_path / "p.json")
 
