@@ -163,36 +163,47 @@ class RankProfile:
 
     def _advance(self, order: _Order, step: int) -> None:
         if order.state == "armed":
-            if order.forgotten:
-                self._fail(order, "nobody has asked for it any more")
-            elif threading.current_thread() is not threading.main_thread():
-                self._fail(order, "its loop runs on another thread than the main thread, which cannot be profiled")
-            elif step == order.after:
-                with self._shield:
-                    self._start(order)
-            elif step > order.after:
-                order.state = "late"
-            elif step == order.after - 1:
-                with self._shield:
-                    order.framework, order.recording = self._plugins.recording(with_steps=self._stepped)
-                    if order.recording is not None:
-                        order.recording.prepare()
+            self._await(order, step)
             return
+        recording = order.recording
+        if recording is not None and not order.until:
+            recording.complete()
+        if order.state != "recording":
+            return  # it was cut off meanwhile
         if order.until:
             order.more += 1
         else:
             order.marks.append(time.time_ns())
-        if (
-            order.until
-            or order.forgotten
-            or len(order.marks) > order.steps
-            or (order.recording is not None and order.recording.cut)
-        ):
+        if order.until or order.forgotten or len(order.marks) > order.steps or (recording and recording.cut):
             self._finish(order)
 
-    def _start(self, order: _Order) -> None:
+    def _await(self, order: _Order, step: int) -> None:
+        """Start the profiler after its step, and prepare it after the one before."""
+        if order.forgotten:
+            self._fail(order, "nobody has asked for it any more")
+        elif threading.current_thread() is not threading.main_thread():
+            self._fail(order, "its loop runs on another thread than the main thread, which cannot be profiled")
+        elif step == order.after:
+            with self._shield:
+                self._choose(order)
+            if order.recording is not None:
+                order.recording.complete()
+            with self._shield:
+                self._start(order)
+        elif step > order.after:
+            order.state = "late"
+        elif step == order.after - 1:
+            with self._shield:
+                self._choose(order)
+                if order.recording is not None:
+                    order.recording.prepare()
+
+    def _choose(self, order: _Order) -> None:
+        """Choose the profiler, if there is none yet."""
         if order.recording is None:
             order.framework, order.recording = self._plugins.recording(with_steps=self._stepped)
+
+    def _start(self, order: _Order) -> None:
         if (recording := order.recording) is None:
             self._fail(order, "no framework in use has a profiler here")
             return

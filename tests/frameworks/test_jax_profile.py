@@ -127,6 +127,24 @@ def test_a_jitted_loop_is_profiled_by_what_it_logs(pair, loop, tmp_path):
     assert "100% of the ranks' collectives are matched" in shown
 
 
+def test_a_loop_that_waits_for_nothing(pair, loop, tmp_path):
+    """JAX computes while it goes on; each step of the profile has all that belongs to it."""
+    loop(
+        "while goes_on():\n    params, loss = update(params, data)\n    jupyter_dtrain.log(loss=loss)\n"
+        "    time.sleep(0.001)"
+    )
+    found = pair.profile(4, path=tmp_path / "p.json.gz")
+
+    assert (found.steps, found.notes) == (4, [])
+    said = found.analysis
+    assert (said.matched, said.unmatched) == (2 * sum(one.calls for one in said.collectives), 0)
+    assert said.matched > 0
+    ours = [one.calls for one in said.operators if one.name.startswith("jit_update: ")]
+    assert len(ours) > 5
+    assert all(calls % (4 * 2) == 0 for calls in ours)
+    assert all(one.computing > 0 for one in said.ranks)
+
+
 def test_the_trace_is_of_the_loops_own_time(pair, loop, tmp_path):
     """Marks and events have one clock: a step's operators end before the loop has its result."""
     loop()

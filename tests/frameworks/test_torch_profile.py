@@ -161,7 +161,7 @@ def nested(events):
     for several in threads.values():
         stack = []
         for event in sorted(several, key=lambda event: (begin(event), -event["dur"])):
-            while stack and end(stack[-1]) <= begin(event):
+            while stack and end(stack[-1]) <= begin(event) + 0.001:  # nanoseconds in floats
                 stack.pop()
             if stack and end(event) > end(stack[-1]) + 0.01:
                 return False

@@ -1,7 +1,8 @@
 """JAX's profiler for some steps of a loop: XLA's operators and collectives on the host, and the kernels of GPUs.
 
 JAX writes the trace itself, in native code: a file in Chrome's JSON format, whose times count from the start of the
-profiler. Python's own calls are not traced: they would slow the loop down.
+profiler. Python's own calls are not traced: they would slow the loop down. JAX computes while the loop goes on, so a
+step of a profile is over once its arrays are computed.
 
 Under failure: a cell that starts a profiler of its own gets it: a process has one, so ours stops first and keeps what
 it has. Where JAX cannot write the trace, as on a full disk, it would take the profiler for running ever after, and
@@ -23,6 +24,8 @@ from jupyter_dtrain.core.traces import GroupOf
 from jupyter_dtrain.plugins.framework import Recording
 from jupyter_dtrain.plugins.patches import Patch
 
+from .waits import settle
+
 PROFILER = Patch(
     "jax._src.profiler",
     replaces=("start_trace",),
@@ -33,6 +36,10 @@ PROFILER = Patch(
     ),
     lost="a profiler that a cell starts while %distributed profile records may raise an error",
 )
+PATIENCE: Final = 10.0
+"""Seconds that a loop waits after a step for what it has begun."""
+POLL: Final = 0.0002
+"""Seconds between two looks."""
 RUNNING: Final = "already been started"
 """A part of what JAX says where a profiler runs."""
 _JSON: Final = ".trace.json.gz"
@@ -77,6 +84,10 @@ class JaxRecording(Recording):
         finally:
             self.starts = False
         self._began = time.time_ns()
+
+    def complete(self) -> bool:
+        """Wait until all arrays are computed: JAX computes while the loop goes on."""
+        return settle(lambda: False, PATIENCE, POLL)
 
     def stop(self) -> None:
         """Stop the profiler, if it was started and not stopped yet, and have JAX write the trace."""

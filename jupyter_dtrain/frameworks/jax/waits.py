@@ -45,10 +45,10 @@ SETTLE_POLL = 0.01
 """Seconds between two looks at running computations."""
 
 
-def settle(released: Callable[[], bool], patience: float) -> bool:
+def settle(released: Callable[[], bool], patience: float, poll: float = SETTLE_POLL) -> bool:
     """Wait until all existing arrays have been computed, or until ranks are ``released()``.
 
-    Returns False when that took longer than ``patience`` seconds.
+    ``poll``: seconds between two looks. Returns False when that took longer than ``patience`` seconds.
 
     JAX computes asynchronously, collectives too. A computation that one rank has begun in a cell, and a failed rank has
     not, would meet what that rank begins in its next cell.
@@ -60,7 +60,7 @@ def settle(released: Callable[[], bool], patience: float) -> bool:
     while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
         if time.monotonic() > deadline:
             return False
-        time.sleep(SETTLE_POLL)
+        time.sleep(poll)
     return True
 
 
