@@ -1,9 +1,9 @@
 """Work that a rank does after steps of its training loop: a check of a model, standing snapshots, and a profile.
 
 A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). Where no optimizer steps
-in a cell, as in a loop of JAX, a profile counts the points that the loop logs. A check digests the
-model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
-them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
+in a cell, a profile counts the points that the loop logs. A check digests the model's parameters here, reports the
+digests as an event, and waits for no other rank: readers of the events compare them. So a check cannot hang, and a rank
+that makes fewer steps holds nobody up.
 
 A snapshot needs all ranks at the same step. They meet there first, and rank 0 decides at which step to meet next: a
 meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
