@@ -264,8 +264,8 @@ class _Profiling:
         if waiting and not any(counts.values()) and len(waiting) == len(states):
             raise BadRequest(
                 f"No step was seen within {self._timeout:g} s: a profile counts the steps of the first optimizer that "
-                f"steps in the cell (optimizer.step()), and where none does, what the loop logs after each: one line such "
-                f"as jupyter_dtrain.log(loss=loss). Profile again once the loop has begun."
+                f"steps in the cell (optimizer.step()), and where none does, what the loop logs after each, by a line "
+                f"such as jupyter_dtrain.log(loss=loss). Profile again once the loop has begun."
             )
         living = self._living()
         said: dict[str, list[int]] = {}

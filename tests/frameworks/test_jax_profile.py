@@ -231,6 +231,26 @@ def test_stop_in_the_middle_keeps_the_steps_that_there_were(launch, tmp_path):
         assert session["after"] == same(False, 2)
 
 
+def test_a_rank_that_dies_meanwhile(launch, tmp_path):
+    """The other, which waits for it in a collective, is released as ever, and its steps are kept."""
+    with launch(n=2, env={"JAX_PLATFORMS": "cpu"}) as session:
+        run(session, SET_UP, timeout=120 * slack())
+        session.run(
+            f"{TOLD}left = 5\nfor _ in range(100_000):\n    jupyter_dtrain.log(loss=step())\n    left -= tell()\n"
+            "    if rank == 1 and not left: os._exit(3)",
+            wait=False,
+            view=None,
+        )
+        found = session.profile(1000, path=tmp_path / "p.json", timeout=60 * slack())
+
+    assert found.ranks == [0]
+    assert 1 < found.steps < 20
+    assert sorted(found.notes) == [
+        f"Rank 0: {found.steps} of 1,000 steps: the cell was interrupted or failed.",
+        "Rank 1: missing: died while it was profiled.",
+    ]
+
+
 def test_a_profiler_of_the_cells_own_is_left_alone(pair, loop, tmp_path):
     """There is no profile then."""
     cell = loop(
