@@ -667,7 +667,8 @@ class Session:
 
         The loop goes on. The trace of all ranks goes to ``path`` (default: ``profile-RUN-STEP.json.gz`` in the working
         directory), for Perfetto; a name that ends in ``.gz`` is compressed. ``timeout``: seconds for the steps to be
-        made; longer where the loop's own pace says so. A step is one of the first optimizer that steps in the cell.
+        made; longer where the loop's own pace says so. A step is one of the first optimizer that steps in the cell, or
+        where none does, from one :func:`jupyter_dtrain.log` of a series to the next.
 
         Raises :class:`BadRequest` where nothing runs, no step is seen, or no framework in use has a profiler;
         :class:`RanksDead` where all of ``ranks`` are; :class:`ProfileFailed` where no rank has recorded its steps, or

@@ -5,9 +5,9 @@ them, which Perfetto reads: each rank is a process, and the clocks of other host
 ranks made together. :func:`analyse` reads the merged trace: where a step's time goes, and which rank comes late.
 
 The framework that has recorded a trace tells the role of each event (:class:`Role`). A collective of one rank is
-matched with that of the others by its group, its kind and its place in their order. Where no group is known, all ranks
-count as one. Members of a collective end it together, whenever they come to it: so the difference of the ends is that
-of the clocks.
+matched with that of the others by its group, its kind, its key where it has one, and its place in their order. Where no
+group is known, all ranks count as one. Members of a collective end it together, whenever they come to it: so the
+difference of the ends is that of the clocks.
 
 Plain functions of plain data. Under failure: an event that is not as expected is left out; a trace that cannot be read
 raises :class:`DamagedTrace`, which names its rank.
@@ -21,7 +21,7 @@ import math
 import statistics
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -63,10 +63,20 @@ class Role(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of all parts."""
     bus: float | None = None
     """Bytes that a link carries for it."""
+    key: str = ""
+    """Tells a collective from others of its group and kind, alike on all ranks; empty: their order alone does."""
+    name: str = ""
+    """Its name among operators; empty: the event's own."""
+    length: float | None = None
+    """Microseconds from its begin to its end, where the event ends earlier: other threads carry it on."""
 
 
-Roles = Callable[[Sequence[Mapping[str, Any]], "Sequence[GroupOf]", int], "Sequence[Role | None]"]
-"""Takes the events of a rank, the groups of its collectives, and the number of ranks; the role of each event."""
+Roles = Callable[[Sequence[dict[str, Any]], "Sequence[GroupOf]", int], "Sequence[Role | None]"]
+"""Takes the events of a rank, the groups of its collectives, and the number of ranks; the role of each event.
+
+It may change the events, where the profiler numbers processes and threads otherwise than this module, and may say by
+``cat`` what ran on a device: a ``kernel``, ``gpu_memcpy`` or ``gpu_memset`` in the process of its GPU's number.
+"""
 
 
 class GroupOf(msgspec.Struct, frozen=True):
@@ -170,13 +180,14 @@ class Analysis(msgspec.Struct, frozen=True):
 class _Collective:
     """One collective of one rank."""
 
-    __slots__ = ("begin", "bus", "end", "group", "kind", "rank", "ranks", "size")
+    __slots__ = ("begin", "bus", "end", "group", "key", "kind", "rank", "ranks", "size")
 
     def __init__(self, rank: int, event: Mapping[str, Any], role: Mapping[str, Any]) -> None:
         self.rank = rank
-        self.begin, self.end = _span(event)
+        self.begin, self.end = _whole(event)
         self.kind = str(role["kind"])
         self.group = str(role.get("group", ""))
+        self.key = str(role.get("key", ""))
         self.ranks = int(role.get("ranks", 0))
         self.size: int | None = role.get("size")
         self.bus: float | None = role.get("bus")
@@ -242,6 +253,10 @@ def _read_rank(one: RankTrace, zero: int, roles: Roles | None, ranks: int) -> li
     # Whole numbers: a float has not the digits of a time since 1970 in nanoseconds.
     shift = (base - zero) / 1000 if abs(base - zero) < 1 << 50 else float(base // 1000 - zero // 1000)
     kept = [event for event in document["traceEvents"] if _is_kept(event)]
+    told = roles(kept, one.groups, ranks) if roles else [None] * len(kept)
+    for event, role in zip(kept, told, strict=True):
+        if role is not None:
+            event["args"] = {**(event.get("args") or {}), "dtrain": msgspec.to_builtins(role)}
     on_device = {(event["pid"], event["tid"]) for event in kept if event.get("cat") in _ON_DEVICE}
     # They get names of ours.
     kept = [event for event in kept if event["ph"] != "M" or (event["pid"], event["tid"]) not in on_device]
@@ -254,9 +269,6 @@ def _read_rank(one: RankTrace, zero: int, roles: Roles | None, ranks: int) -> li
             event["tid"] += _STREAMS * (1 + event["pid"])
         if isinstance(event.get("id"), int):
             event["id"] += (one.rank + 1) << 40
-    for event, role in zip(kept, roles(kept, one.groups, ranks) if roles else (), strict=roles is not None):
-        if role is not None:
-            event["args"] = {**(event.get("args") or {}), "dtrain": msgspec.to_builtins(role)}
     # The profiler stops within the last call of step(), which lasts until then: that is no time of the loop.
     last = round((one.marks[-1] - zero) / 1000, 3)
     for event in kept:
@@ -334,8 +346,8 @@ def match(events: Mapping[int, Iterable[Mapping[str, Any]]]) -> dict[Any, list[_
     for rank, of_rank in events.items():
         counts: dict[Any, int] = defaultdict(int)
         for one in sorted(_collectives(rank, of_rank), key=lambda one: one.begin):
-            key = (one.group, one.kind)
-            found[one.group, one.kind, counts[key]].append(one)
+            key = (one.group, one.kind, one.key)
+            found[key, counts[key]].append(one)
             counts[key] += 1
     return found
 
@@ -408,13 +420,14 @@ def _share(
     window = (marks[0], marks[-1])
     length = max(window[1] - window[0], 1e-9)
     kernels = [event for event in events if event.get("cat") in _ON_DEVICE]
-    communicating = _clip((_span(event) for event in events if _is_communication(event)), window)
+    communicating = _clip((_whole(event) for event in events if _is_communication(event)), window)
     working = kernels or [event for event in events if _computes(event)]
-    computing = _clip((_span(event) for event in working if not _is_communication(event)), window)
+    computing = _clip((_whole(event) for event in working if not _is_communication(event)), window)
     spent = _length(communicating)
     exposed = spent - _overlap(communicating, computing)
     host_wait = kernel_wait = math.nan
-    if kernels:
+    # Without them nobody knows for what the device has waited.
+    if kernels and any(event.get("cat") in _LAUNCHES for event in events):
         host_wait, kernel_wait = (one / length for one in _idle(events, kernels, window))
     return RankShare(
         rank=rank,
@@ -437,6 +450,16 @@ def _is_communication(event: Mapping[str, Any]) -> bool:
 
 def _computes(event: Mapping[str, Any]) -> bool:
     return bool(_role(event).get("computes"))
+
+
+def _is_operator(event: Mapping[str, Any]) -> bool:
+    """Whether it is an operator on the host, also one that only begins or holds others."""
+    return event.get("cat") == "cpu_op" or (_computes(event) and event.get("cat") not in _ON_DEVICE)
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    """The name of an operator."""
+    return str(_role(event).get("name") or event["name"])
 
 
 def _idle(
@@ -472,21 +495,15 @@ def _operators(events: Mapping[int, Sequence[Mapping[str, Any]]], total: float, 
     own: dict[str, float] = defaultdict(float)
     device: dict[str, float] = defaultdict(float)
     for found in events.values():
-        launches: dict[Any, str] = {}
-        threads: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
-        for event in found:
-            if event.get("cat") in ("cpu_op", "user_annotation") and not _is_communication(event):
-                threads[event["tid"]].append(event)
-                if event.get("cat") == "cpu_op" and (number := (event.get("args") or {}).get("External id")):
-                    launches[number] = str(event["name"])
-        for thread in threads.values():
-            for event, seconds in own_times(thread):
-                if event.get("cat") == "cpu_op":
-                    calls[str(event["name"])] += 1
-                    own[str(event["name"])] += seconds
-        for event in found:
-            if event.get("cat") in _ON_DEVICE and not _is_communication(event):
-                name = launches.get((event.get("args") or {}).get("External id")) or str(event["name"])
+        computing = [event for event in found if not _is_communication(event)]
+        for event, time in _host_times(computing):
+            calls[_name(event)] += 1
+            own[_name(event)] += time
+        numbers = ((event, (event.get("args") or {}).get("External id")) for event in computing)
+        launches = {number: _name(event) for event, number in numbers if number and event.get("cat") == "cpu_op"}
+        for event in computing:
+            if event.get("cat") in _ON_DEVICE:
+                name = launches.get((event.get("args") or {}).get("External id")) or _name(event)
                 device[name] += float(event["dur"])
                 calls[name] += name not in own
     names = {*own, *device}
@@ -501,6 +518,18 @@ def _operators(events: Mapping[int, Sequence[Mapping[str, Any]]], total: float, 
         for name in names
     ]
     return sorted(ranked, key=lambda one: (-one.share, -one.own, one.name))
+
+
+def _host_times(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """The operators of one rank on the host, each with the microseconds that are its own."""
+    threads: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "user_annotation" or _is_operator(event):
+            threads[event["tid"]].append(event)
+    for thread in threads.values():
+        for event, time in own_times(thread):
+            if _is_operator(event):
+                yield event, time + _whole(event)[1] - _span(event)[1]
 
 
 def own_times(events: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
@@ -539,6 +568,12 @@ def _kinds(whole: Sequence[Sequence[_Collective]]) -> list[CollectiveKind]:
 def _span(event: Mapping[str, Any]) -> Span:
     begin = float(event["ts"])
     return begin, begin + float(event["dur"])
+
+
+def _whole(event: Mapping[str, Any]) -> Span:
+    """The span of what began with the event, also where other threads have carried it on."""
+    begin, end = _span(event)
+    return begin, max(end, begin + float(_role(event).get("length") or 0.0))
 
 
 def _clip(spans: Iterable[Span], window: Span) -> list[Span]:

@@ -183,6 +183,14 @@ class Recording(ABC):
     def start(self) -> None:
         """Begin to record this thread, and the devices of the rank."""
 
+    def complete(self) -> bool:
+        """Wait for what the loop has begun, some seconds at most, where the framework computes while the loop goes on.
+
+        Called after each step, before the time is taken: so all that belongs to a step is within it. Interrupts arrive.
+        Return whether all is done.
+        """
+        return True
+
     def may_stop(self) -> bool:
         """Whether it may be stopped now: False while other threads still write into what it records.
 
@@ -292,9 +300,10 @@ class Cells:
         """
 
     def recording(self) -> Recording | None:
-        """Return a fresh use of the framework's profiler; None where it is not imported.
+        """Return a fresh use of the framework's profiler; None where there is nothing yet that it could record.
 
-        Called on the thread of the training loop. Only for frameworks that show their steps (:meth:`follow_steps`).
+        Any thread may ask, also while a cell runs. In a cell in which no framework shows steps (:meth:`follow_steps`),
+        those that the loop logs are counted, and frameworks that never show any are asked first.
         """
         return None
 

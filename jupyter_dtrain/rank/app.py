@@ -222,9 +222,9 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         step_work = StepWork(
             shell.user_ns,
             self._plugins,
+            metrics,
             recorder.append,
             lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
-            recorder.shield,
         )
         connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
         sampler = Sampler(

@@ -81,6 +81,8 @@ class MetricBuffer:
         self._counts: defaultdict[str, int] = defaultdict(int)
         self.step: int | None = None
         """The newest step of this run."""
+        self.follow: Callable[[str], object] | None = None
+        """Gets the name of each point that the main thread adds, right after that; it may raise interrupts alone."""
         self.on = False
         """Whether a cell runs: points are kept only then."""
         self.epoch = time.time() - time.monotonic()
@@ -192,6 +194,8 @@ class MetricBuffer:
         elif waiting >= LIMIT and self._flusher != threading.get_ident():
             with self.shield:
                 self.flush()
+        if (follow := self.follow) is not None and threading.current_thread() is threading.main_thread():
+            follow(name)
 
     def add_all(self, name: str, points: Columns) -> None:
         """Add the ``points`` that a framework has of one series, like :meth:`add`; at least one."""

@@ -220,16 +220,18 @@ class Plugins:
         self._notify("follow_steps", call)
 
     def profilers(self) -> list[str]:
-        """Titles of the frameworks in use that have a profiler."""
+        """Titles of the frameworks in use whose profiler can record something now."""
         using = {name: title for name, title in self._answers("in_use", as_text) if title}
-        return [using[call.name] for call in self._calls("recording") if call.name in using]
+        found = self._answers("recording", lambda recording: recording is not None)
+        return [using[name] for name, can in found if can and name in using]
 
-    def recording(self) -> tuple[str, Recording | None]:
+    def recording(self, *, with_steps: bool = True) -> tuple[str, Recording | None]:
         """A use of the profiler of the first plug-in that has one, and the plug-in's name.
 
-        Raises :class:`RuntimeError` with what failed.
+        ``with_steps``: those that show steps are asked first, else last. Raises :class:`RuntimeError` with what failed.
         """
-        for call in self._calls("recording"):
+        shows = {call.name for call in self._calls("follow_steps")}
+        for call in sorted(self._calls("recording"), key=lambda call: (call.name in shows) is not with_steps):
             try:
                 found: Recording | None = call()
             except BaseException as error:

@@ -1,8 +1,9 @@
 """A profile of some steps of the training loop that a rank runs, while it goes on.
 
-The control thread takes the order, :class:`~.step_work.StepWork` calls :meth:`RankProfile.step` after each step, on the
-thread of the loop. There the framework's profiler starts and stops, between the same two steps on all ranks. A thread
-of its own writes the trace, which stays in memory until it was read.
+The control thread takes the order, :class:`~.step_work.StepWork` calls :meth:`RankProfile.step` after each step of an
+optimizer, on the thread of the loop. As long as no optimizer has stepped in the cell, a step is what the loop logs
+(:meth:`RankProfile.point`). There the framework's profiler starts and stops, between the same two steps on all ranks. A
+thread of its own writes the trace, which stays in memory until it was read.
 
 Under failure: the training goes on. What the profiler raises becomes the answer. A cell that ends, fails or is stopped
 meanwhile keeps the steps that there were. A profile that nobody asks for any more is dropped at the next step, and one
@@ -113,6 +114,10 @@ class RankProfile:
         self._plugins = plugins
         self._shield = shield
         self._count = 0
+        self._stepped = False
+        """Whether an optimizer has stepped in this cell."""
+        self._points: dict[str, int] = {}
+        """The points that the loop has logged in this cell, by name, as long as none has."""
         self._times: deque[float] = deque(maxlen=_PACE + 1)
         self._order: _Order | None = None
         self._lock = threading.Lock()
@@ -124,14 +129,29 @@ class RankProfile:
 
     def begin(self) -> None:
         """Begin a cell. Main thread."""
-        self._count = 0
+        self._count, self._stepped = 0, False
+        self._points.clear()
         self._times.clear()
         order = self._order
         if order is not None and not order.active and order.forgotten:
             self._order = None  # its trace takes memory
 
     def step(self, step: int) -> None:
-        """Take note of a step."""
+        """Take note of a step of an optimizer."""
+        if not self._stepped:
+            self._stepped = True
+            self._times.clear()  # of points
+        self._take_note(step)
+
+    def point(self, name: str) -> None:
+        """Take note of a point that the loop logs. The series that has most of them counts the steps. Main thread."""
+        if self._stepped:
+            return
+        made = self._points[name] = self._points.get(name, 0) + 1
+        if made > self._count:
+            self._take_note(made)
+
+    def _take_note(self, step: int) -> None:
         self._count = step
         self._times.append(time.monotonic())
         order = self._order
@@ -143,36 +163,47 @@ class RankProfile:
 
     def _advance(self, order: _Order, step: int) -> None:
         if order.state == "armed":
-            if order.forgotten:
-                self._fail(order, "nobody has asked for it any more")
-            elif threading.current_thread() is not threading.main_thread():
-                self._fail(order, "its loop runs on another thread than the main thread, which cannot be profiled")
-            elif step == order.after:
-                with self._shield:
-                    self._start(order)
-            elif step > order.after:
-                order.state = "late"
-            elif step == order.after - 1:
-                with self._shield:
-                    order.framework, order.recording = self._plugins.recording()
-                    if order.recording is not None:
-                        order.recording.prepare()
+            self._await(order, step)
             return
+        recording = order.recording
+        if recording is not None and not order.until:
+            recording.complete()
+        if order.state != "recording":
+            return  # it was cut off meanwhile
         if order.until:
             order.more += 1
         else:
             order.marks.append(time.time_ns())
-        if (
-            order.until
-            or order.forgotten
-            or len(order.marks) > order.steps
-            or (order.recording is not None and order.recording.cut)
-        ):
+        if order.until or order.forgotten or len(order.marks) > order.steps or (recording and recording.cut):
             self._finish(order)
 
-    def _start(self, order: _Order) -> None:
+    def _await(self, order: _Order, step: int) -> None:
+        """Start the profiler after its step, and prepare it after the one before."""
+        if order.forgotten:
+            self._fail(order, "nobody has asked for it any more")
+        elif threading.current_thread() is not threading.main_thread():
+            self._fail(order, "its loop runs on another thread than the main thread, which cannot be profiled")
+        elif step == order.after:
+            with self._shield:
+                self._choose(order)
+            if order.recording is not None:
+                order.recording.complete()
+            with self._shield:
+                self._start(order)
+        elif step > order.after:
+            order.state = "late"
+        elif step == order.after - 1:
+            with self._shield:
+                self._choose(order)
+                if order.recording is not None:
+                    order.recording.prepare()
+
+    def _choose(self, order: _Order) -> None:
+        """Choose the profiler, if there is none yet."""
         if order.recording is None:
-            order.framework, order.recording = self._plugins.recording()
+            order.framework, order.recording = self._plugins.recording(with_steps=self._stepped)
+
+    def _start(self, order: _Order) -> None:
         if (recording := order.recording) is None:
             self._fail(order, "no framework in use has a profiler here")
             return

@@ -1,8 +1,9 @@
 """Work that a rank does after steps of its training loop: a check of a model, standing snapshots, and a profile.
 
-A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). A check digests the
-model's parameters here, reports the digests as an event, and waits for no other rank: readers of the events compare
-them. So a check cannot hang, and a rank that makes fewer steps holds nobody up.
+A framework calls after each step of the optimizer that steps first (``Cells.follow_steps``). Where no optimizer steps
+in a cell, a profile counts the points that the loop logs. A check digests the model's parameters here, reports the
+digests as an event, and waits for no other rank: readers of the events compare them. So a check cannot hang, and a rank
+that makes fewer steps holds nobody up.
 
 A snapshot needs all ranks at the same step. They meet there first, and rank 0 decides at which step to meet next: a
 meeting every few seconds, so that rank 0's clock alone decides. Then all stage their state, and the training goes on
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.plugins.framework import Part
     from jupyter_dtrain.wire.messages import Watching
 
-    from .interrupts import Shield
+    from .metrics import MetricBuffer
     from .plugins import Plugins
 
 MOST: Final = 4096
@@ -85,16 +86,17 @@ class StepWork:
         self,
         namespace: Mapping[str, Any],
         plugins: Plugins,
+        metrics: MetricBuffer,
         emit: Callable[[Body], object],
         say: Callable[[str], object],
-        shield: Shield,
     ) -> None:
-        """``emit`` records an event; ``say`` shows a sentence in the cell; ``shield`` delays interrupts."""
+        """``emit`` records an event; ``say`` shows a sentence in the cell."""
         self._namespace = namespace
         self._plugins = plugins
+        self._metrics = metrics
         self._emit = emit
         self._say = say
-        self.profile = RankProfile(plugins, shield)
+        self.profile = RankProfile(plugins, metrics.shield)
         """The profile of some of the steps."""
         self._check, self._every = "", 1
         self._named: list[str] = []
@@ -134,11 +136,14 @@ class StepWork:
         for one in self._active:
             one.begin()
         self.profile.begin()
-        self._plugins.follow_steps(self._step)  # in each cell: a profile that begins later needs the same number on all
+        # In each cell: a profile that begins later needs the same number on all.
+        self._plugins.follow_steps(self._step)
+        self._metrics.follow = self.profile.point
 
     def end(self, *, failed: bool = False) -> None:
         """End the cell's work. ``failed``: it was interrupted or has failed. Main thread."""
         self._plugins.follow_steps(None)
+        self._metrics.follow = None
         self.profile.end(failed=failed)
         if not self._check and not self._active:
             return
@@ -154,7 +159,7 @@ class StepWork:
         self._check, self._active = "", []
 
     def _step(self, step: int) -> None:
-        self._stepped = True
+        self._stepped, self._metrics.follow = True, None
         self.profile.step(step)
         if self._check and step % self._every == 0:
             try:

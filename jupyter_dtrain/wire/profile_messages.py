@@ -25,7 +25,7 @@ class ProfileState(msgspec.Struct, frozen=True):
     pace: float
     """Seconds of a step, from the last few; 0 where that is not known."""
     profilers: list[str]
-    """The frameworks in use that have a profiler here."""
+    """The frameworks in use whose profiler can record something now."""
     frameworks: list[str]
     """All frameworks in use."""
     state: Literal["none", "armed", "late", "recording", "writing", "done", "failed"] = "none"

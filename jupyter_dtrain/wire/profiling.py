@@ -19,7 +19,7 @@ import os
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,11 +140,11 @@ class Profiling:
             )
         usable = {rank: state for rank, state in running.items() if state.profilers}
         if not usable:
-            used = sorted({name for state in running.values() for name in state.frameworks})
-            have = "has" if len(used) == 1 else "have"
-            none = f"{' and '.join(used)} {have} no profiler here" if used else "no framework is in use"
-            those = " and ".join(one.title or one.name for one in declarations() if one.trace)
-            raise BadRequest(f"The loop cannot be profiled: {none}. Loops of {those} can be.")
+            known = [one.title or one.name for one in declarations() if one.trace]
+            raise BadRequest(
+                f"The loop cannot be profiled: {_why_not(running.values(), known)}. Loops of {' and '.join(known)} "
+                f"can be, once they have begun."
+            )
         if idle := sorted({*found} - {*usable}):
             self.notes.append(f"{count_ranks(idle).capitalize()}: missing: runs nothing that has a profiler.")
         self.run = max(state.run or 0 for state in usable.values())
@@ -207,7 +207,8 @@ class Profiling:
         if waiting and not any(counts.values()) and len(waiting) == len(states):
             raise BadRequest(
                 f"No step was seen within {self._timeout:g} s: a profile counts the steps of the first optimizer that "
-                f"steps in the cell (optimizer.step()), and none has. Profile again once the loop has begun."
+                f"steps in the cell (optimizer.step()), and where none does, what the loop logs after each, by a line "
+                f"such as jupyter_dtrain.log(loss=loss). Profile again once the loop has begun."
             )
         living = self._living()
         said: dict[str, list[int]] = {}
@@ -293,6 +294,14 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
         if error.errno == errno.ENOSPC:
             raise OSError(errno.ENOSPC, "the disk is full: make room, or choose another file with -o FILE") from None
         raise
+
+
+def _why_not(states: Iterable[ProfileState], known: Collection[str]) -> str:
+    """Why nothing can be recorded; ``known``: the frameworks with profilers, which others import without need."""
+    used = sorted({name for state in states for name in state.frameworks})
+    if strange := [name for name in used if name not in known]:
+        return f"{' and '.join(strange)} {'has' if len(strange) == 1 else 'have'} no profiler here"
+    return f"{' and '.join(used)} computes nothing yet" if used else "no framework is in use"
 
 
 def _is(ranks: list[int]) -> str:

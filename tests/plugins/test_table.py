@@ -29,6 +29,7 @@ SETTINGS = {
     *("exc_info", "log_message"),  # of a log record, and of a handler of HTTP requests that we make
     *("gradients", "hooked"),  # torch's, on objects that it makes for its callers to set
     "inter_op_parallelism_threads",  # of a configuration of TensorFlow's
+    *("enable_hlo_proto", "python_tracer_level"),  # of the options of JAX's profiler
     "io_loop",  # of a kernel of ipykernel
     "last_execution_result",  # of IPython's shell
     "cell_contents",  # of a function's closure

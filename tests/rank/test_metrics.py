@@ -225,3 +225,17 @@ def test_more_points_than_the_wire_takes_are_spooled_whole_and_announced_thinned
     assert len(unpack(announced[0]).values) <= WIRE_POINTS
     assert 1e6 in unpack(announced[0]).values
     assert (announced[1].left_out, list(unpack(announced[1]).values)) == (0, [1.0])
+
+
+def test_points_of_the_main_thread_are_followed(buffer):
+    """Not those of other threads, as of a callback that JAX calls, nor those between two runs."""
+    followed = []
+    buffer.follow = followed.append
+    buffer.add("loss", 1.0)
+    other = threading.Thread(target=buffer.add, args=("callback", 1.0))
+    other.start()
+    other.join()
+    buffer.end()
+    buffer.add("late", 1.0)
+
+    assert followed == ["loss"]

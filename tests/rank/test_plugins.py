@@ -394,3 +394,16 @@ def test_frameworks_whose_steps_are_not_seen_are_named_where_no_other_is_in_use(
     assert plugins_of(talks)[0].without_steps() == []
     assert plugins_of(talks, blind, idle)[0].without_steps() == ["Blind"]
     assert plugins_of(talks, blind, shows)[0].without_steps() == []
+
+
+def test_profilers_of_frameworks_whose_steps_count_come_first():
+    """Those that never show steps record loops of which no step was seen."""
+    recordings = {name: object() for name in ("counts", "logs")}
+    logs = named("logs", recording=lambda _self: recordings["logs"])
+    counts = named("counts", recording=lambda _self: recordings["counts"], follow_steps=lambda _self, _call: None)
+    plugins = plugins_of(logs, counts)[0]
+
+    assert plugins.recording() == ("counts", recordings["counts"])
+    assert plugins.recording(with_steps=False) == ("logs", recordings["logs"])
+    absent = named("absent", recording=lambda _self: None)
+    assert plugins_of(absent, counts)[0].recording(with_steps=False) == ("counts", recordings["counts"])

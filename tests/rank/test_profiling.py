@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -21,6 +22,8 @@ class Made(Recording):
     on = 0
     """How many are on."""
     settled = True
+    done: ClassVar = []
+    """What was called."""
 
     def __init__(self):
         self.began = False
@@ -28,7 +31,16 @@ class Made(Recording):
     def prepare(self):
         pass
 
+    def complete(self):
+        self.done.append("complete")
+        self.amid_complete()
+        return True
+
+    def amid_complete(self):
+        pass
+
     def start(self):
+        self.done.append("start")
         Made.on += 1
         self.began = True
         self.amid_start()
@@ -73,6 +85,7 @@ def interrupts():
 @pytest.fixture
 def profile(interrupts, monkeypatch):
     monkeypatch.setattr(Made, "on", 0)
+    monkeypatch.setattr(Made, "done", [])
     monkeypatch.setattr(profiling, "MOMENT", 0.01)
     made = RankProfile(Plugins([("made", Plugin())], print), interrupts[1])
     made.begin()
@@ -213,3 +226,58 @@ def test_the_loop_drops_an_order(profile):
     assert order(profile, "third", after=5).state == "armed"
     make(profile, 4, 5, 6, 7)
     assert (Made.on, state(profile, "third")) == (0, ("done", ""))
+
+
+def log(profile, *names):
+    for name in names:
+        profile.point(name)
+
+
+def test_a_loop_without_an_optimizer_is_counted_by_the_series_that_has_most_points(profile):
+    """One value of an epoch before the first step, and several of each step, do not count."""
+    log(profile, "epoch", "loss", "loss", "accuracy", "loss", "accuracy")
+    assert profile.answer(ReadProfile("mine"), 1).step == 3
+    order(profile, after=5)
+    log(profile, "epoch", "loss", "loss", "accuracy", "loss")
+    assert Made.on == 1
+    log(profile, "loss")
+    assert (Made.on, state(profile)) == (0, ("done", ""))
+    assert len(profile.answer(ReadProfile("mine"), 1).marks) == 3
+
+
+def test_an_optimizer_that_steps_counts_from_then_on(profile):
+    """What was logged before its first step does not."""
+    log(profile, "loss", "loss", "loss")
+    profile.step(1)
+    log(profile, "loss")
+    assert profile.answer(ReadProfile("mine"), 1).step == 1
+    profile.end()
+    profile.begin()
+    log(profile, "loss")
+    assert profile.answer(ReadProfile("mine"), 1).step == 1
+
+
+def test_each_step_is_complete_before_its_time_is_taken(profile):
+    """Also the one after which the profile begins."""
+    order(profile)
+    make(profile, 1, 2, 3, 4, 5)
+    assert Made.done == ["complete", "start", "complete", "complete"]
+    assert state(profile) == ("done", "")
+
+
+def test_a_profile_that_is_cut_off_amid_the_wait_for_a_step_has_the_steps_before(profile, interrupts, monkeypatch):
+    """The step that did not come to its end is not in it."""
+    monkeypatch.setattr(profiling, "LONGEST", 0.05)
+    order(profile, steps=5)
+    make(profile, 1, 2, 3)
+
+    def cut_off(_):
+        deadline = time.monotonic() + 20
+        while Made.on and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(Made, "amid_complete", cut_off)
+    make(profile, 4, 5)
+    assert Made.on == 0
+    assert state(profile) == ("done", "1 of 5 steps: a step took longer than 0.05 s")
+    assert len(profile.answer(ReadProfile("mine"), 1).marks) == 2

@@ -62,4 +62,5 @@ DECLARATION = Declaration(
         set_up_modules=("functools", "os", "zlib"),
     ),
     place=f"{__name__}:place",
+    trace="jupyter_dtrain.frameworks.jax.trace_events:roles",
 )

@@ -28,12 +28,13 @@ from jupyter_dtrain.plugins.patches import Patch
 
 from . import contents
 from .groups import PROCESSES, JaxGroups
+from .profiler import PROFILER, JaxRecording, hook_profilers
 from .rendezvous import meeting_in
-from .waits import PATIENCE_FAILED, call_that_waits, part_at, part_of, settle
+from .waits import PATIENCE_FAILED, call_that_waits, has_backend, part_at, part_of, settle
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Look, Part, Read
+    from jupyter_dtrain.plugins.framework import Look, Part, Read, Recording
     from jupyter_dtrain.wire.requests import RankSpec
 
 TESTED = "0.10 and 0.12"
@@ -76,6 +77,7 @@ class Jax(Framework):
         self._groups = JaxGroups(place, spec.generation, spec.desk_of(self.name))
         self._place, self._temporary = place, f"dtrain-{spec.world_id}-arrays-"
         PROCESSES.when_imported(self._groups.hook)
+        PROFILER.when_imported(hook_profilers)
         if not spec.gpus_per_rank:  # then the rank sees its own, and no others
             GPUS.when_imported(partial(_see_own_gpu, place))
 
@@ -108,6 +110,10 @@ class Jax(Framework):
             self._groups.release()
         if not self._groups.unusable:
             jax.effects_barrier()
+
+    def recording(self) -> Recording | None:
+        """Return JAX's profiler, once there is a backend: the profiler would make one, and wait for other ranks."""
+        return JaxRecording() if imported("jax") is not None and has_backend() else None
 
     def describe(self) -> FrameworkReport:
         """Describe JAX's backends and processes, once they exist."""

@@ -45,24 +45,29 @@ SETTLE_POLL = 0.01
 """Seconds between two looks at running computations."""
 
 
-def settle(released: Callable[[], bool], patience: float) -> bool:
+def settle(released: Callable[[], bool], patience: float, poll: float = SETTLE_POLL) -> bool:
     """Wait until all existing arrays have been computed, or until ranks are ``released()``.
 
-    Returns False when that took longer than ``patience`` seconds.
+    ``poll``: seconds between two looks. Returns False when that took longer than ``patience`` seconds.
 
     JAX computes asynchronously, collectives too. A computation that one rank has begun in a cell, and a failed rank has
     not, would meet what that rank begins in its next cell.
     """
     jax: Any = sys.modules["jax"]
-    bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not bridge.backends_are_initialized():
+    if not has_backend():
         return True  # asking for arrays would make backends, for which ranks wait for each other
     deadline = time.monotonic() + patience
     while not released() and any(not (one.is_deleted() or one.is_ready()) for one in jax.live_arrays()):
         if time.monotonic() > deadline:
             return False
-        time.sleep(SETTLE_POLL)
+        time.sleep(poll)
     return True
+
+
+def has_backend() -> bool:
+    """Whether JAX has computed something, or was asked for its devices."""
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:
