@@ -87,6 +87,8 @@ class _Order:
         """Why it is to stop before it has all steps."""
         self.more = 0
         """Steps that were made since it was to stop."""
+        self.hurried = False
+        """Whether a step's work was not over in time, so that no later step waits for its own."""
         self.stopping = False
         self.data = b""
         self.groups: list[GroupOf] = []
@@ -134,7 +136,13 @@ class RankProfile:
         self._times.clear()
         order = self._order
         if order is not None and not order.active and order.forgotten:
-            self._order = None  # its trace takes memory
+            self._drop(order)
+
+    def _drop(self, order: _Order) -> None:
+        """Forget a profile that is over, unless another has taken its place: its trace takes memory."""
+        with self._starting:
+            if self._order is order:
+                self._order = None
 
     def step(self, step: int) -> None:
         """Take note of a step of an optimizer."""
@@ -155,19 +163,23 @@ class RankProfile:
         self._count = step
         self._times.append(time.monotonic())
         order = self._order
-        if order is not None and order.state in ("armed", "recording"):
+        if order is None:
+            return
+        if order.state in ("armed", "recording"):
             try:
                 self._advance(order, step)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 self._fail(order, words_of(error))
+        elif not order.active and order.forgotten:
+            self._drop(order)
 
     def _advance(self, order: _Order, step: int) -> None:
         if order.state == "armed":
             self._await(order, step)
             return
         recording = order.recording
-        if recording is not None and not order.until:
-            recording.complete()
+        if not order.until:
+            self._complete(order)
         if order.state != "recording":
             return  # it was cut off meanwhile
         if order.until:
@@ -186,8 +198,7 @@ class RankProfile:
         elif step == order.after:
             with self._shield:
                 self._choose(order)
-            if order.recording is not None:
-                order.recording.complete()
+            self._complete(order)
             with self._shield:
                 self._start(order)
         elif step > order.after:
@@ -197,6 +208,11 @@ class RankProfile:
                 self._choose(order)
                 if order.recording is not None:
                     order.recording.prepare()
+
+    def _complete(self, order: _Order) -> None:
+        """Have the work of a step end with it, unless one has taken too long: that may wait for a rank that is gone."""
+        if order.recording is not None and not order.hurried:
+            order.hurried = not order.recording.complete()
 
     def _choose(self, order: _Order) -> None:
         """Choose the profiler, if there is none yet."""
@@ -230,7 +246,7 @@ class RankProfile:
         def cut(_: object) -> int:
             try:
                 with contextlib.suppress(Exception):
-                    self._finish(order, f"a step took longer than {LONGEST:g} s")
+                    self._finish(order, f"they took longer than {LONGEST:g} s: profile fewer steps")
             except KeyboardInterrupt:
                 # The interpreter would drop it here, and the cell would not end.
                 threading.Thread(target=interrupt, name="dtrain-interrupt", daemon=True).start()
@@ -285,6 +301,8 @@ class RankProfile:
             return
         if made < order.steps:
             order.words = f"{made} of {quantity(order.steps, 'step')}: {order.why}"
+        elif order.hurried:
+            order.words = "a step's work was still under way when the next began, so its parts may be in later steps"
         elif order.more:
             order.words = f"operators of {quantity(order.more, 'more step')} are in it: communication was under way"
         order.state = "writing"
@@ -348,7 +366,7 @@ class RankProfile:
                     if order is not None and order.key == key:
                         order.dropped = True  # the thread of the loop sees it, after a step or at the cell's end
                         if not order.active:
-                            self._order = None
+                            self._drop(order)
                     return Done()
                 case ReadTrace(key=key, start=start):
                     if order is None or order.key != key or order.state != "done":
@@ -360,8 +378,11 @@ class RankProfile:
         """Take an order; why not, if not."""
         with self._starting:
             order = self._order
-            if order is not None and order.active and not (order.forgotten and order.state == "armed"):
-                return "another profile is being made"
+            # One that is done waits for its client, which fetches it rank by rank.
+            if order is not None and (
+                order.state in ("recording", "writing") or (order.state in ("armed", "done") and not order.forgotten)
+            ):
+                return "another profile is being made; try again once it is there"
             if run is None:
                 return "the rank runs no cell"
             # Its state is looked at after each step: one that comes meanwhile makes it late.

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, ProfileFailed, RanksDead
 from jupyter_dtrain.core.traces import Analysis, DamagedTrace, RankTrace, analyse, merge
@@ -97,6 +99,7 @@ class Profiling:
         traces = []
         hosts = {rank.rank: rank.host for rank in self._world().ranks}
         for rank, state in sorted(done.items()):
+            self._ask(ReadProfile(self._key))  # they drop what nobody asks for any more
             if (data := self._read(rank, state.size)) is None:
                 self.notes.append(f"Rank {rank} is not in the trace: it has not sent its part.")
             else:
@@ -136,7 +139,7 @@ class Profiling:
                 raise ProfileFailed(f"There is no profile. {' '.join(self.notes)}")
             raise BadRequest(
                 f"Nothing runs on {count_ranks(sorted(found))}, so there is nothing to profile: start the loop with "
-                f"%%distributed --no-wait, or profile from another client while its cell runs."
+                f"%%distributed --no-wait, or profile from another notebook while its cell runs."
             )
         usable = {rank: state for rank, state in running.items() if state.profilers}
         if not usable:
@@ -186,6 +189,7 @@ class Profiling:
             )
             if any(state.state == "late" for state in states.values()) and len(margins) > 1:
                 self.end()
+                self._await_end()
                 return self._begin_and_wait(margins[1:])
             waiting = [
                 rank
@@ -199,7 +203,16 @@ class Profiling:
             time.sleep(_PAUSE)
             for rank, state in self._ask(ReadProfile(self._key)).items():
                 if state is not None:
-                    states[rank], heard[rank] = state, time.monotonic()
+                    states[rank], heard[rank] = _later(states.get(rank), state), time.monotonic()
+
+    def _await_end(self) -> None:
+        """Give ranks that record already the time to stop: they take no second order before."""
+        deadline = time.monotonic() + _SILENT
+        while time.monotonic() < deadline:
+            states = self._ask(ReadProfile(self._key)).values()
+            if not any(state is not None and state.state in ("recording", "writing") for state in states):
+                return
+            time.sleep(_PAUSE)
 
     def _explain(self, states: Mapping[int, ProfileState], waiting: list[int]) -> None:
         """Note why ranks are missing. Raises :class:`BadRequest` where none has made a step."""
@@ -273,6 +286,15 @@ class Profiling:
         return path.absolute(), analyse(document)
 
 
+def _later(before: ProfileState | None, now: ProfileState) -> ProfileState:
+    """What a rank has come to that said ``before``. It keeps no order that it has refused; a new rank has none."""
+    if before is None or now.state != "none":
+        return now
+    if before.state == "failed":
+        return before
+    return msgspec.structs.replace(now, state="failed", words="was replaced, or another profile took its place")
+
+
 def _roles() -> dict[str, Any]:
     """What tells the roles of events in the traces of each framework."""
     return {one.name: load(one.trace) for one in declarations() if one.trace}
@@ -292,7 +314,9 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
         if whole:
             draft.unlink(missing_ok=True)
         if error.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, "the disk is full: make room, or choose another file with -o FILE") from None
+            raise OSError(
+                errno.ENOSPC, "the disk is full: make room, or give %distributed profile another place with -o FILE"
+            ) from None
         raise
 
 

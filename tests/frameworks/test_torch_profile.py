@@ -333,7 +333,7 @@ def test_a_step_that_does_not_end_is_cut_off(four, loop, tmp_path):
     found = four.profile(500, path=tmp_path / "p.json")
 
     assert 0 < found.steps < 5
-    assert found.notes == [f"Ranks 0-3: {found.steps} of 500 steps: a step took longer than 1 s."]
+    assert found.notes == [f"Ranks 0-3: {found.steps} of 500 steps: they took longer than 1 s: profile fewer steps."]
     until(lambda: all("free" in cell.text(rank) for rank in cell.ranks), 30 * slack())
 
 
@@ -352,7 +352,9 @@ def test_a_profile_that_nobody_asks_for_any_more_is_dropped(four, loop):
     after = max(one.step for one in answers.values()) + 30
     assert {one.state for one in asked(requests, BeginProfile("mine", after, 1000)).values()} == {"armed"}
     other = asked(requests, BeginProfile("other", after, 10))
-    assert {(one.state, one.words) for one in other.values()} == {("failed", "another profile is being made")}
+    assert {(one.state, one.words) for one in other.values()} == {
+        ("failed", "another profile is being made; try again once it is there")
+    }
     until(lambda: {one.state for one in asked(requests, ReadProfile("mine")).values()} == {"recording"}, 30 * slack())
     until(lambda: all("free" in four.last_run.text(rank) for rank in range(4)), 30 * slack())
 

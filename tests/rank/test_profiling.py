@@ -7,13 +7,16 @@ import time
 from typing import ClassVar
 
 import pytest
+from msgspec import structs
 
+from jupyter_dtrain.core.world import Rank, World
 from jupyter_dtrain.plugins.framework import Recording
 from jupyter_dtrain.rank import profiling
 from jupyter_dtrain.rank.interrupts import STOP_SIGNAL, Interrupts, Shield
 from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.rank.profiling import RankProfile
-from jupyter_dtrain.wire.profile_messages import BeginProfile, EndProfile, ReadProfile
+from jupyter_dtrain.wire.profile_messages import BeginProfile, EndProfile, ProfileState, ReadProfile, ReadTrace
+from jupyter_dtrain.wire.profiling import Profiling
 
 
 class Made(Recording):
@@ -133,6 +136,7 @@ def test_an_interrupt_waits_for_the_stop(profile, interrupts, monkeypatch):
     assert state(profile) == ("done", "")
 
     profile.begin()
+    profile.answer(EndProfile("mine"), 1)
     order(profile, "next")
     make(profile, 1, 2, 3, 4)
     assert (Made.on, state(profile, "next")) == (0, ("done", ""))
@@ -162,7 +166,7 @@ def test_an_interrupt_amid_a_cut_reaches_the_cell(profile, interrupts, monkeypat
             wait()
     assert Made.on == 0
     profile.end(failed=True)
-    assert state(profile) == ("done", "1 of 2 steps: a step took longer than 0.05 s")
+    assert state(profile) == ("done", "1 of 2 steps: they took longer than 0.05 s: profile fewer steps")
 
 
 def test_a_stop_that_was_broken_is_repeated(profile, monkeypatch):
@@ -183,6 +187,7 @@ def test_a_stop_that_was_broken_is_repeated(profile, monkeypatch):
         go_on()
         assert Made.on == 0
         assert state(profile, key)[0] == "done"
+        profile.answer(EndProfile(key), 1)
 
 
 def test_it_stops_no_earlier_than_it_may(profile, monkeypatch):
@@ -218,7 +223,7 @@ def test_the_loop_drops_an_order(profile):
     profile.step(1)
     profile.answer(EndProfile("mine"), 1)
     assert state(profile)[0] == "armed"
-    make(profile, 2, 3)
+    profile.step(2)
     assert (Made.on, state(profile)) == (0, ("failed", "nobody has asked for it any more"))
 
     order(profile, "second", after=5)
@@ -279,5 +284,64 @@ def test_a_profile_that_is_cut_off_amid_the_wait_for_a_step_has_the_steps_before
     monkeypatch.setattr(Made, "amid_complete", cut_off)
     make(profile, 4, 5)
     assert Made.on == 0
-    assert state(profile) == ("done", "1 of 5 steps: a step took longer than 0.05 s")
+    assert state(profile) == ("done", "1 of 5 steps: they took longer than 0.05 s: profile fewer steps")
     assert len(profile.answer(ReadProfile("mine"), 1).marks) == 2
+
+
+def test_a_step_that_takes_too_long_to_complete_is_the_last_that_is_waited_for(profile, monkeypatch):
+    """What it waits for may never come, and the loop must not be held at each step."""
+    monkeypatch.setattr(Made, "complete", lambda made: made.done.append("late"))
+    order(profile, steps=3)
+    make(profile, 1, 2, 3, 4, 5)
+    assert Made.done == ["late", "start"]
+    assert state(profile)[0] == "done"
+    assert "still under way" in state(profile)[1]
+
+
+def test_a_trace_that_is_to_be_fetched_keeps_its_place_as_long_as_somebody_asks(profile, monkeypatch):
+    """Afterwards the next step drops it: it takes memory."""
+    order(profile)
+    make(profile, 1, 2, 3, 4)
+    assert state(profile)[0] == "done"
+    assert order(profile, "other", after=9).state == "failed"
+    assert profile.answer(ReadTrace("mine", 0), 1).data
+
+    monkeypatch.setattr(profiling, "FORGOTTEN", 0.0)
+    profile.step(5)
+    assert state(profile)[0] == "none"
+    assert order(profile, "other", after=9).state == "armed"
+
+
+def usable(answer):
+    """``answer`` of a rank whose framework is in use, and of a loop that steps when it is asked."""
+    return structs.replace(answer, profilers=["made"], pace=0.0) if isinstance(answer, ProfileState) else answer
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_rank_that_refuses_or_is_replaced_is_named_and_others_do_not_wait_for_it(profile, interrupts, refuses):
+    """One rank makes steps, and the other has another's order, or is new in the middle."""
+    other = RankProfile(Plugins([("made", Plugin())], print), interrupts[1])
+    ranks = {0: profile, 1: other}
+    world = World("w", "w", [Rank(rank, 0, "here", rank, "cpu", 1, "running") for rank in ranks])
+    make(profile, 1, 2)
+    make(other, 1, 2)
+    if refuses:
+        order(other, "others", after=1000)
+    made = 2
+
+    def ask(asked, _timeout, question):
+        nonlocal made
+        answers = {rank: ranks[rank].answer(question, 1) for rank in asked}
+        answers = {rank: usable(answer) for rank, answer in answers.items()}
+        if isinstance(question, ReadProfile):
+            made += 1
+            profile.step(made)
+            if Made.on and not refuses:
+                ranks[1] = RankProfile(Plugins([("made", Plugin())], print), interrupts[1])
+        return answers
+
+    one = Profiling(ask, lambda: world, [0, 1], 3, timeout=20.0)
+    traces = one.take()
+    why = "another profile is being made; try again once it is there" if refuses else "was replaced"
+    assert [trace.rank for trace in traces] == [0]
+    assert any(note.startswith(f"Rank 1: missing: {why}") for note in one.notes)
