@@ -357,7 +357,7 @@ class StepTimes:
         """
         workers = self.ranks[slow[0]].workers
         alike = all(self.ranks[rank].workers == workers for rank in shares)
-        if alike and not workers and (bound := self._data(shares)) is not None:
+        if alike and not workers and gap < 2 * GAP and (bound := self._data(shares)) is not None:
             return bound
         advice = _more_workers(workers, alike=alike)
         if alike and workers == 1:

@@ -153,7 +153,7 @@ class Holdings:
 
     def read(self, most: int, seconds: float) -> RankMemory:
         """The memory of this rank, with its ``most`` biggest pieces. Any thread."""
-        with self._walk(seconds) as walk:
+        with self._walk(seconds, alone=self._alone()) as walk:
             pieces = sorted(walk.pieces.values(), key=lambda piece: -piece.held.size)
             named, kinds, old = Counter[str](), Counter[str](), Counter[str]()
             for piece in pieces:
@@ -173,17 +173,20 @@ class Holdings:
             )
 
     def kinds(self, seconds: float) -> tuple[dict[Kind, int], dict[Kind, int], bool]:
-        """How much of each kind has names, on the host and on devices; and whether time was short. Any thread."""
+        """How much of each kind has names, on the host and on devices; and whether time was short. Any thread.
+
+        It looks as beside a cell: at no gradients, and nobody waits for it.
+        """
         host, devices = Counter[Kind](), Counter[Kind]()
-        with self._walk(seconds) as walk:
+        with self._walk(seconds, alone=False) as walk:
             for piece in walk.pieces.values():
                 (host if piece.held.device == HOST else devices)[piece.kind] += piece.held.size
             return dict(host), dict(devices), walk.cut
 
     @contextlib.contextmanager
-    def _walk(self, seconds: float) -> Iterator[_Walk]:
+    def _walk(self, seconds: float, *, alone: bool) -> Iterator[_Walk]:
         """A walk through all that the rank holds, which lets go of it at the end of the block."""
-        walk = _Walk(self._namespace, self._plugins, self._inventory, time.monotonic() + seconds, alone=self._alone())
+        walk = _Walk(self._namespace, self._plugins, self._inventory, time.monotonic() + seconds, alone=alone)
         try:
             walk.follow(self._variables(), old=False)
             walk.follow(self._running(), old=False)
@@ -253,12 +256,16 @@ class _Walk:
         self._deadline = deadline
         self._left = MOST
         self._alone = alone
-        with inventory.still() as still:
-            self._busy = not (still and alone)
+        with self._still() as still:
+            self._busy = not still
         self._looks: dict[type, Look | None] = {}
         shell = _shell()
         engine = (namespace, namespace.get("_oh"), namespace.get("_ih"), shell, getattr(shell, "user_ns_hidden", None))
         self._seen = {id(one) for one in engine}
+
+    def _still(self) -> contextlib.AbstractContextManager[bool]:
+        """Within it, whether nothing changes what is looked at."""
+        return self._inventory.still() if self._alone else contextlib.nullcontext(False)
 
     def follow(self, roots: Iterable[tuple[str, Any]], *, old: bool) -> None:
         """Find what ``roots``, by name, hold. ``old``: whether that is old where nothing was found before."""
@@ -320,8 +327,8 @@ class _Walk:
             with contextlib.suppress(Exception):
                 return look(value, False)
             return Holds()
-        with contextlib.suppress(Exception), self._inventory.still() as still:
-            self._busy = not (still and self._alone)
+        with contextlib.suppress(Exception), self._still() as still:
+            self._busy = not still
             self.unread = self.unread or self._busy
             return look(value, not self._busy)
         return Holds()

@@ -36,7 +36,7 @@ from jupyter_dtrain.core.memory_record import (
 )
 
 from .main_thread import DEEP
-from .step_time import DEAR, PAGE, SPREAD
+from .step_time import PAGE, SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 PERIOD: Final = 0.01
 """Seconds between two looks, on average."""
+RAREST: Final = 1.0
+"""The same where looks are dear."""
 COST: Final = 0.01
 """The share of a processor that looks may use."""
 PLACES: Final = 512
@@ -105,7 +107,7 @@ class _Course:
         """``high``: the most that there has been; ``before``: points that have gone by without it."""
         self.device = device
         self.begin = self.size = self.peak = self._near = self._entered = size
-        self._high = high
+        self.high = high
         self._at = 0.0
         self._place = Place()
         self._visited: Place | None = None
@@ -118,10 +120,10 @@ class _Course:
         self.most, self.most_reserved = max(self.most, size), max(self.most_reserved, reserved)
         if place is None:
             return
-        highest = max(size, high) if high > self._high else size
+        highest = max(size, high) if high > self.high else size
         if place != self._visited or place.before != place.line:
             self._visited, self._entered = place, self.size
-        self._high, self.size = high, size
+        self.high, self.size = high, size
         self.peak = max(self.peak, highest)
         if highest - self._near > max(LITTLE, NEAR * (self._near - self.begin)):
             self._near, self._at, self._place = highest, at, place
@@ -145,6 +147,7 @@ class _Course:
     def described(self, *, pending: bool) -> MemoryCourse:
         """``pending``: whether the time of a point is not over."""
         rises = sorted(self._places.items(), key=lambda pair: -pair[1][0])
+        reserved = [*self.reserved, *([self.most_reserved] if pending else [])]
         grown = [Growth(place, rise, most) for place, (rise, most) in rises[:LINES] if rise >= LITTLE]
         return MemoryCourse(
             self.device,
@@ -155,7 +158,7 @@ class _Course:
             self._place,
             grown,
             [*self.points, *([self.most] if pending else [])],
-            [] if self.device == HOST else [*self.reserved, *([self.most_reserved] if pending else [])],
+            reserved if any(reserved) else [],  # a framework may not say it
         )
 
 
@@ -223,8 +226,8 @@ class _Recording:
             spent = time.thread_time()
             with contextlib.suppress(Exception):
                 self._look()
-            cost += (min(time.thread_time() - spent, DEAR) - cost) / 10
-            period = max(PERIOD, cost / COST)
+            cost += (time.thread_time() - spent - cost) / 10
+            period = min(RAREST, max(PERIOD, cost / COST))
 
     def _look(self, *, last: bool = False) -> None:
         line = None if last else self._users_line()
@@ -250,7 +253,8 @@ class _Recording:
         for device, course in self._courses.items():
             if device != HOST:
                 one = seen.get(device)
-                course.take(at, place, *((one.allocated, one.peak, one.reserved) if one is not None else (0, 0, 0)))
+                # One that is not seen has no memory, and the most that it has had stays the same.
+                course.take(at, place, *((one.allocated, one.peak, one.reserved) if one else (0, course.high)))
         self._filled += 1
         if self._filled >= self._stride:
             self._times.append(self._since)

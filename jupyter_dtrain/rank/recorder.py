@@ -159,7 +159,7 @@ class _Open:
     def append(self, body: Body) -> None:
         """Give an event its number, spool it, and keep the part of it that is to be announced.
 
-        Of an event that readers cannot read, only its kind is kept, as a line of the log, and of an end the outcome.
+        Of an event that readers cannot read, the log gets the beginning, and readers the end of a run without counts.
         """
         # A clock that is set while the run goes on must neither stretch it nor turn it back.
         now = self._began + time.monotonic() - self.started
@@ -168,7 +168,7 @@ class _Open:
             self.append(Output("stderr", f"[jupyter-dtrain] no reader could read this: {body!r:.500}\n", log=True))
             if not isinstance(body, Finished):
                 return
-            body = Finished(body.outcome, body.elapsed)
+            body = msgspec.structs.replace(body, steps={}, spent=None)
             event = msgspec.structs.replace(event, seq=self.seq, body=body)
         try:
             size = self.spool.append(event)

@@ -209,7 +209,11 @@ def _notes(
         notes.append(f"The picture has the {PANELS} highest of {quantity(courses, 'course')}; -r chooses ranks.")
     dead = [rank for rank in others if world.ranks[rank].has_ended]
     for rank in dead:
-        known = f" A second or less before, it had {human(last[rank])} of resident memory." if rank in last else ""
+        known = (
+            f" When it was last heard of in this run, it had {human(last[rank])} of resident memory."
+            if rank in last
+            else ""
+        )
         notes.append(f"Rank {rank}: dead, and its record with it.{known}")
     if silent := [rank for rank in others if rank not in dead]:
         notes.append(f"{count_ranks(silent).capitalize()}: no record of run {run}, or no answer.")

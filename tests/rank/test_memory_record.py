@@ -28,7 +28,7 @@ class Counts(Framework):
 
     def __init__(self):
         self.allocated = self.peak = self.asked = 0
-        self.broken = False
+        self.broken = self.gone = False
 
     def take(self, size):
         """Allocate, or free."""
@@ -39,7 +39,11 @@ class Counts(Framework):
         self.asked += 1
         if self.broken:
             raise RuntimeError("no device")
-        return [DeviceMemory("made:0", self.allocated, self.allocated + 7 * MEGA, self.peak)] if self.peak else []
+        return (
+            [DeviceMemory("made:0", self.allocated, self.allocated + 7 * MEGA, self.peak)]
+            if self.peak and not self.gone
+            else []
+        )
 
 
 @pytest.fixture
@@ -131,6 +135,23 @@ def test_memory_that_does_not_rise_has_no_place(recorder, counts):
     course = device(recorder)
 
     assert (course.place, course.grown, course.peak) == (Place(), [], MEGA)
+
+
+def test_a_device_that_is_not_seen_for_a_while_has_had_nothing_then(recorder, counts):
+    """Its counts of an earlier cell are no rise of this one, as when all of its memory was given back."""
+    counts.take(900 * MEGA)
+    counts.take(-890 * MEGA)
+    recorder.begin(3)
+    for gone in (True, False):
+        counts.gone = gone
+        looks = recorder.read().looks
+        deadline = time.monotonic() + 30
+        while recorder.read().looks < looks + 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    recorder.end()
+    course = device(recorder)
+
+    assert (course.peak, course.end) == (10 * MEGA, 10 * MEGA)
 
 
 def test_a_long_cell_keeps_its_peak_in_few_points(recorder, counts, monkeypatch):

@@ -216,4 +216,4 @@ def test_a_rank_that_dies_is_named_with_what_is_known(launch):
     assert shown.ranks[1] is None
     assert shown.ranks[0].courses[0].peak - shown.ranks[0].courses[0].begin > 70 * MEGA
     last = str(shown).splitlines()[-1]
-    assert last.startswith("Rank 1: dead, and its record with it. A second or less before, it had 1")
+    assert last.startswith("Rank 1: dead, and its record with it. When it was last heard of in this run, it had 1")

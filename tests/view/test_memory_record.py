@@ -146,7 +146,9 @@ def test_ranks_without_a_record_are_named():
 
     assert "Rank 0: the cell goes on; this is its memory so far." in lines
     assert "Rank 0: too many objects to look at all names." in lines
-    assert lines[-2].endswith("record with it. A second or less before, it had 3.2 GB of resident memory.")
+    assert lines[-2].endswith(
+        "record with it. When it was last heard of in this run, it had 3.2 GB of resident memory."
+    )
     assert lines[-1] == "Rank 2: no record of run 7, or no answer."
 
 

@@ -31,7 +31,7 @@ _METHODS = {"block_until_ready", "item", "tolist", "copy_to_host_async", "__arra
 
 SETTLES = Patch(
     "jax._src.xla_bridge",
-    calls=("backends_are_initialized()",),
+    calls=("_backends",),
     why=(
         "A collective that a failed cell has begun on this rank alone is paired with another one in the next cell. "
         "Whether JAX computes can only be asked once it has a backend; JAX's public functions make one."
@@ -65,9 +65,11 @@ def settle(released: Callable[[], bool], patience: float, poll: float = SETTLE_P
 
 
 def has_backend() -> bool:
-    """Whether JAX has computed something, or was asked for its devices."""
-    bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    return bridge is not None and bool(bridge.backends_are_initialized())
+    """Whether JAX has computed something, or was asked for its devices. Any thread, at once.
+
+    JAX's own question waits for its lock, which a thread holds while it starts a GPU or waits for other ranks.
+    """
+    return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
 
 def call_that_waits(frame: FrameType, call: ast.Call | None) -> str:

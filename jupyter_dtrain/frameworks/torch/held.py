@@ -50,15 +50,15 @@ def holder(kind: type) -> Look | None:
 
 
 def devices() -> list[DeviceMemory]:
-    """The caching allocator's counts of each CUDA device that has some memory."""
+    """The caching allocator's counts of each CUDA device that has some memory, or has had some."""
     torch: Any = imported("torch")
     if torch is None or not torch.cuda.is_initialized():
         return []
     found = []
     for place in range(torch.cuda.device_count()):
-        if reserved := int(torch.cuda.memory_reserved(place)):
-            allocated, peak = torch.cuda.memory_allocated(place), torch.cuda.max_memory_allocated(place)
-            found.append(DeviceMemory(f"cuda:{place}", int(allocated), reserved, int(peak)))
+        reserved, peak = int(torch.cuda.memory_reserved(place)), int(torch.cuda.max_memory_allocated(place))
+        if reserved or peak:
+            found.append(DeviceMemory(f"cuda:{place}", int(torch.cuda.memory_allocated(place)), reserved, peak))
     return found
 
 
