@@ -165,7 +165,8 @@ class ActionHandler(ApiHandler):
         body = self.body()
         steps = msgspec.convert(body.get("steps", STEPS), readable(int))
         check_request(steps)
-        ranks = self.ranks(monitor)
+        if (ranks := self.ranks(monitor)) == []:
+            raise BadRequest("Name the ranks to profile, as a list of numbers in `ranks`, or leave that out for all.")
         try:
             folder = _inside(self.settings["server_root_dir"], body.get("folder"))
         except BadRequest:
@@ -185,7 +186,10 @@ class ProfileHandler(ApiHandler):
         root = _resolved(self.settings["server_root_dir"])
         found = monitor.profiles().look(number(number_, "The number of a profile"), root)
         if found is None:
-            raise NotFound("This profile is no longer kept: a newer one was begun.")
+            raise NotFound(
+                "This profile is no longer kept: the server was restarted, no page was open, or newer ones were begun. "
+                "If it was finished, its trace is in the notebook's folder."
+            )
         self.answer(found)
 
 

@@ -3,8 +3,8 @@
 It asks the ranks' agents, as a notebook does, and joins the world as no client: it changes nothing there. What it is to
 do comes as JSON on its input (:class:`~.profiles.Wanted`); its output is lines of JSON (:data:`~.profiles.Line`).
 
-Under failure: it has the deadlines of :mod:`jupyter_dtrain.wire.profiling`, and it ends when nobody reads its output.
-Ranks that hear no more of it drop their profile by themselves.
+Under failure: it has the deadlines of :mod:`jupyter_dtrain.wire.profiling`, and it ends when nobody reads its output,
+or when the server that has started it is gone. Ranks that hear no more of it drop their profile by themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -42,21 +42,29 @@ _FRESH: Final = 0.5
 class _Way:
     """The way to the agents of one world."""
 
-    def __init__(self, listing: Listing) -> None:
-        """Raises :class:`WorldLost`, and :class:`OSError` where the files of the world are gone."""
+    def __init__(self, listing: Listing, server: int) -> None:
+        """``server``: the process for which it is used, which is this one's parent.
+
+        Raises :class:`WorldLost`, and :class:`OSError` where the files of the world are gone.
+        """
+        self._server = server
+        self.ending = False
+        """Whether the server may be gone: the ranks must hear of the end all the same."""
         self._steward = open_channel(listing, _PATIENCE)
         state = self._steward.ask(ReadState())
         self._known, self._asked = state.world, time.monotonic()
         self._ranks = RanksChannel(state.client_file)
 
     def world(self) -> AddressedWorld:
-        """The world as it is now. Raises :class:`WorldLost`."""
+        """The world as it is now. Raises :class:`WorldLost`, and :class:`BrokenPipeError` where the server is gone."""
+        if not self.ending and os.getppid() != self._server:
+            raise BrokenPipeError
         if time.monotonic() > self._asked + _FRESH:
             self._known, self._asked = self._steward.ask(ReadState()).world, time.monotonic()
         return self._known
 
     def ask(self, ranks: list[int], timeout: float, question: Any) -> Answers[Any]:
-        """The agents' answers within ``timeout`` seconds. Raises :class:`WorldLost`."""
+        """The agents' answers within ``timeout`` seconds. Raises as :meth:`world`."""
         futures = ask_agents(self.world(), self._ranks, ranks, question)
         await_answers(futures, timeout)
         return take_answers(ranks, futures)
@@ -69,6 +77,10 @@ class _Way:
 
 def main() -> int:
     """Make the profile that is wanted."""
+    server = os.getppid()
+    # What a plug-in prints must not come between the lines.
+    lines = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(Wanted))
     told = ""
 
@@ -76,37 +88,39 @@ def main() -> int:
         nonlocal told
         if words != told:
             told = words
-            _say(Told(words))
+            _say(lines, Told(words))
 
     try:
         try:
-            _say(_make(wanted, tell))
+            _say(lines, _make(wanted, server, tell))
         except BrokenPipeError:
             raise
         except BadRequest as error:
-            _say(Failed(str(error), bad=True))
+            _say(lines, Failed(str(error), bad=True))
         except DtrainError as error:
-            _say(Failed(str(error)))
+            _say(lines, Failed(str(error)))
         except OSError as error:
-            _say(Failed(f"There is no profile: {error}."))
+            _say(lines, Failed(f"There is no profile: {error}."))
     except BrokenPipeError:  # nobody wants it any more
         return 1
     return 0
 
 
-def _make(wanted: Wanted, tell: Callable[[str], None]) -> ProfileMade:
+def _make(wanted: Wanted, server: int, tell: Callable[[str], None]) -> ProfileMade:
     folder = Path(wanted.folder)
     if not os.access(folder, os.W_OK):
+        why = "where you may not write" if os.access(folder, os.F_OK) else "which is no longer there"
         raise BadRequest(
-            f"The trace cannot be written to {folder}, where you may not write: profile from another notebook that is "
-            f"attached to this world, with %distributed profile -o FILE."
+            f"The trace cannot be written to {folder}, {why}: profile from another notebook that is attached to this "
+            f"world, with %distributed profile -o FILE."
         )
     tell("Asking the ranks how far they are.")
-    with contextlib.closing(_Way(wanted.listing)) as way:
+    with contextlib.closing(_Way(wanted.listing, server)) as way:
         one = Profiling(way.ask, way.world, wanted.ranks, wanted.steps, tell=tell)
         try:
             traces = one.take()
         finally:
+            way.ending = True
             one.end()
     path, analysis = one.save(traces, folder / f"profile-{one.run}-{one.after}.json.gz", wanted.listing.name)
     before = msgspec.msgpack.decode(wanted.last, type=readable(LastProfile)) if wanted.last else None
@@ -115,9 +129,9 @@ def _make(wanted: Wanted, tell: Callable[[str], None]) -> ProfileMade:
     return ProfileMade(found, msgspec.msgpack.encode(LastProfile(one.run, one.after, analysis)))
 
 
-def _say(line: Line) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-    sys.stdout.buffer.flush()
+def _say(lines: IO[bytes], line: Line) -> None:
+    lines.write(msgspec.json.encode(line) + b"\n")
+    lines.flush()
 
 
 if __name__ == "__main__":

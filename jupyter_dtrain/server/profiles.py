@@ -4,14 +4,17 @@ Each is made by a process of its own (:mod:`.profiler`). Traces may have hundred
 all that the server does for its other pages; whatever happens in that process does not touch the server.
 
 Under failure: a profile has a deadline. A process that ends without a last word, or takes too long, becomes an error in
-words. It is killed when nobody observes the world any more.
+words. It is killed when nobody observes the world any more, and ends by itself when the server has died. The numbers of
+profiles do not come again after that, so a page that still waits for one hears that it is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,6 +35,12 @@ if TYPE_CHECKING:
 _PROGRAM: Final = "jupyter_dtrain.server.profiler"
 _LIMIT: Final = 900.0
 """Seconds that a profile may take, with all that it waits for."""
+_KEPT: Final = 4
+"""The most profiles that are kept: a page may look for its own while other pages have begun the next ones."""
+_FEWER: Final = (
+    "Profile fewer steps, or fewer ranks, with %distributed profile -n STEPS -r RANKS in another notebook that is "
+    "attached to this world."
+)
 _MOST: Final = 1 << 26
 """Bytes of a line of the program's output."""
 
@@ -87,7 +96,8 @@ class Profiles:
 
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
-        self._newest: _Profile | None = None
+        self._kept: dict[int, _Profile] = {}
+        """The last profiles by number, the newest last."""
         self._last = b""
 
     def begin(self, ranks: list[int], steps: int, folder: Path) -> int:
@@ -95,22 +105,27 @@ class Profiles:
 
         ``folder`` gets the trace. Raises :class:`BadRequest` while another one is made.
         """
-        before = self._newest
+        newest = max(self._kept, default=0)
+        before = self._kept.get(newest)
         if before is not None and before.made is None and before.error is None:
             raise BadRequest("Another profile of this world is being made: wait until that has ended.")
         if before is not None and before.made is not None:
             self._last = before.made.kept
         wanted = Wanted(self._listing, ranks, steps, str(folder), self._last)
-        self._newest = _Profile(1 if before is None else before.number + 1, wanted)
-        return self._newest.number
+        # Milliseconds: one server's profiles have other numbers than those of the server before it.
+        number = max(newest + 1, time.time_ns() // 1_000_000)
+        self._kept[number] = _Profile(wanted)
+        if len(self._kept) > _KEPT:
+            self._kept.pop(min(self._kept)).task.cancel()
+        return number
 
     def look(self, number: int, root: Path) -> ProfileProgress | None:
-        """How far a profile is; None where it is not the newest. Raises the error that it has ended with.
+        """How far a profile is; None where it is not kept. Raises the error that it has ended with.
 
         ``root``: the folder whose files pages can download.
         """
-        one = self._newest
-        if one is None or one.number != number:
+        one = self._kept.get(number)
+        if one is None:
             return None
         if one.error is not None:
             raise one.error
@@ -122,15 +137,14 @@ class Profiles:
 
     def close(self) -> None:
         """End what is being made."""
-        if self._newest is not None:
-            self._newest.task.cancel()
+        for one in self._kept.values():
+            one.task.cancel()
 
 
 class _Profile:
     """One profile, and the program that makes it."""
 
-    def __init__(self, number: int, wanted: Wanted) -> None:
-        self.number = number
+    def __init__(self, wanted: Wanted) -> None:
         self.words = ""
         self.made: ProfileMade | None = None
         self.error: DtrainError | None = None
@@ -150,7 +164,7 @@ class _Profile:
             )
             await asyncio.wait_for(self._follow(process, msgspec.json.encode(wanted)), _LIMIT)
         except (asyncio.TimeoutError, TimeoutError):
-            self.error = ProfileFailed(f"There is no profile: it was not made within {_LIMIT / 60:g} minutes.")
+            self.error = ProfileFailed(f"There is no profile: it was not made within {_LIMIT / 60:g} minutes. {_FEWER}")
         except Exception as error:  # noqa: BLE001 — a page waits for the end, whatever it is
             self.error = ProfileFailed(f"There is no profile: the program that makes it cannot be run ({error}).")
         finally:
@@ -177,7 +191,12 @@ class _Profile:
                     self.error = BadRequest(words) if bad else ProfileFailed(words)
         code = await process.wait()
         if self.made is None and self.error is None:
-            self.error = ProfileFailed(
-                f"There is no profile: the program that makes it has ended with code {code}; the log of the Jupyter "
-                f"server may say why."
-            )
+            self.error = ProfileFailed(f"There is no profile: the program that makes it {_ended(code)}")
+
+
+def _ended(code: int) -> str:
+    """How a program has ended that has left no last word."""
+    if code == -signal.SIGKILL:
+        return f"was killed, as where memory is short. {_FEWER}"
+    how = f"was killed by signal {-code}" if code < 0 else f"has ended with code {code}"
+    return f"{how}; the log of the Jupyter server may say why."

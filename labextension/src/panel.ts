@@ -453,12 +453,24 @@ export class RunPanel {
     }
   }
 
+  /** Where requests go; where that is nowhere, null, and a notice says why. `nothing`: what a cell that has ended lacks. */
+  private whom(nothing: string): Questions | null {
+    if (this.questions === null) {
+      const going = this.model.outcome === "running";
+      this.showNotice(
+        going ? "Nobody can be asked about this cell now: try again in a moment." : `The cell has ended: ${nothing}.`,
+      );
+    }
+    return this.questions;
+  }
+
   /** Request a text and show it in the drawer. */
   private async open(title: string, question: Question, rank?: number): Promise<void> {
-    if (this.questions === null) return;
+    const questions = this.whom("there is nothing to refresh");
+    if (questions === null) return;
     let answer: Answer;
     try {
-      answer = await this.questions.ask(question, rank);
+      answer = await questions.ask(question, rank);
     } catch (error) {
       this.showNotice((error as Error).message);
       return;
@@ -471,20 +483,33 @@ export class RunPanel {
 
   /** Have some steps recorded, and show what they say in the drawer. */
   private async profile(): Promise<void> {
-    if (this.questions === null) return;
+    if (this.profileButton.disabled) return; // one is under way
+    const questions = this.whom("there is nothing to profile");
+    if (questions === null) return;
+    const asker = document.activeElement;
+    const ours = asker === this.profileButton || this.drawer.contains(asker);
     this.profileButton.disabled = true;
     const tell = (words: string): void => {
       this.showNotice(words, null);
     };
     try {
       tell("Profiling the next 5 steps. The loop goes on.");
-      const asked = this.questions.ask("profile", undefined, tell);
+      const asked = questions.ask("profile", undefined, tell);
       const [{ profileNode }, { profile, address }] = await Promise.all([import("./profile"), asked]);
       this.notice.hidden = true;
       if (profile === undefined) return;
       this.chosen = null;
-      this.fillDrawer("Profile", "again", () => void this.profile(), profileNode(profile, address ?? ""));
-      this.drawer.scrollIntoView({ block: "nearest" });
+      // A person who is at work elsewhere meanwhile stays there.
+      const focused = document.activeElement ?? document.body;
+      const around = focused.contains(this.root);
+      const inside = this.root.contains(focused);
+      // A button that is disabled or replaced has lost the focus.
+      const lost = this.drawer.contains(focused) || (ours && (around || focused === this.profileButton));
+      const node = profileNode(profile, address ?? "");
+      this.fillDrawer("Profile", "again", () => void this.profile(), node);
+      if (lost) node.focus({ preventScroll: true });
+      if (around || inside) this.drawer.scrollIntoView({ block: "nearest" });
+      this.showNotice("The profile is below the charts.");
       this.schedule();
     } catch (error) {
       this.showNotice((error as Error).message);

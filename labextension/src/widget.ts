@@ -27,6 +27,9 @@ interface Said {
 /** Milliseconds after which a request that the kernel has not acknowledged fails. */
 const PATIENCE = 1000;
 
+/** The model's events when the kernel closes its half, and when the kernel itself restarts or ends. */
+const CLOSED = ["comm:close", "comm_live_update"];
+
 const ADVICE: Record<Question, string> = {
   interrupt:
     "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar (or Kernel → Interrupt).",
@@ -37,10 +40,13 @@ const ADVICE: Record<Question, string> = {
   output: "The kernel cannot respond while its cell runs. You can see the output when the cell has ended.",
 };
 
-/** Sends requests to the kernel; one that is not acknowledged within a second fails with advice on what to do. */
+/**
+ * Sends requests to the kernel; one that is not acknowledged within a second fails with advice on what to do. Those that
+ * are open when the kernel is gone fail, too.
+ */
 class Asker implements Questions {
   private count = 0;
-  private open = new Map<number, { said: (said: Said) => void }>();
+  private open = new Map<number, (said: Said) => void>();
 
   constructor(private send: (content: unknown) => void) {}
 
@@ -59,13 +65,19 @@ class Asker implements Questions {
         if (message.problem !== undefined) reject(new Error(message.problem));
         else resolve({ text: message.text ?? "", cut: message.cut ?? 0, profile: message.profile });
       };
-      this.open.set(id, { said });
+      this.open.set(id, said);
       this.send({ type: question, id, rank });
     });
   }
 
   said(message: Said): void {
-    this.open.get(message.id)?.said(message);
+    this.open.get(message.id)?.(message);
+  }
+
+  /** The kernel answers no more. */
+  end(): void {
+    const problem = "The kernel has restarted or ended, so there is no answer.";
+    for (const [id, said] of [...this.open]) said({ type: "answer", id, problem });
   }
 }
 
@@ -94,14 +106,20 @@ export default function widget(): unknown {
         for (const panel of panels) panel.setQuestions(model.get("live") === true ? asker : null);
         dropIfOver(model);
       };
+      const onClose = (): void => {
+        asker?.end();
+      };
       onDocument();
       model.on("change:document", onDocument);
       model.on("change:live", onLive);
       model.on("msg:custom", onMessage);
+      for (const event of CLOSED) model.on(event, onClose);
       return () => {
         model.off("change:document", onDocument);
         model.off("change:live", onLive);
         model.off("msg:custom", onMessage);
+        for (const event of CLOSED) model.off(event, onClose);
+        onClose();
       };
     },
     render({ model, el }: { model: WidgetModel; el: HTMLElement }) {

@@ -86,6 +86,12 @@ class Server {
     if (id === null) this.wanted.delete(who);
     else this.wanted.set(who, id);
   };
+  folders: string[] = [];
+  profile = (_world: string, _ranks: number[], folder: string) => {
+    this.folders.push(folder);
+    return Promise.resolve({ file: "" });
+  };
+  addressOf = (file: string) => file;
   cell = (_world: string, _run: number, replay: string, since: number) => {
     this.asked.push([replay, since]);
     const next = this.answers.shift() ?? { outputs: [] };
@@ -113,14 +119,19 @@ class Page {
   saveState = new Signal<object, string>({});
   disposed = new Signal<object, undefined>({});
   status = new Signal<object, string>({});
+  path = "old/a.ipynb";
 
   constructor(server: Server) {
+    const path = () => this.path;
     const notebook = {
       isDisposed: false,
       disposed: this.disposed,
       context: {
         ready: Promise.resolve(),
         saveState: this.saveState,
+        get localPath() {
+          return path();
+        },
         model: { collaborative: false, cells: Object.assign([this.cell], { changed: new Signal({}) }) },
       },
       sessionContext: {
@@ -207,6 +218,18 @@ describe("the cells of a notebook", () => {
     expect(liveRun(mark)).toBeNull();
     expect(server.wanted.size).toBe(0);
     expect(server.asked).toEqual([]);
+  });
+
+  it("have the trace of a profile put beside the notebook, wherever that is meanwhile", async () => {
+    server.model = new RunModel();
+    const page = new Page(server);
+    await settle();
+    page.cell.outputs.add(panel("running"));
+    const { questions } = liveRun(mark)!;
+    await questions!.ask("profile");
+    page.path = "new/a.ipynb";
+    await questions!.ask("profile");
+    expect(server.folders).toEqual(["old", "new"]);
   });
 
   it("keep the widget where the server does not follow the run", async () => {

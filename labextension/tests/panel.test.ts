@@ -168,7 +168,7 @@ describe("a panel", () => {
     await vi.waitFor(() => {
       expect(root.querySelector(".dtrain-profile a")!.getAttribute("href")).toBe("/files/p.json.gz");
     });
-    expect([button.disabled, notice.hidden]).toEqual([false, true]);
+    expect([button.disabled, notice.textContent]).toEqual([false, "The profile is below the charts."]);
     const [again] = [...root.querySelectorAll<HTMLButtonElement>(".dtrain-drawer button")];
     again!.click();
     await vi.waitFor(() => {
@@ -176,7 +176,110 @@ describe("a panel", () => {
     });
     expect(ask.mock.calls.map((call) => call[0])).toEqual(["profile", "profile"]);
   });
+
+  it("asks for one profile at a time, and says so when there is nobody left to ask", async () => {
+    const { root, panel, model } = await shown(run({}));
+    const { ask, answer } = profiler();
+    panel.setQuestions({ ask });
+    press(root, "Profile");
+    answer();
+    await arrived(root);
+    press(root, "again");
+    press(root, "again");
+    answer();
+    await arrived(root);
+    expect(ask).toHaveBeenCalledTimes(2);
+    const notice = root.querySelector<HTMLElement>(".dtrain-notice")!;
+    panel.setQuestions(null);
+    press(root, "again");
+    expect(notice.textContent).toBe("Nobody can be asked about this cell now: try again in a moment.");
+    model.update(run({ outcome: "ok" }));
+    press(root, "again");
+    expect(notice.textContent).toBe("The cell has ended: there is nothing to profile.");
+    expect(ask).toHaveBeenCalledTimes(2);
+  });
+
+  it("says that stacks cannot be refreshed once the cell has ended", async () => {
+    const { root, panel, model } = await shown(run({}));
+    panel.setQuestions({ ask: () => Promise.resolve({ text: "rank 0: idle" }) });
+    press(root, "Stacks");
+    await vi.waitFor(() => {
+      expect(root.querySelector("pre")).not.toBeNull();
+    });
+    panel.setQuestions(null);
+    model.update(run({ outcome: "ok" }));
+    press(root, "refresh");
+    expect(root.querySelector(".dtrain-notice")!.textContent).toBe("The cell has ended: there is nothing to refresh.");
+  });
+
+  it("leads to the profile a person who waits for it, and nobody who works elsewhere", async () => {
+    const { root, panel } = await shown(run({}));
+    const { ask, answer } = profiler();
+    panel.setQuestions({ ask });
+    await vi.waitFor(() => {
+      expect(root.querySelector<HTMLElement>(".dtrain-button")!.hidden).toBe(false);
+    });
+    const elsewhere = document.createElement("textarea");
+    document.body.append(elsewhere);
+    const scrolled = vi.spyOn(Element.prototype, "scrollIntoView");
+    const region = (): Element => root.querySelector(".dtrain-profile")!;
+    const profile = async (name: string, meanwhile = (): void => undefined): Promise<Element> => {
+      scrolled.mockClear();
+      const button = buttonOf(root, name);
+      button.focus();
+      button.click();
+      meanwhile();
+      answer();
+      await arrived(root);
+      return region();
+    };
+    const leave = (): void => {
+      elsewhere.focus();
+    };
+    expect(await profile("Profile")).toBe(document.activeElement);
+    expect(scrolled).toHaveBeenCalledTimes(1);
+    expect(await profile("again")).toBe(document.activeElement);
+    await profile("again", leave);
+    expect([document.activeElement, scrolled.mock.calls.length]).toEqual([elsewhere, 0]);
+    scrolled.mockRestore();
+  });
 });
+
+/** Questions for a profile, which `answer` answers. */
+function profiler(): { ask: ReturnType<typeof vi.fn<Questions["ask"]>>; answer: () => void } {
+  let done: (answer: Answer) => void = () => undefined;
+  const profile = { path: "/w/p.json.gz", file: "", tables: [], remarks: [] };
+  return {
+    ask: vi.fn<Questions["ask"]>(
+      () =>
+        new Promise((resolve) => {
+          done = resolve;
+        }),
+    ),
+    answer: () => {
+      done({ text: "", profile });
+    },
+  };
+}
+
+function buttonOf(root: HTMLElement, words: string): HTMLButtonElement {
+  return [...root.querySelectorAll("button")].find((one) => one.textContent === words)!;
+}
+
+function press(root: HTMLElement, words: string): void {
+  buttonOf(root, words).click();
+}
+
+/** Wait until the profile that was asked for is there. */
+async function arrived(root: HTMLElement): Promise<void> {
+  await vi.waitFor(() => {
+    const words = root.querySelector(".dtrain-notice")!.textContent;
+    expect([words, root.querySelector(".dtrain-profile")]).toEqual([
+      "The profile is below the charts.",
+      expect.any(HTMLElement),
+    ]);
+  });
+}
 
 describe("formatted values", () => {
   it("are short", () => {

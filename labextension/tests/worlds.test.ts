@@ -415,6 +415,33 @@ describe("a profile", () => {
     worlds.dispose();
     vi.useRealTimers();
   });
+
+  it("outlives questions without an answer, but not many in a row, and no refusal", async () => {
+    vi.useFakeTimers();
+    const lost = (): Promise<Response> => Promise.reject(new Error("network"));
+    const say = (content: unknown, status = 200) => {
+      return (): Promise<Response> => Promise.resolve(new Response(JSON.stringify(content), { status }));
+    };
+    const going = say({ words: "a", profile: null });
+    const four = [lost, lost, lost, lost];
+    const ask = async (...answers: (() => Promise<Response>)[]): Promise<[unknown, number]> => {
+      const fetch = vi.fn(() => (answers.shift() ?? lost)());
+      const worlds = new Worlds(settings(fetch));
+      const found = worlds.profile("w", [0], "", () => undefined).catch((error: unknown) => error);
+      await vi.advanceTimersByTimeAsync(10_000);
+      worlds.dispose();
+      return [await found, fetch.mock.calls.length];
+    };
+    const begun = say({ number: 2 });
+    expect(await ask(begun, ...four, going, ...four, say({ words: "", profile: "found" }))).toEqual(["found", 11]);
+    const [silence, asked] = await ask(begun, going);
+    expect([(silence as Error).message.slice(0, 23), asked]).toEqual(["Cannot reach the server", 7]);
+    for (const status of [404, 409]) {
+      const [refusal, until] = await ask(begun, lost, say({ message: "There is no profile." }, status));
+      expect([(refusal as Error).message, until]).toEqual(["There is no profile.", 3]);
+    }
+    vi.useRealTimers();
+  });
 });
 
 describe("what a person types or chooses", () => {

@@ -45,7 +45,8 @@ def test_the_loop_of_a_cell_is_profiled_while_its_kernel_waits(lab, browser):
     expect(captions.first).to_contain_text("5 steps from step")
     expect(found.locator("table").first.locator("tbody tr")).to_have_count(2)
     expect(found).to_contain_text("100% of the ranks' collectives are matched")
-    expect(panel.get_by_role("status")).to_be_hidden()
+    expect(panel.get_by_role("status")).to_have_text("The profile is below the charts.")
+    expect(found).to_be_focused()
     with page.expect_download() as downloaded:
         found.get_by_role("link", name="profile-").click()
     (file,) = (lab.folder / "my work").glob("profile-*.json.gz")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
+import msgspec
 import psutil
 import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt
+from jupyter_dtrain.core.errors import ProfileFailed
+from jupyter_dtrain.launch.worlds import Listing
+from jupyter_dtrain.server.profiles import Profiles, Wanted
 from tests.pace import slack
+from tests.server.page import Page, Server
 from tests.session.cells import until
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -32,6 +40,13 @@ while True:
     model(torch.ones(4, 8)).sum().backward()
     opt.step()
     time.sleep({pause})
+"""
+
+
+PLUGIN = """
+from jupyter_dtrain.core.declarations import Declaration
+print("a plug-in says hello", flush=True)
+DECLARATION = Declaration("chatty")
 """
 
 
@@ -58,6 +73,31 @@ def loop(session):
             session.interrupt()
         with contextlib.suppress(DistributedError, DistributedInterrupt):
             one.result(30 * slack())
+
+
+@pytest.fixture
+def other_server(server, tmp_path, monkeypatch):
+    """One more server, for one test; in it is a plug-in that prints."""
+    (tmp_path / "chatty.py").write_text(PLUGIN)
+    info = tmp_path / "chatty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[jupyter_dtrain.declarations]\nchatty = chatty:DECLARATION\n")
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    found = Server(tmp_path)
+    yield found
+    found.close()
+
+
+def gone(folder):
+    """A world whose files are gone."""
+    return Listing("gone", "gone", 1, "", 0, 0.0, str(folder / "gone" / "client.json"))
+
+
+def programs(server):
+    """The programs that make profiles for a server."""
+    return [one for one in psutil.Process(server.process.pid).children() if "profiler" in " ".join(one.cmdline())]
 
 
 def ask(page, session, **body):
@@ -106,7 +146,9 @@ def test_what_cannot_be_profiled_is_refused_in_words(page, session, loop):
         assert status == 400
         assert words in answer["message"]
     assert page.act(session.id, "profile", ranks=[3])[1]["message"] == "The world only has ranks 0 to 2."
-    assert page.act(session.id, "profiles/99", "GET")[0] == 404
+    assert page.act(session.id, "profile", ranks=[])[1]["message"].startswith("Name the ranks to profile")
+    status, answer = page.act(session.id, "profiles/99", "GET")
+    assert (status, answer["message"].partition(":")[0]) == (404, "This profile is no longer kept")
     status, answer, _ = ask(page, session, folder="")
     assert (status, answer["message"].partition(",")[0]) == (400, "Nothing runs on ranks 0-2")
 
@@ -134,14 +176,71 @@ def test_a_program_that_is_killed_becomes_an_error_in_words(page, session, loop,
     begun = page.act(session.id, "profile", steps=1000, folder="")[1]
     address = f"profiles/{begun['number']}"
     until(lambda: "Recording" in page.act(session.id, address, "GET")[1]["words"], 60 * slack())
-    made = [one for one in psutil.Process(server.process.pid).children() if "profiler" in " ".join(one.cmdline())]
-    assert len(made) == 1
-    os.kill(made[0].pid, signal.SIGKILL)
+    (made,) = programs(server)
+    os.kill(made.pid, signal.SIGKILL)
     status, answer = until(lambda: (found := page.act(session.id, address, "GET"))[0] != 200 and found, 30 * slack())
 
     assert (status, answer["message"].partition(":")[0]) == (409, "There is no profile")
-    assert "code -9" in answer["message"]
+    assert "was killed, as where memory is short. Profile fewer steps" in answer["message"]
     assert not cell.done
+
+
+def test_a_program_ends_with_its_server(page, session, loop, other_server):
+    """What a plug-in prints there goes to the server's log, and the ranks can be profiled by another server at once."""
+    cell = loop(pause=0.2)
+    theirs = Page(other_server)
+    first = ask(theirs, session, steps=2, folder="")[1]["profile"]
+    begun = theirs.act(session.id, "profile", steps=1000, folder="")[1]
+    address = f"profiles/{begun['number']}"
+    until(lambda: "Recording" in theirs.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    (made,) = programs(other_server)
+    other_server.process.kill()
+    until(lambda: not made.is_running() or made.status() == psutil.STATUS_ZOMBIE, 20 * slack())
+    again = ask(page, session, steps=2, folder="")[1]["profile"]
+
+    assert "a plug-in says hello" in other_server.log
+    for found in (first, again):
+        assert [row[0] for row in found["tables"][0]["rows"]] == ["0", "1", "2"]
+    assert not cell.done
+
+
+def test_a_folder_that_is_gone_is_named_as_such(tmp_path):
+    """It is so where a notebook is in no folder of the server's, and its world's folder was removed meanwhile."""
+    wanted = msgspec.json.encode(Wanted(gone(tmp_path), [0], 1, str(tmp_path / "gone"), b""))
+    program = [sys.executable, "-m", "jupyter_dtrain.server.profiler"]
+    said = subprocess.run(program, input=wanted, stdout=subprocess.PIPE, check=True, timeout=60 * slack()).stdout
+    answer = json.loads(said)
+
+    assert answer["bad"]
+    assert answer["words"].startswith(f"The trace cannot be written to {tmp_path / 'gone'}, which is no longer there:")
+
+
+def test_profiles_of_several_pages_are_kept_and_no_number_comes_again(tmp_path):
+    """Neither in one server nor after its restart. The programs cannot be run here: the world's folder is gone."""
+    listing = gone(tmp_path)
+
+    async def begin(profiles):
+        number = profiles.begin([0], 1, tmp_path)
+        while True:
+            try:
+                assert profiles.look(number, tmp_path)
+            except ProfileFailed:
+                return number
+            await asyncio.sleep(0.01)
+
+    async def play():
+        before, after = Profiles(listing), Profiles(listing)
+        numbers = [await begin(before) for _ in range(6)]
+        for number in numbers[:2]:
+            assert before.look(number, tmp_path) is None
+        for number in numbers[2:]:
+            with pytest.raises(ProfileFailed):
+                before.look(number, tmp_path)
+        assert after.look(numbers[-1], tmp_path) is None
+        return [*numbers, await begin(after)]
+
+    numbers = asyncio.run(play())
+    assert numbers == sorted(set(numbers))
 
 
 def test_a_world_that_ends_meanwhile_becomes_an_error_in_words(page, session, loop):

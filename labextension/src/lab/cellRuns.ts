@@ -97,8 +97,8 @@ class Asker implements Questions {
     private mark: Mark,
     private ranks: number[],
     private kernel: string,
-    /** The notebook, below the server's root. */
-    private notebook: string,
+    /** Where the notebook is now, below the server's root: a person may move it while its cell runs. */
+    private notebook: () => string,
   ) {}
 
   async ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer> {
@@ -113,7 +113,7 @@ class Asker implements Questions {
         const profile = await this.worlds.profile(
           world,
           this.ranks,
-          PathExt.dirname(this.notebook),
+          PathExt.dirname(this.notebook()),
           tell ?? (() => undefined),
         );
         return { text: "", profile, address: this.worlds.addressOf(profile.file) };
@@ -342,7 +342,8 @@ class NotebookRuns {
     if (model !== null) {
       const ranks = model.ranks.map((rank) => rank.rank);
       const kernel = this.panel.sessionContext.session?.kernel?.id ?? "";
-      offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel, this.panel.context.localPath) });
+      const { context } = this.panel;
+      offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel, () => context.localPath) });
     }
     this.strip(one);
   }

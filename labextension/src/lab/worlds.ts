@@ -5,7 +5,7 @@ import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
-import { request, Stream } from "./connection";
+import { NotFound, request, RequestError, Stream } from "./connection";
 import type {
   CellOutputs,
   HeldVariables,
@@ -119,6 +119,9 @@ function viewOf(text: string): DataView {
 
 /** Milliseconds between two questions how far a profile is. */
 const PROFILED = 400;
+
+/** The questions in a row that may have no answer, as on a bad network, before a profile is given up. */
+const UNANSWERED = 5;
 
 /** Milliseconds for which the page shows a world that it has started and that the server does not list yet. */
 const UNLISTED = 15_000;
@@ -285,12 +288,19 @@ export class Worlds {
       folder,
     });
     let told = "";
+    let unanswered = 0;
+    const path = ["worlds", id, "profiles", String(begun.number)];
     for (;;) {
-      const path = ["worlds", id, "profiles", String(begun.number)];
-      const { words, profile } = await request<ProfileProgress>(this.settings, "GET", path);
-      if (profile !== null) return profile;
-      if (words !== "" && words !== told) tell(words);
-      told = words;
+      try {
+        const { words, profile } = await request<ProfileProgress>(this.settings, "GET", path);
+        if (profile !== null) return profile;
+        unanswered = 0;
+        if (words !== "" && words !== told) tell(words);
+        told = words;
+      } catch (error) {
+        unanswered += 1;
+        if (error instanceof NotFound || error instanceof RequestError || unanswered === UNANSWERED) throw error;
+      }
       await new Promise((done) => setTimeout(done, PROFILED));
     }
   }
