@@ -48,7 +48,7 @@ BUDGETS = {
     "view": 22,
     "rank": 28,
     "faults": 80,
-    "steward": 145,
+    "steward": 140,
     "session": 240,
     "magics": 165,
     "store": 60,

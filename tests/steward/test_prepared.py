@@ -185,7 +185,7 @@ def test_the_programs_end_with_their_kernel(open_kernel, warm_mark):
 @pytest.mark.parametrize("how", ["time", "unload"])
 def test_the_programs_are_given_back(open_kernel, warm_mark, how):
     """After their time, and with the extension; the kernel goes on, and a start still works."""
-    notebook = open_kernel(**({"JUPYTER_DTRAIN_WARM_START": "5"} if how == "time" else {}))
+    notebook = open_kernel(**({"JUPYTER_DTRAIN_WARM_START": "20"} if how == "time" else {}))
     if how == "unload":
         await_programs(warm_mark)
         notebook.run("%unload_ext jupyter_dtrain")
