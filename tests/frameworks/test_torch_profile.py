@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, DistributedInterrupt, ProfileFailed, RanksDead, Session
-from jupyter_dtrain.wire.profile_messages import BeginProfile, ReadProfile
+from jupyter_dtrain.wire.profile_messages import BeginProfile, EndProfile, ReadProfile
 from tests.pace import slack
 from tests.session.cells import run, same, until
 
@@ -357,6 +357,7 @@ def test_a_profile_that_nobody_asks_for_any_more_is_dropped(four, loop):
     }
     until(lambda: {one.state for one in asked(requests, ReadProfile("mine")).values()} == {"recording"}, 30 * slack())
     until(lambda: all("free" in four.last_run.text(rank) for rank in range(4)), 30 * slack())
+    asked(requests, EndProfile("mine"))
 
 
 def asked(requests, question):

@@ -125,9 +125,10 @@ def test_a_line_of_a_script_is_named_with_its_file(filling, tmp_path):
     cell = filling.run_script(script, ranks="0", view=None, record_memory=True)
     shown = filling.memory_record("0", cell.number)
     run(filling, "del lot", "0")
-    line = shown.ranks[0].courses[0].place.line
+    place = shown.ranks[0].courses[0].place
 
-    assert (line.file, line.line) == (str(script), 4)
+    # Where looks were rare, as on a full machine, the next one found the cell at its end.
+    assert (str(script), 4) in {(line.file, line.line) for line in (place.before, place.line) if line is not None}
     assert ", in train.py, line 4: lot += b's'" in str(shown).splitlines()[0]
 
 
