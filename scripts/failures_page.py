@@ -87,7 +87,8 @@ No failure of a profile ends the loop. `make faults` plays each line but the las
   others, where they have made any.
 * **The file cannot be written**, as on a full disk: the verb says why, and the loop goes on.
 * **Stop in the middle** ends the cell and the profile; the trace has the steps until then.
-* **A rank is replaced in the middle**: the profile has ended by then, as the cell has.
+* **A rank is replaced in the middle**: the profile has ended by then, as the cell has. In an elastic run the cell goes
+  on: the trace has the other ranks, and a note names the one that was replaced.
 * **The process that makes a button's profile ends**, as where memory is short: the panel says so. The ranks drop what
   they have recorded after 15 s, and the server goes on.
 

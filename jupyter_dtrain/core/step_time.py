@@ -237,13 +237,14 @@ class StepTimes:
 
     def shares(self, *, whole: bool = False) -> dict[int, dict[str, float]]:
         """The share of a step, 0 to 1, that each part takes, by rank; of the last seconds, or of the ``whole`` run."""
-        found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
-        return {rank: shares_of(one) for rank, one in found.items()}
+        return {rank: shares_of(one) for rank, one in self._reports(whole=whole).items()}
 
     def calls(self, *, whole: bool = False) -> dict[int, dict[str, float]]:
         """As :meth:`shares`, the share of a step that ranks wait for each other, by call, the longest first."""
-        found = {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
-        return {rank: calls_of(one) for rank, one in found.items()}
+        return {rank: calls_of(one) for rank, one in self._reports(whole=whole).items()}
+
+    def _reports(self, *, whole: bool) -> dict[int, StepParts]:
+        return {rank: one.whole if whole else one.recent for rank, one in sorted(self.ranks.items()) if one.windows}
 
     def findings(
         self,

@@ -246,7 +246,7 @@ class RankProfile:
         def cut(_: object) -> int:
             try:
                 with contextlib.suppress(Exception):
-                    self._finish(order, f"they took longer than {LONGEST:g} s: profile fewer steps")
+                    self._finish(order, f"it was cut off after {LONGEST:g} s")
             except KeyboardInterrupt:
                 # The interpreter would drop it here, and the cell would not end.
                 threading.Thread(target=interrupt, name="dtrain-interrupt", daemon=True).start()

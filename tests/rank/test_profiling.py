@@ -166,7 +166,7 @@ def test_an_interrupt_amid_a_cut_reaches_the_cell(profile, interrupts, monkeypat
             wait()
     assert Made.on == 0
     profile.end(failed=True)
-    assert state(profile) == ("done", "1 of 2 steps: they took longer than 0.05 s: profile fewer steps")
+    assert state(profile) == ("done", "1 of 2 steps: it was cut off after 0.05 s")
 
 
 def test_a_stop_that_was_broken_is_repeated(profile, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_profile_that_is_cut_off_amid_the_wait_for_a_step_has_the_steps_before
     monkeypatch.setattr(Made, "amid_complete", cut_off)
     make(profile, 4, 5)
     assert Made.on == 0
-    assert state(profile) == ("done", "1 of 5 steps: they took longer than 0.05 s: profile fewer steps")
+    assert state(profile) == ("done", "1 of 5 steps: it was cut off after 0.05 s")
     assert len(profile.answer(ReadProfile("mine"), 1).marks) == 2
 
 
