@@ -127,9 +127,9 @@ def test_a_line_of_a_script_is_named_with_its_file(filling, tmp_path):
     run(filling, "del lot", "0")
     place = shown.ranks[0].courses[0].place
 
-    # Where looks were rare, as on a full machine, the next one found the cell at its end.
+    # The peak is in the last pass: the look after it may find the cell at its end, and names both.
     assert (str(script), 4) in {(line.file, line.line) for line in (place.before, place.line) if line is not None}
-    assert ", in train.py, line 4: lot += b's'" in str(shown).splitlines()[0]
+    assert "train.py, line 4: lot += b's'" in str(shown).splitlines()[0]
 
 
 def test_what_names_hold_is_seen_by_kind(filling):
