@@ -65,4 +65,5 @@ def test_open_mpis_log_for_each_window_stays_out_of_the_cell(torch_three, capsys
     code = "import os\nfrom mpi4py import MPI\nMPI.Win.Allocate(8, comm=MPI.COMM_WORLD).Free()\nos.write(2, b'mine')\n0"
 
     assert {rank: result.data["text/plain"] for rank, result in torch_three.run(code, timeout=PATIENCE).results.items()}
-    assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == ["mine"]
+    # On a full machine the ranks' lines are apart in time, and shown one by one.
+    assert {line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()} == {"mine"}
