@@ -119,7 +119,8 @@ def ask(page, session, **body):
 def test_a_loop_is_profiled_while_its_notebook_waits(page, session, loop, server):
     """The trace lies beside the notebook, pages can download it, and the next profile is compared with this one."""
     (server.folder / "work").mkdir(exist_ok=True)
-    cell = loop()
+    # Its three steps last long enough to be seen under way, also on a full machine.
+    cell = loop(pause=0.3)
     status, answer, told = ask(page, session, steps=3, folder="work")
     again = ask(page, session, ranks=[0, 2], folder="work")[1]["profile"]
 
