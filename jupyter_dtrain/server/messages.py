@@ -183,7 +183,7 @@ class ProfileProgress(msgspec.Struct, frozen=True):
     """How far a profile is."""
 
     words: str
-    """What is going on, as a sentence; empty at the begin and at the end."""
+    """What is going on, as a sentence; empty at the beginning and at the end."""
     profile: PanelProfile | None
     """Null until it has been made."""
 

@@ -613,7 +613,7 @@ export interface PanelProfile {
 
 /** How far a profile is. */
 export interface ProfileProgress {
-  /** What is going on, as a sentence; empty at the begin and at the end. */
+  /** What is going on, as a sentence; empty at the beginning and at the end. */
   words: string;
   /** Null until it has been made. */
   profile: PanelProfile | null;

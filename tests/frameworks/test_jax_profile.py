@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedInterrupt, ProfileFailed
-from tests.frameworks.test_torch_profile import begin, end, nested
+from tests.frameworks.test_torch_profile import TOLD, begin, end, nested
 from tests.pace import slack
 from tests.session.cells import run, same
 from tests.steward.until import until
@@ -61,16 +61,6 @@ while goes_on():
     loss = step()
     jupyter_dtrain.log(loss=loss)
 """
-TOLD = """
-said = False
-def tell():
-    global said
-    if recorded() and not said:
-        said = True
-        print("recorded", flush=True)
-    return said
-"""
-"""It tells, once, that a rank is profiled."""
 
 
 @pytest.fixture(scope="module")
