@@ -80,7 +80,9 @@ class SubmittedRun:
         self._joins = joins
         self._elastic = elastic
         self._deadline = math.inf
-        """When the run's own ``timeout`` interrupts it."""
+        """When the run's own ``timeout`` interrupts it, if no rank asks a person until then."""
+        self._asked_since: float | None = None
+        """Since when ranks ask a person; None while they do not."""
         self._interruption: Interruption | None = None
         self._stuck: dict[int, str] = {}
         """The calls in which ranks wait that cannot be released, as the steward reported."""
@@ -128,10 +130,12 @@ class SubmittedRun:
         fresh = self.run.apply(batch)
         if fresh is None:
             return
+        now = time.monotonic()
+        self._hold_deadline(now)
         self._outgoing.let_go()
         if before is None and (found := self.run.divergence) is not None:
             self.painting.note(f"{found.words}. %distributed diff {found.name} says by how much.")
-        self._hangs.hear(fresh.events, time.monotonic())
+        self._hangs.hear(fresh.events, now)
         self.painting.feed(fresh, self.run.totals[fresh.rank])
         finished = bool(fresh.events) and isinstance(fresh.events[-1].body, Finished)
         if finished:
@@ -155,6 +159,7 @@ class SubmittedRun:
         self._missed.read_end(rank, events)
         if rank in self.run.unfinished:
             self.run.mark_lost(rank, words)
+            self._hold_deadline(time.monotonic())
             self._outgoing.let_go()
             self.painting.idle(rank)
             self._changed(self)
@@ -201,7 +206,8 @@ class SubmittedRun:
             self._missed.ask_quiet(now)
         except Exception:  # noqa: BLE001 — the deadlines below end the run, whether or not ranks can be asked
             _log.exception("The quiet ranks of run %s could not be asked", self.run.number)
-        if now >= self._deadline and self._interruption is None:
+        deadline = math.inf if self._asked_since is not None else self._deadline
+        if now >= deadline and self._interruption is None:
             self.run.timed_out = True
             self.interrupt(now)
         if self._cause_by != math.inf:
@@ -211,7 +217,16 @@ class SubmittedRun:
             wake = self._interruption.tick(now)
             self.over = self._interruption.over
             return wake
-        return min(self._hangs.tick(now), self._deadline)
+        return min(self._hangs.tick(now), deadline)
+
+    def _hold_deadline(self, now: float) -> None:
+        """Leave the time for which ranks ask a person out of the run's own ``timeout``."""
+        asks = bool(self.run.fold.prompts)
+        if asks and self._asked_since is None:
+            self._asked_since = now
+        elif not asks and self._asked_since is not None:
+            self._deadline += now - self._asked_since
+            self._asked_since = None
 
     def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
         self._connection.questions.stacks(ranks, ASKING, then)

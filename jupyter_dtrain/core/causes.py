@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .events import Error, Frame, Outcome
     from .run import Run
 
-Seen = Literal["sent", "running", "ok", "error", "released", "interrupted", "dead"]
+Seen = Literal["sent", "running", "asking", "ok", "error", "released", "interrupted", "dead"]
 """The state of a rank in a run, in the words that people read: a run is lost, and a rank is dead."""
 
 IN_FULL: Final = 4
@@ -209,8 +209,13 @@ def told_below(text: str, error: Error, source: str = "", above: int = 0) -> str
     return f"{text}{'' if text[-1:] in ('', _NEWLINE) else _NEWLINE}{told}\n"
 
 
-def as_seen(state: Outcome | Literal["sent", "running"], error: Error | None) -> Seen:
-    """The state of a rank in a run as people see it: a rank that was released is no rank that failed."""
+def as_seen(state: Outcome | Literal["sent", "running"], error: Error | None, *, asks: bool = False) -> Seen:
+    """The state of a rank in a run as people see it: a rank that was released is no rank that failed.
+
+    ``asks``: whether it waits for a person.
+    """
+    if asks:
+        return "asking"
     if state == "error" and error is not None and is_echo(error):
         return "released"
     return "dead" if state == "lost" else state

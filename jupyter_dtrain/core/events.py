@@ -311,6 +311,32 @@ class Checked(msgspec.Struct, frozen=True, tag="checked", omit_defaults=True):
     """The names of the parts, where they differ from those of the last report."""
 
 
+class PromptOpened(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
+    """The rank waits for a person: code of the cell has asked for a line of text."""
+
+    number: int
+    """Counts the questions of this rank in the run, from 1."""
+    kind: Literal["input", "password", "debugger"]
+    text: str
+    """The question, such as ``Name? ``."""
+    nth: int = 1
+    """How often this rank has asked just this in the run; ranks whose question is the same are asked once."""
+    place: str = ""
+    """The line that asks, such as ``cell [3], line 12 in train``."""
+    said: str = ""
+    """What a debugger has printed since its last question."""
+
+
+class PromptClosed(msgspec.Struct, frozen=True, tag="prompt_closed", omit_defaults=True):
+    """The rank no longer waits for a person. What a person has typed is not in it, since that may be a password."""
+
+    number: int
+    """The number of the question."""
+    how: Literal["answered", "interrupted"] = "answered"
+    by: str = ""
+    """Where the answer came from; empty for the notebook whose cell it is."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
@@ -378,6 +404,8 @@ Body = (
     | Reading
     | StepParts
     | Checked
+    | PromptOpened
+    | PromptClosed
     | CommMessage
     | Dropped
     | Finished

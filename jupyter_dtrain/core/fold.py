@@ -35,6 +35,8 @@ from .events import (
     Outcome,
     PipelineStep,
     Progress,
+    PromptClosed,
+    PromptOpened,
     Reading,
     Sample,
     Started,
@@ -74,6 +76,8 @@ class RankFold:
         self.sample: Sample | None = None
         self.bars: dict[int, Progress] = {}
         """The bars of its loops, by their number."""
+        self.prompt: PromptOpened | None = None
+        """What it asks a person, for whom it waits; None while it asks nothing."""
         self.error: Error | None = None
         self.failed = 0.0
         """When the error of the rank came."""
@@ -149,7 +153,7 @@ class RunFold:
 
     # Folding.
 
-    def take(self, event: Event) -> dict[str, Columns] | None:  # noqa: C901 — one case per event
+    def take(self, event: Event) -> dict[str, Columns] | None:  # noqa: C901, PLR0912 — one case per event
         """Take an event; return its points by metric, or None where it came before or the rank has ended.
 
         Readers may leave out kinds of events that they have no use for: numbers that are missing in between are no
@@ -185,6 +189,10 @@ class RunFold:
                 self.readings.take(event.rank, reading)
             case Checked() as checked:
                 self.divergences.take(event.rank, checked)
+            case PromptOpened() as prompt:
+                part.prompt = prompt
+            case PromptClosed():
+                part.prompt = None
             case Error() as error:
                 part.error, part.failed = error, event.time
             case Finished() as finished:
@@ -243,7 +251,7 @@ class RunFold:
         return self._most_names is None or name in self.newest or len(self.newest) < self._most_names
 
     def _end_rank(self, part: RankFold, outcome: Outcome, words: str, ended: float, elapsed: float | None) -> None:
-        part.words, part.ended, part.elapsed = words, ended, elapsed
+        part.words, part.ended, part.elapsed, part.prompt = words, ended, elapsed, None
         part.outcome = outcome  # last: other threads take it for the sign that the others are there
 
     def stop(self) -> None:
@@ -257,6 +265,11 @@ class RunFold:
     def unfinished(self) -> list[int]:
         """The ranks that have not ended the run."""
         return [rank for rank, part in self.ranks.items() if part.outcome is None]
+
+    @property
+    def prompts(self) -> dict[int, PromptOpened]:
+        """What ranks ask a person, for whom they wait; while there is any, time limits of the run stand still."""
+        return {rank: part.prompt for rank, part in self.ranks.items() if part.prompt is not None}
 
     @property
     def states(self) -> dict[int, State]:

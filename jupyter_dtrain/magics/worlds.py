@@ -379,10 +379,12 @@ def _rows_by_host(world: World, runs: Sequence[Run]) -> list[list[Any]]:
 def _state(rank: Rank, runs: Sequence[Run]) -> str:
     """The state of a rank, as the sidebar shows it."""
     run = next((run for run in reversed(runs) if rank.rank in run.ranks), None)
-    in_run = None if run is None else as_seen(run.states[rank.rank], run.errors.get(rank.rank))
+    in_run = None
+    if run is not None:
+        in_run = as_seen(run.states[rank.rank], run.errors.get(rank.rank), asks=rank.rank in run.fold.prompts)
     replaced = run is not None and run.pids.get(rank.rank, rank.pid) != rank.pid
     found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False, replaced=replaced)
-    return {"sent": "queued", "ok": "done"}.get(found, found)
+    return {"sent": "queued", "ok": "done", "asking": "at a prompt"}.get(found, found)
 
 
 def _publish(data: dict[str, str]) -> None:

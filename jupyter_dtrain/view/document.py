@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
-from jupyter_dtrain.core.events import Outcome, Progress, Sample
+from jupyter_dtrain.core.events import Outcome, Progress, PromptOpened, Sample
 from jupyter_dtrain.core.metrics import (
     Columns,
     RankSteps,
@@ -69,12 +69,24 @@ _BRIEF: Final = 4  # cells of a rank that is not odd, where there is no room for
 _ROWS: Final = 0.5  # the share of a document that rows of ranks may take
 
 RankState = Literal[
-    "idle", "sent", "waiting", "running", "stopped", "unreachable", "ok", "error", "released", "interrupted", "dead"
+    "idle",
+    "sent",
+    "waiting",
+    "asking",
+    "running",
+    "stopped",
+    "unreachable",
+    "ok",
+    "error",
+    "released",
+    "interrupted",
+    "dead",
 ]
 """A rank's state in a run.
 
-``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``stopped`` and ``unreachable`` are states of
-its process. ``released``: it failed only because another rank had. The others at the end are outcomes.
+``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``asking``: for a person. ``stopped`` and
+``unreachable`` are states of its process. ``released``: it failed only because another rank had. The others at the end
+are outcomes.
 """
 
 
@@ -181,6 +193,20 @@ class MetricPart(msgspec.Struct, frozen=True):
     bad: list[BadPoint] | UnsetType = UNSET
 
 
+class PromptPart(msgspec.Struct, frozen=True):
+    """What ranks ask a person, all of them the same."""
+
+    ranks: list[int]
+    numbers: list[int]
+    """The number that the question has on each of them."""
+    kind: Literal["input", "password", "debugger"]
+    text: str
+    place: str
+    """The line that asks, on the first of them."""
+    said: str = ""
+    """What a debugger has printed, on the first of them."""
+
+
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """A step that is marked in all charts, and why."""
 
@@ -210,6 +236,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remark: str = ""
     """More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty."""
     marks: list[Mark] = []
+    prompts: list[PromptPart] = []
+    """What ranks ask a person; only in live runs."""
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
     step: int | None = None
@@ -274,12 +302,33 @@ class Picture:
     """Where the time of its steps goes."""
     divergence: Divergence | None = None
     """Where the replicas of a checked model have parted."""
+    prompts: Mapping[int, PromptOpened] = field(default_factory=dict)
+    """What ranks ask a person, for whom they wait."""
 
     @property
     def marks(self) -> list[Mark]:
         """The steps that charts mark. A chart's first step is 0, and a check counts from 1."""
         one = self.divergence
         return [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
+
+
+def prompt_parts(found: Mapping[int, PromptOpened]) -> list[PromptPart]:
+    """What ranks ask, those together that ask the same for the same time; a debugger's ranks each by itself."""
+    groups: dict[Any, list[int]] = {}
+    for rank, one in sorted(found.items()):
+        alone = rank if one.kind == "debugger" else None
+        groups.setdefault((one.kind, one.text, one.nth, alone), []).append(rank)
+    return [
+        PromptPart(
+            ranks,
+            [found[rank].number for rank in ranks],
+            found[ranks[0]].kind,
+            found[ranks[0]].text,
+            found[ranks[0]].place,
+            found[ranks[0]].said,
+        )
+        for ranks in groups.values()
+    ]
 
 
 def stepped(ranks: Mapping[int, RankSteps], recent: Mapping[int, StepTime] | None = None) -> dict[str, Any]:
@@ -355,6 +404,7 @@ def status(picture: Picture) -> Status:
         step_time=UNSET if picture.step_time is None else packed_step_time(picture.step_time),
         remark=picture.remark,
         marks=picture.marks,
+        prompts=prompt_parts(picture.prompts) if picture.outcome == "running" else [],
         step=max(picture.steps.values(), default=None),
         steps_per_second=picture.speed.steps,
         samples_per_second=picture.speed.samples,

@@ -210,7 +210,7 @@ class RunState:
     def shown(self, rank: int) -> Seen:
         """The state of ``rank`` as people see it; see :func:`.as_seen`."""
         part = self.fold.ranks[rank]
-        return as_seen(part.state, part.error)
+        return as_seen(part.state, part.error, asks=part.prompt is not None)
 
     def picture(self, outcome: Any, *, with_metrics: bool = True) -> Picture:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
@@ -242,6 +242,7 @@ class RunState:
             reading=self.fold.readings.lines(self.fold.pipelines.microbatches),
             step_time=self._step_time(over=outcome != "running"),
             divergence=self.fold.divergences.first,
+            prompts=self.fold.prompts,
             **stepped(self.fold.steps, recent),
         )
 

@@ -1,6 +1,6 @@
 // Made by scripts/front_end_types.py from Python's structs and parsers: change those.
 
-export type RunRankState = "dead" | "error" | "idle" | "interrupted" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
+export type RunRankState = "asking" | "dead" | "error" | "idle" | "interrupted" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
@@ -142,6 +142,19 @@ export type Mark = [
   words: string,
 ];
 
+/** What ranks ask a person, all of them the same. */
+export interface PromptPart {
+  ranks: number[];
+  /** The number that the question has on each of them. */
+  numbers: number[];
+  kind: "debugger" | "input" | "password";
+  text: string;
+  /** The line that asks, on the first of them. */
+  place: string;
+  /** What a debugger has printed, on the first of them. */
+  said: string;
+}
+
 /**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
@@ -233,6 +246,8 @@ export interface RunDocument {
   /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
   remark?: string;
   marks?: Mark[];
+  /** What ranks ask a person; only in live runs. */
+  prompts?: PromptPart[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */
@@ -270,6 +285,8 @@ export interface Status {
   /** More about the end of a run that ended well, such as `rank 1 was replaced`; mostly empty. */
   remark?: string;
   marks?: Mark[];
+  /** What ranks ask a person; only in live runs. */
+  prompts?: PromptPart[];
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */

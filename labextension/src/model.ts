@@ -1,7 +1,7 @@
 /** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
-import type { ReadingLine, StepTimePart } from "./generated";
+import type { PromptPart, ReadingLine, StepTimePart } from "./generated";
 import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./runDocument";
 import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 
@@ -186,6 +186,8 @@ export class RunModel {
   pipelines: Pipeline[] = [];
   /** Steps that all charts mark, and why. */
   marks: Mark[] = [];
+  /** What ranks ask a person. */
+  prompts: readonly PromptPart[] = [];
   leftOut = 0;
   /** For each rank, how far its events are included. */
   reach: number[] = [];
@@ -257,6 +259,7 @@ export class RunModel {
       this.speed = other.speed;
       this.remark = other.remark;
       this.marks = other.marks;
+      this.prompts = other.prompts;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -324,6 +327,7 @@ export class RunModel {
     this.reading = status.reading ?? [];
     this.stepTime = status.step_time ?? null;
     this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
+    this.prompts = status.prompts ?? [];
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from jupyter_dtrain import Settings
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.submitted_run import SubmittedRun
-from jupyter_dtrain.core.events import Batch, Event, Finished, Output, Started
+from jupyter_dtrain.core.events import Batch, Event, Finished, Output, PromptClosed, PromptOpened, Started
 from jupyter_dtrain.core.world import AddressedRank, AddressedWorld
 from jupyter_dtrain.wire.messages import to_content
 from jupyter_dtrain.wire.spool import Spool, spool_path
@@ -230,6 +231,24 @@ def test_a_cell_has_its_own_time(scene, submit):
 
     assert until(lambda: run.interrupted)
     assert (run.timed_out, run.unfinished) == (True, [0, 1])
+
+
+def test_its_time_stands_still_while_a_rank_asks_a_person(scene, make_run):
+    """It goes on with the answer, from where it stood."""
+    submitted = SubmittedRun(make_run(1, (0, 1)), timeout=100.0)
+    scene.scheduler.submit(submitted)
+    scene.hear(Batch(1, 0, 0, 0, [Event(1, 0, 0, 0.0, PromptOpened(1, "input", "token? "))]))
+    scene.settle()
+    later = time.monotonic() + 1000.0
+    scene.scheduler._call(lambda: submitted.tick(later))
+    assert not submitted.run.interrupted
+    scene.hear(Batch(1, 0, 1, 1, [Event(1, 0, 1, 0.0, PromptClosed(1))]))
+    scene.settle()
+    scene.scheduler._call(lambda: submitted.tick(time.monotonic() + 90.0))
+    assert not submitted.run.interrupted
+    scene.scheduler._call(lambda: submitted.tick(later))
+
+    assert submitted.run.timed_out
 
 
 def test_everything_ends_with_its_world(scene, submit):

@@ -6,7 +6,18 @@ import math
 
 import pytest
 
-from jupyter_dtrain.core.events import Error, Event, Finished, Frame, Output, Sample, Started, StepParts
+from jupyter_dtrain.core.events import (
+    Error,
+    Event,
+    Finished,
+    Frame,
+    Output,
+    PromptClosed,
+    PromptOpened,
+    Sample,
+    Started,
+    StepParts,
+)
 from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.stacks import Collective, Stack, Wait, describe_collectives, describe_hang
@@ -126,6 +137,32 @@ def test_a_rank_that_ends_makes_another_notice(scene):
         "  Rank 0: waiting in all_reduce, cell [3], line 4: dist.all_reduce(x)",
         "  Rank 1: has failed: ValueError: cause, in cell [3], line 2",
     ]
+
+
+def test_nothing_hangs_while_a_rank_asks_a_person(scene):
+    """The others wait for it. With the answer all ranks have their time anew."""
+    scene.wait(30)
+    scene.say(0, PromptOpened(1, "input", "token? "))
+    scene.wait(1)
+    assert scene.notes[1:] == [""]
+    for second in range(100):
+        scene.wait(1)
+        scene.say(1, Sample(0.0, 1, still=float(second)))
+    scene.say(0, PromptClosed(1))
+    scene.wait(29)
+    assert scene.notes[1:] == [""]
+    scene.wait(1)
+
+    assert scene.notes[2].startswith("No rank has moved for 30 s.")
+
+
+def test_a_rank_that_dies_asks_no_more(scene):
+    """The others may hang then."""
+    scene.say(0, PromptOpened(1, "input", "token? "))
+    scene.fold.lose(0, "rank 0 was killed (SIGKILL)")
+    scene.wait(30)
+
+    assert scene.notes[0].startswith("Rank 1 has not moved for 30 s.")
 
 
 def test_a_rank_does_not_stand_still_while_the_values_of_its_cell_are_on_their_way(scene):

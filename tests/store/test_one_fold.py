@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dtrain import Run
-from jupyter_dtrain.core.events import Batch, Dropped, Error, Finished, Output, Progress, Reading, Sample, StepParts
+from jupyter_dtrain.core.events import (
+    Batch,
+    Dropped,
+    Error,
+    Finished,
+    Output,
+    Progress,
+    PromptClosed,
+    PromptOpened,
+    Reading,
+    Sample,
+    StepParts,
+)
 from jupyter_dtrain.server.follower import SKIPPED as UNFOLLOWED
 from jupyter_dtrain.server.follower import Follower
 from jupyter_dtrain.store import Store
@@ -35,6 +47,12 @@ said = st.one_of(
     st.builds(lambda done: Progress(0, "epoch", done, 10.0, 1.0, ""), st.floats(0, 10)),
     st.builds(lambda batch: Reading(0, batch, 10), st.integers(1, 64)),
     st.builds(lambda step: StepParts(1.0, {"data": 0.6}, step=step, looks=40), st.none() | st.integers(0, 50)),
+    st.builds(
+        lambda number, kind: PromptOpened(number, kind, "token? "),
+        st.integers(1, 3),
+        st.sampled_from(["input", "debugger"]),
+    ),
+    st.builds(PromptClosed, st.integers(1, 3)),
     st.just(Dropped(1, 10, "its log is full")),
 )
 end = st.one_of(
@@ -130,5 +148,5 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
     assert newest == [newest[0]] * 3
     assert [one.names for one in folds] == [list(stored_names)] * 3
     assert sorted(map(repr, run.last_values)) == sorted(map(repr, stored.last_values))
-    lines = [(one.errors.keys(), one.readings.lines()) for one in folds]
+    lines = [(one.errors.keys(), one.readings.lines(), one.prompts) for one in folds]
     assert lines == [lines[0]] * 3

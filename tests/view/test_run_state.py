@@ -7,7 +7,18 @@ from array import array
 
 import pytest
 
-from jupyter_dtrain.core.events import Batch, Error, Event, Finished, Frame, Metrics, Output, Started
+from jupyter_dtrain.core.events import (
+    Batch,
+    Error,
+    Event,
+    Finished,
+    Frame,
+    Metrics,
+    Output,
+    PromptClosed,
+    PromptOpened,
+    Started,
+)
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.view.document import status
@@ -144,3 +155,28 @@ def test_a_fresh_rank_has_nothing_of_the_run_in_which_another_process_was_it():
     assert rank_state("idle", "error", over=True, waits=False, replaced=True) == "idle"
     assert rank_state("idle", "interrupted", over=True, waits=False, replaced=True) == "idle"
     assert rank_state("dead", "error", over=True, waits=False, replaced=True) == "dead"
+
+
+def test_ranks_that_ask_the_same_are_one_question():
+    """A debugger's ranks are each one of its own. A rank that asks has that state, until it is answered."""
+    state = RunState(1, range(4), 4)
+    for rank in range(4):
+        state.take(Event(1, rank, 0, 0.0, Started(1, "here", "")))
+    for rank in (0, 2):
+        state.take(Event(1, rank, 1, 0.0, PromptOpened(1, "input", "token? ", place="cell [3], line 2")))
+    state.take(Event(1, 1, 1, 0.0, PromptOpened(3, "input", "token? ", nth=2)))
+    state.take(Event(1, 3, 1, 0.0, PromptOpened(1, "debugger", "(Pdb) ", said="> cell [3](4)\n")))
+    found = status(state.picture("running"))
+
+    assert [(part.ranks, part.numbers, part.kind) for part in found.prompts] == [
+        ([0, 2], [1, 1], "input"),
+        ([1], [3], "input"),
+        ([3], [1], "debugger"),
+    ]
+    assert (found.prompts[0].place, found.prompts[2].said) == ("cell [3], line 2", "> cell [3](4)\n")
+    assert {state.shown(rank) for rank in range(4)} == {"asking"}
+    state.take(Event(1, 3, 2, 0.0, PromptClosed(1)))
+    state.take(Event(1, 0, 2, 0.0, Finished("interrupted", 1.0)))
+    found = status(state.picture("running"))
+    assert [part.ranks for part in found.prompts] == [[1], [2]]
+    assert [state.shown(rank) for rank in range(4)] == ["interrupted", "asking", "asking", "running"]
