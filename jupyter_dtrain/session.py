@@ -41,7 +41,7 @@ from jupyter_dtrain.core.errors import BadRequest, RanksBusy
 from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.world import Ranks, moves, numbers_without
+from jupyter_dtrain.core.world import Ranks, count_ranks, moves, numbers_without
 from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import SendToWidgets
 from jupyter_dtrain.wire.messages import Cell, Watching
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.rank_names import RankNames
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
+    from jupyter_dtrain.core.events import PromptOpened
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
     from jupyter_dtrain.core.stacks import Stacks
@@ -315,6 +316,7 @@ class Session:
         check_every: int = 10,
         record_memory: bool = False,
         name: str = "",
+        ask: bool | None = None,
         elastic: bool = False,
         replay: Iterable[int] = (),
         view: RunView | Literal["cell"] | None = "cell",
@@ -335,6 +337,8 @@ class Session:
           :attr:`.Run.divergence`
         * ``record_memory``: whether ranks record their memory over the cell, see :meth:`memory_record`
         * ``name``: the run's, in lists
+        * ``ask``: whether :meth:`answer` answers what the ranks ask, as by ``input()``. By default the person at this
+          notebook or terminal does, while it waits for the run; where nobody can, a call that asks fails at once.
         * ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
           ``replay``, then this cell, and all end together
         * ``view``: where output goes; ``"cell"`` is the current cell's output, None is nowhere but the :class:`Run`. A
@@ -365,7 +369,7 @@ class Session:
         }
         cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
         beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None
-        run = self._cells.run(code, ranks, make_view, wait=wait, cell=cell, beside=beside, **options)
+        run = self._cells.run(code, ranks, make_view, wait=wait, cell=cell, beside=beside, ask=ask, **options)
         if wait and ranks is None and not elastic:
             self._snapshots.save_due(run)
         return run
@@ -435,6 +439,28 @@ class Session:
         All items travel to every rank, and each takes the next one in turn. Otherwise as :meth:`call`.
         """
         return self._calls.map(function, list(items), self._link.choose_living(ranks), timeout)
+
+    @property
+    def prompts(self) -> dict[int, PromptOpened]:
+        """What ranks ask a person now, as by ``input()``, by rank. Each waits until :meth:`answer` or an interrupt."""
+        return {rank: prompt for run in self.running for rank, prompt in run.fold.prompts.items()}
+
+    def answer(self, text: str | None, ranks: Ranks = None) -> None:
+        """Answer what ``ranks`` ask (default: all that ask), each with ``text``, a line without its end.
+
+        None stands for the end of the input, which raises :class:`EOFError` there. It returns once the world has the
+        answer; :attr:`prompts` says which ranks still wait. Raises :class:`BadRequest` where none of them asks,
+        :class:`RanksDead`, and :class:`ReadOnly` where another client controls the world.
+        """
+        chosen = self._link.choose_living(ranks)
+        asked = {
+            run.number: {rank: one for rank, one in run.fold.prompts.items() if rank in chosen} for run in self.running
+        }
+        if not any(asked.values()):
+            raise BadRequest(f"No prompt is open on {count_ranks(chosen)}.")
+        for run, prompts in asked.items():
+            if prompts:
+                self._cells.desk.answer(run, {rank: one.number for rank, one in prompts.items()}, text)
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.

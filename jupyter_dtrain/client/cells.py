@@ -28,6 +28,7 @@ from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
 
+from .prompts import AGAIN, PromptDesk, why_unanswered
 from .rank_requests import check_free
 from .submitted_run import SubmittedRun
 
@@ -47,6 +48,8 @@ Beside = Callable[[Run], Callable[[StopButton], None]]
 """The work beside a run, for as long as it lasts. It is called with the run once that is on its way to its ranks, and
 returns what waits for the rest of the work after the run has ended; see :meth:`.elastic.Companion.follow`."""
 
+ATTENDING = 0.1
+"""Seconds between two looks whether ranks of the cell ask something."""
 END_PATIENCE = 10.0
 """Seconds in which the steward knows why all ranks of a world are gone."""
 
@@ -168,6 +171,7 @@ class CellRunner:
         self._requests = requests
         self._notices = notices
         self._request = request
+        self.desk = PromptDesk(link, requests)
         self.last: Run | None = None
         """The run that was submitted last, without those that only prepare ranks or join another run."""
         self._known: set[int] = set()
@@ -194,11 +198,13 @@ class CellRunner:
         joins: int | None = None,
         beside: Beside | None = None,
         aside: bool = False,
+        ask: bool | None = None,
     ) -> Run:
         """As :meth:`.Session.run`; ``make_view`` makes the view of the run, ``cell`` is the notebook's.
 
-        ``joins``: the run that goes on in other ranks, and that these join; ``beside``: what makes a run elastic, the
-        work that replaces its dead ranks; ``aside``: whether it only prepares ranks.
+        ``ask``: whether somebody answers the prompts of its ranks by :meth:`.Session.answer`; None: the person at this
+        process, where there is one. ``joins``: the run that goes on in other ranks, and that these join; ``beside``:
+        what makes a run elastic, the work that replaces its dead ranks; ``aside``: whether it only prepares ranks.
         """
         self._link.check_alive()
         self._link.check()
@@ -212,6 +218,7 @@ class CellRunner:
         check_syntax(code, cell.above if cell is not None else 0)
         if timeout is not None and not timeout > 0:
             raise BadRequest(f"The timeout must be above 0 seconds, not {timeout!r}.")
+        unanswered = AGAIN if aside or joins is not None else why_unanswered(wait=wait, ask=ask)
         packed = self._requests.pack(inputs, chosen)
         self._link.check_ranks(chosen)
         check_free(chosen, self._scheduler.left_behind())
@@ -228,13 +235,16 @@ class CellRunner:
                     cell=cell,
                     joins=joins,
                     elastic=beside is not None,
+                    unanswered=unanswered,
                 )
                 self._scheduler.submit(submitted)
                 await_rest = None if beside is None else beside(run)
                 stop_button.pass_to(self._scheduler.press)
-                while wait and not run.wait(1.0):
+                while wait and not run.wait(1.0 if unanswered else ATTENDING):
                     if shutdown.asked:
                         raise LeftRunning(run, self._link.listing.name)
+                    if not unanswered and not ask:
+                        self.desk.attend(run, stop_button)
                 if wait and await_rest is not None:
                     await_rest(stop_button)
             except KeyboardInterrupt:

@@ -69,7 +69,14 @@ class OutgoingCell:
         """When it may be pinged again, by rank."""
 
     def send(
-        self, inputs: Parcel, watch: Watching, cell: Cell, joins: int | None = None, *, elastic: bool = False
+        self,
+        inputs: Parcel,
+        watch: Watching,
+        cell: Cell,
+        joins: int | None = None,
+        *,
+        elastic: bool = False,
+        unanswered: str = "",
     ) -> None:
         """Send the cell to the ranks of the run. ``inputs``: the values that they get first."""
         run = self._run
@@ -85,6 +92,7 @@ class OutgoingCell:
             inputs.place,
             joins,
             elastic,
+            unanswered,
         )
         for rank in run.ranks:
             run.note_heard(rank)

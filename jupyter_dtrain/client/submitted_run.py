@@ -59,12 +59,14 @@ class SubmittedRun:
         cell: Cell | None = None,
         joins: int | None = None,
         elastic: bool = False,
+        unanswered: str = "",
         adopted: bool = False,
     ) -> None:
         """``view`` shows the run; ``timeout``: seconds; ``cell``: the notebook's cell that it comes from.
 
         ``joins``: the run that goes on in other ranks, and that this one's ranks join. ``elastic``: the cell goes on
-        without ranks that die. ``adopted``: another client has begun the run.
+        without ranks that die. ``unanswered``: why nobody can answer its prompts. ``adopted``: another client has begun
+        the run.
         """
         self.run = run
         self.painting = Painting(view, run.number)
@@ -79,6 +81,7 @@ class SubmittedRun:
         self._cell = cell or Cell()
         self._joins = joins
         self._elastic = elastic
+        self._unanswered = unanswered
         self._deadline = math.inf
         """When the run's own ``timeout`` interrupts it, if no rank asks a person until then."""
         self._asked_since: float | None = None
@@ -108,7 +111,9 @@ class SubmittedRun:
     def send(self) -> None:
         """Send the cell to its ranks; it was :meth:`begin` before."""
         inputs, self._inputs = self._inputs, Parcel([], [])
-        self._outgoing.send(inputs, self._watch, self._cell, self._joins, elastic=self._elastic)
+        self._outgoing.send(
+            inputs, self._watch, self._cell, self._joins, elastic=self._elastic, unanswered=self._unanswered
+        )
 
     def read_from_start(self, rank: int) -> None:
         """Read what ``rank`` has said so far, in a run that another client has begun."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Seen = Literal["sent", "running", "asking", "ok", "error", "released", "interrupted", "dead"]
 """The state of a rank in a run, in the words that people read: a run is lost, and a rank is dead."""
 
+QUIT: Final = "CellQuit"
+"""The name of the exception by which a person ends a cell at a debugger's prompt."""
+
 IN_FULL: Final = 4
 """How many distinct errors are shown with their tracebacks; the others get a line each."""
 
@@ -422,7 +425,7 @@ def _shape(text: str) -> str:
 
 
 def _is_interrupt(error: Error) -> bool:
-    return error.ename in ("KeyboardInterrupt", "CellStopped", "CancelledError")
+    return error.ename in ("KeyboardInterrupt", "CellStopped", "CancelledError", QUIT)
 
 
 def is_echo(error: Error) -> bool:
@@ -442,6 +445,9 @@ def _key(error: Error) -> object:
 
 def _block(cause: _Cause, run: Run) -> list[str]:
     on = f" on {count_ranks(cause.ranks)}" if run.size > 1 else ""
+    if cause.error.ename == QUIT:
+        at = told_briefly(cause.error).partition(", in ")[2]
+        return [f"{_RED}{count_ranks(cause.ranks).capitalize()} quit at a debugger's prompt{at and ', in '}{at}{_OFF}"]
     text = [f"{_RED}{_BOLD}{cause.error.ename}{_OFF}{on}", *_tell(cause.error, run.source, run.above)]
     if len({_said(run.errors[rank]) for rank in cause.ranks}) > 1:
         text.append(f"{_DIM}(as rank {cause.ranks[0]} says it; the others name their own numbers or addresses){_OFF}")
@@ -563,6 +569,8 @@ def _was_interrupted(run: Run) -> bool:
 
 
 def _interrupted(run: Run) -> str:
+    if quitters := [rank for rank, error in run.errors.items() if error.ename == QUIT]:
+        return f"{count_ranks(quitters).capitalize()} quit at a debugger's prompt"
     return "Interrupted by its timeout" if run.timed_out else "Interrupted"
 
 

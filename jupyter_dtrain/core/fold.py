@@ -390,6 +390,15 @@ class RunFold:
         return [value for name in self.newest if is_main(name) for _, value in self.newest[name].values()]
 
 
+def asked_alike(prompts: Mapping[int, PromptOpened]) -> list[list[int]]:
+    """The ranks of ``prompts``, those together that ask the same for the same time; a debugger's each by itself."""
+    groups: dict[object, list[int]] = {}
+    for rank, one in sorted(prompts.items()):
+        key = rank if one.kind == "debugger" else (one.kind, one.text, one.nth)
+        groups.setdefault(key, []).append(rank)
+    return list(groups.values())
+
+
 class ElasticEnd(NamedTuple):
     """The end of an elastic run."""
 

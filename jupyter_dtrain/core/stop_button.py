@@ -10,17 +10,20 @@ Under failure: outside the main thread, and where other code handles SIGINT, not
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from typing_extensions import Self
 
 SLICE = 0.5
 """Seconds after which a thread that waits for a :class:`Latch` looks at it by itself."""
+LOOK = 0.1
+"""Seconds between two looks whether a question still needs an answer."""
 SHUTDOWN = 0.3
 """Seconds in which a kernel's ``shutdown_request`` follows the SIGINT that Jupyter sends before each."""
 
@@ -46,6 +49,14 @@ class Shutdown:
 shutdown = Shutdown()
 
 
+WITHDRAW = signal.SIGRTMIN + 10
+"""Ends a question to the person at this process that needs no answer any more; see :meth:`StopButton.asking`."""
+
+
+class Withdrawn(BaseException):
+    """Ends such a question. No :class:`Exception`: a kernel catches those, and asks on."""
+
+
 class StopButton:
     """Within its ``with`` block SIGINT raises nothing: it is counted, and passed on to :meth:`pass_to`'s function."""
 
@@ -55,6 +66,7 @@ class StopButton:
         self._pending: deque[None] = deque()
         self._heard: Callable[[], None] | None = None
         self._holds = False
+        self._asks = False
 
     def __enter__(self) -> Self:
         if (
@@ -81,10 +93,45 @@ class StopButton:
         if self.fell:
             raise KeyboardInterrupt
 
-    def _press(self, _number: int, _frame: FrameType | None) -> None:
+    @contextlib.contextmanager
+    def asking(self, needless: Callable[[], bool]) -> Iterator[None]:
+        """Within this block the process asks a person. A press raises :class:`Withdrawn` in it, after it was counted.
+
+        So does this block itself once ``needless()``, which another thread calls, says that no answer is needed. Main
+        thread only.
+        """
+        over = threading.Event()
+        main = threading.get_ident()
+
+        def look() -> None:
+            while not over.wait(LOOK):
+                if needless():
+                    # Again and again: one that comes before the question has begun finds nothing to end.
+                    signal.pthread_kill(main, WITHDRAW)
+
+        # The handler stays: without one, a signal that comes late would end the process.
+        signal.signal(WITHDRAW, self._withdraw)
+        thread = threading.Thread(target=look, name="dtrain-question", daemon=True)
+        thread.start()
+        try:
+            self._asks = True
+            if self.fell:
+                raise Withdrawn
+            yield
+        finally:
+            self._asks = False
+            over.set()
+
+    def _withdraw(self, _number: int, _frame: FrameType | None) -> None:
+        if self._asks:
+            self._asks = False
+            raise Withdrawn
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
         self.fell = True
         self._pending.append(None)
         self._pass_on()
+        self._withdraw(number, frame)
 
     def _pass_on(self) -> None:
         # A press may call it amid itself: the call that takes a press passes it on.

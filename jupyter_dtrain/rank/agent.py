@@ -66,16 +66,17 @@ from jupyter_dtrain.wire.messages import (
     replied,
 )
 from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompt
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import Received
 
 from .cell_end import CellEnd
 from .cell_sources import CellSources
 from .comms import RankComms
+from .debugging import RankDebugger
 from .descriptors import DescriptorReader
 from .healing import RankHealing
 from .interrupts import CellStopped, Interrupts
-from .keyboard import refuse_keyboard
 from .main_thread import MainThread
 from .memory import free
 from .memory_record import MemoryRecorder
@@ -83,6 +84,7 @@ from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .process_tree import CellProcesses
+from .prompts import RankPrompts
 from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
@@ -107,7 +109,7 @@ RELEASE_PATIENCE = 10.0
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
 _Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
-_Direct = _Looking | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
+_Direct = _Looking | AnswerPrompt | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -195,6 +197,13 @@ class Agent:
         self._complaints: Counter[str] = Counter()
         """How often each thing that cells have left behind has raised since the last cell began."""
         self._timer = StepTimer(plugins, self._sources.name_of)
+        self._prompts = RankPrompts(recorder, self._tracebacks, self._interrupts, self._timer)
+        self._debugger = RankDebugger(
+            self._prompts,
+            self._sources,
+            self._main_thread.waits,
+            lambda: {"rank": self._place.rank, "step": metrics.step},
+        )
         self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
@@ -213,7 +222,12 @@ class Agent:
         )
         self._step_work = step_work
         self._questions = RankQuestions(
-            self._shell.user_ns, self._shell.user_ns_hidden, plugins, place, self._main_thread.is_alone
+            self._shell.user_ns,
+            self._shell.user_ns_hidden,
+            plugins,
+            place,
+            self._debugger.evaluate,
+            self._main_thread.is_alone,
         )
         self._record = MemoryRecorder(plugins, self._questions.holdings, self._is_users, self._tracebacks.line)
         self._display_failure: BaseException | None = None
@@ -252,7 +266,8 @@ class Agent:
                 lambda _: STORED_ERRORS.replace(shell, "_format_exception_for_storage", _format_nothing)
             )
         COMMANDS.when_imported(lambda _: COMMANDS.replace(shell, "system", self._system))
-        refuse_keyboard(shell)
+        self._prompts.install(shell)
+        self._debugger.install(shell)
         if hasattr(shell.magics_manager, "load_lazy"):  # from IPython 9.18 on
             LAZY_MAGICS.when_imported(lambda _: LAZY_MAGICS.replace(shell.magics_manager, "load_lazy", self._load_lazy))
         send_code_along()
@@ -362,6 +377,7 @@ class Agent:
     def _over(self) -> None:
         self._questions.inventory.take_values()
         self._running, self._released = None, False  # it works on no run from here on
+        self._prompts.end()
         self._sources.end()
         self._healing.catch_up()
 
@@ -383,6 +399,7 @@ class Agent:
                 )
         self._complaints.clear()
         self._metrics.begin()
+        self._prompts.begin(cell.run, cell.unanswered)
         self._processes.begin()
         self._main_thread.begin()
         self._timer.begin(on=cell.watch.step_time)
@@ -443,10 +460,20 @@ class Agent:
                     result = shell.run_cell(code, store_history=True)
             if result is None:
                 result = await self._run_async(code, transformed, failure)
+            with user_code():
+                self._end_debugging(result)
         self._show_pages()
         exception: BaseException | None = result.error_before_exec or result.error_in_exec or self._display_failure
         self._display_failure = None
         return exception
+
+    def _end_debugging(self, result: Any) -> None:
+        failed = result.error_in_exec
+        if self._debugger.follows_errors and isinstance(failed, Exception) and failed.__traceback__ is not None:
+            with contextlib.suppress(RuntimeError):  # nobody can answer
+                self._debugger.look_at(failed.__traceback__, "%pdb")
+        if self._debugger.is_used:
+            self._debugger.end()
 
     def _may_wait(self, code: str) -> bool:
         """Whether ``code`` may have a top-level await. Only then is it worth to transform it, as IPython will again."""
@@ -542,6 +569,9 @@ class Agent:
                 return EventsRead(self._recorder.read(request.run, request.from_seq))
             case ReadMemoryRecord():
                 return RecordRead(self._record.read())
+            case AnswerPrompt():
+                self._prompts.answer(request)
+                return Done()
             case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
                 return self._step_work.profile.answer(request, self._running)
             case _:

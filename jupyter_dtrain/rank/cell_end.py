@@ -30,6 +30,7 @@ from jupyter_dtrain.plugins.framework import CellEnds, NothingToJoin
 from jupyter_dtrain.wire.reports import Ended, Report
 
 from . import end_reason
+from .debugging import CellQuit
 from .interrupts import CellStopped
 from .memory import clear_frames, is_out_of_memory, let_go
 from .tracebacks import causes, missing_name
@@ -130,7 +131,8 @@ class CellEnd:
             with self._interrupts.closing():
                 if outcome != "ok":
                     with contextlib.suppress(Exception):
-                        self._report(Ended(self._place.rank, run))
+                        # A person who has quit waits for nobody.
+                        self._report(Ended(self._place.rank, run, at_once=issubclass(type(exception), CellQuit)))
                 if exception is not None and outcome != "ok":
                     with self._despite("The cell's error is missing"):
                         self._tell(exception, released=released)
@@ -190,7 +192,7 @@ class CellEnd:
     def _outcome(self, exception: BaseException | None) -> Outcome:
         if exception is None or issubclass(type(exception), CellEnds):
             return "ok"
-        if issubclass(type(exception), NothingToJoin):
+        if issubclass(type(exception), (NothingToJoin, CellQuit)):
             return "interrupted"
         return "interrupted" if self._interrupts.requested and issubclass(type(exception), _STOPS) else "error"
 

@@ -78,6 +78,10 @@ class CellSources:
         """The name of the cell whose code has the file name ``file``; None for any other code. Any thread."""
         return self._names.get(file)
 
+    def file_of(self, name: str) -> str | None:
+        """The file name of the newest code of the cell with this name; None where there is none. Any thread."""
+        return next((file for file, one in reversed(list(self._names.items())) if one == name), None)
+
     def written(self, file: str, line: int) -> str:
         """A line of the cell that runs, as its user wrote it; empty for a line of any other code."""
         lines = self._code.splitlines()

@@ -1,7 +1,8 @@
 """Questions that a rank answers while its cell runs: about names, variables, memory and surroundings.
 
 The control thread has more to do than wait for such an answer, so each kind of question has a thread of its own. The
-answers import nothing and run hardly any user code, see :mod:`.inspection`, :mod:`.inventory` and :mod:`.holdings`.
+answers import nothing and run hardly any user code, see :mod:`.inspection`, :mod:`.inventory` and :mod:`.holdings`; but
+for a debugger's command, which runs what the person has typed.
 
 Under failure: an exception becomes the answer. A question that waits holds up only its own kind: while the thread
 works on one question, it takes no other. A framework that cannot say what it sees is named, with the reason.
@@ -28,6 +29,7 @@ from jupyter_dtrain.wire.agent_messages import (
     SurroundingsRead,
 )
 from jupyter_dtrain.wire.messages import accepted, refused
+from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated
 
 from .holdings import Holdings
 from .inspection import complete, describe
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from .plugins import Plugins
 
-Question = Complete | Describe | ReadSurroundings | ReadVariables | ReadMemory
+Question = Complete | Describe | ReadSurroundings | ReadVariables | ReadMemory | Evaluate
 
 _KINDS: Final[dict[type, str]] = {
     Complete: "inspection",
@@ -51,6 +53,7 @@ _KINDS: Final[dict[type, str]] = {
     ReadSurroundings: "surroundings",
     ReadVariables: "inventory",
     ReadMemory: "holdings",
+    Evaluate: "evaluation",
 }
 
 
@@ -63,13 +66,18 @@ class RankQuestions:
         hidden: Collection[str],
         plugins: Plugins,
         place: Placement,
+        evaluate: Callable[[Evaluate], Evaluated],
         alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs."""
+        """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs.
+
+        ``evaluate`` carries out a debugger's command.
+        """
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
         self._place = place
+        self._evaluate = evaluate
         self.inventory = RankInventory(namespace, hidden, plugins)
         self.holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
         self._free = {kind: threading.Semaphore(1) for kind in _KINDS.values()}
@@ -103,6 +111,8 @@ class RankQuestions:
                 return self.inventory.read(question)
             case ReadMemory(most=most, seconds=seconds):
                 return MemoryRead(self.holdings.read(most, seconds))
+            case Evaluate():
+                return self._evaluate(question)
             case ReadSurroundings():
                 return SurroundingsRead(self._look_around())
 

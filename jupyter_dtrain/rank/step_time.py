@@ -94,6 +94,8 @@ class StepTimer:
         self._thread: threading.Thread | None = None
         self._from = 0.0
         """When the looks at this cell began."""
+        self.resting = False
+        """Whether the main thread waits for a person: that time is none of the loop's."""
         self.begin(on=False)
 
     def _clear(self) -> None:
@@ -195,7 +197,7 @@ class StepTimer:
 
     def _look(self, passed: float) -> None:
         innermost = sys._current_frames().get(self._main.ident or 0)  # noqa: SLF001 — documented in spite of its name
-        if innermost is None:
+        if innermost is None or self.resting:
             return
         found, users = self._walk(innermost)
         part, call = (found.part, found.call) if found is not None else ("other", "")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.core.world import Client
 
@@ -38,6 +39,13 @@ class Lease:
         with self._lock:
             driver = self._driver
             return driver is not None and not self._has_left and still_runs(driver.pid, driver.created)
+
+    def check_driver(self, client: str) -> None:
+        """Raise :class:`Refused` unless the client with this id drives the world."""
+        driver = self._driver
+        if driver is None or driver.id != client:
+            words = "no notebook" if driver is None else driver.words
+            raise Refused(f"This world is controlled by {words}; only that client can do this.")
 
     @property
     def left(self) -> float:

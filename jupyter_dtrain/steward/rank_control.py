@@ -23,7 +23,8 @@ import msgspec
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.wire.agent_messages import RankPosition, ReadPosition, ReadVariables, ReleaseRank, SendSignal
 from jupyter_dtrain.wire.messages import Done
-from jupyter_dtrain.wire.questions import Questions, ask_agents
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompt, AnswerPrompts
+from jupyter_dtrain.wire.questions import Answers, Questions, ask_agents, silent
 from jupyter_dtrain.wire.steward_messages import (
     Broadcast,
     FetchAnswers,
@@ -52,6 +53,10 @@ PATIENCE = 1.0
 """Seconds for a rank that answers a question which a client had relayed."""
 READING = 6.0
 """Seconds for a rank that reads its variables' values."""
+ANSWER = 0.5
+"""Seconds for a rank to take the answer to its prompt, before it gets it again."""
+TRIES = 10
+"""How often a rank gets such an answer."""
 KEPT = 30.0
 """Seconds for which an answer is kept that nobody has fetched."""
 
@@ -73,18 +78,21 @@ class RankControl:
         released: Callable[[int, dict[int, Wait]], None],
         stuck: Callable[[int, dict[int, Wait]], None],
         driven: Callable[[], bool],
+        check_driver: Callable[[str], None],
         owner: HealOwner,
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
         ``post`` has the supervisor's thread do something; ``broadcast`` sends an event to all clients; ``released``
         gets the run, and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released;
-        ``driven``: whether a driver is there; ``owner``: what a heal needs.
+        ``driven``: whether a driver is there; ``check_driver`` raises :class:`Refused` for the id of any other client;
+        ``owner``: what a heal needs.
         """
         self._runs = runs
         self._bound = bound
         self._post = post
         self._driven = driven
+        self._check_driver = check_driver
         self._questions = Questions(bound, lambda: post(lambda: None))
         self._release = Release(self._ask_positions, self._free, released, stuck, request.settings.release_grace)
         self._interrupts = StewardInterrupts(self._questions, request.settings, broadcast, self)
@@ -97,6 +105,7 @@ class RankControl:
             TakeUpInterrupt: self._taken_up,
             RelayQuestion: self._relayed.put,
             FetchAnswers: self._relayed.fetch,
+            AnswerPrompts: self._prompts_answered,
             **self.healing.answers,
         }
         """The function that answers each request of a client, by the type of the request. Any thread may call it."""
@@ -128,11 +137,22 @@ class RankControl:
         self._post(lambda: self._interrupts.taken_up(request.runs))
         return Done()
 
+    def _prompts_answered(self, request: AnswerPrompts) -> Done:
+        self._check_driver(request.client)
+        for number in set(request.prompts.values()):
+            ranks = [rank for rank, one in request.prompts.items() if one == number]
+            answer = AnswerPrompt(request.run, number, request.text, request.by)
+            self._post(lambda ranks=ranks, answer=answer: self._answer(answer, ranks, TRIES))  # type: ignore[misc]
+        return Done()
+
     # The supervisor's thread.
 
-    def failed(self, run: int) -> None:
-        """Note that a rank will not go on with ``run``: the ranks that wait for it are released."""
-        self._release.failed(run)
+    def failed(self, run: int, *, at_once: bool = False) -> None:
+        """Note that a rank will not go on with ``run``: the ranks that wait for it are released, after some grace."""
+        if at_once:
+            self._release.look_now(run)
+        else:
+            self._release.failed(run)
 
     def given_up(self, run: int) -> None:
         """Note that ``run`` has ended without the ranks that still work on it."""
@@ -183,6 +203,15 @@ class RankControl:
         if (bound := self._bound()) is not None:
             world = bound[0]
             ask_agents(*bound, list(range(world.size)), ReleaseRank(run, frameworks, world.generation))
+
+    def _answer(self, answer: AnswerPrompt, ranks: list[int], tries: int) -> None:
+        def said(answers: Answers[Done]) -> None:
+            # A rank that had it before takes it again, and does nothing.
+            if unheard := silent(answers):
+                self._answer(answer, unheard, tries - 1)
+
+        if tries > 0:
+            self._questions.ask(ranks, ANSWER, said, answer)
 
     def _interrupt_some(self, run: int, ranks: list[int]) -> None:
         self._interrupts.ask_some(run, ranks)

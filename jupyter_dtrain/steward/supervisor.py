@@ -119,6 +119,7 @@ class Supervisor:
             self._was_released,
             self._cannot_release,
             lambda: self._lease.is_driven,
+            self._lease.check_driver,
             HealOwner(
                 self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats
             ),
@@ -265,9 +266,9 @@ class Supervisor:
                 self._actions.healing.formed(report)
             case Ready():
                 self._rank_ready(report)
-            case Ended(run=run) if self._state.phase == "running":
+            case Ended() if self._state.phase == "running":
                 # After an interrupt too: the client that steps up the interrupt may be gone by then.
-                self._actions.failed(run)
+                self._actions.failed(report.run, at_once=report.at_once)
             case Paused():
                 self._rank_paused(report)
             case Fell() if self._state.phase == "running":

@@ -21,6 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.divergence import Divergence
 from jupyter_dtrain.core.events import Outcome, Progress, PromptOpened, Sample
+from jupyter_dtrain.core.fold import asked_alike
 from jupyter_dtrain.core.metrics import (
     Columns,
     RankSteps,
@@ -313,11 +314,7 @@ class Picture:
 
 
 def prompt_parts(found: Mapping[int, PromptOpened]) -> list[PromptPart]:
-    """What ranks ask, those together that ask the same for the same time; a debugger's ranks each by itself."""
-    groups: dict[Any, list[int]] = {}
-    for rank, one in sorted(found.items()):
-        alone = rank if one.kind == "debugger" else None
-        groups.setdefault((one.kind, one.text, one.nth, alone), []).append(rank)
+    """What ranks ask, see :func:`.asked_alike`."""
     return [
         PromptPart(
             ranks,
@@ -327,7 +324,7 @@ def prompt_parts(found: Mapping[int, PromptOpened]) -> list[PromptPart]:
             found[ranks[0]].place,
             found[ranks[0]].said,
         )
-        for ranks in groups.values()
+        for ranks in asked_alike(found)
     ]
 
 

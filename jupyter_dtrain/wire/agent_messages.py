@@ -24,6 +24,7 @@ from .healing_messages import AnyHealingRequest
 from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
 from .profile_messages import AnyProfileRequest
+from .prompt_messages import AnswerPrompt, Evaluate
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -64,6 +65,8 @@ class RunCell(msgspec.Struct, frozen=True):
     """The run that goes on in other ranks, and that these ranks, which are new, join; None for a run of its own."""
     elastic: bool = False
     """Whether the cell goes on without ranks that die: nothing beside it may wait for all ranks."""
+    unanswered: str = "it was sent by a program that has no prompt"
+    """Why nobody can answer the prompts of the cell, as a clause; empty where somebody can."""
 
 
 class ValuesRequest(Request[A], frozen=True):
@@ -322,6 +325,8 @@ AnyAgentRequest = (
     | ReadVariables
     | ReadMemory
     | ReadMemoryRecord
+    | AnswerPrompt
+    | Evaluate
     | AnyProfileRequest
     | AnyHealingRequest
 )

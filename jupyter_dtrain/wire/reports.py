@@ -97,6 +97,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     rank: int
     run: int
+    at_once: bool = False
+    """Whether a person has ended it, who does not want to wait: ranks that wait for it are released without grace."""
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):

@@ -18,6 +18,7 @@ from jupyter_dtrain.core.world import AddressedRank, AddressedWorld, Client
 from .agent_messages import RankPosition, VariablesRead
 from .healing_messages import Heal, ReadHeal
 from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest
+from .prompt_messages import AnswerPrompts
 from .requests import WorldRequest
 
 ASKED_FOR: Final = "a client asked for it"
@@ -372,6 +373,7 @@ AnyStewardRequest = (
     | TakeUpInterrupt
     | RelayQuestion
     | FetchAnswers
+    | AnswerPrompts
     | Heal
     | ReadHeal
 )

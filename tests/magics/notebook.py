@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class Cell:
         self.arrived: list[float] = []
         self.reply: dict[str, Any] | None = None
         self.idle = False
+        self.asked: list[tuple[str, bool]] = []
+        """The prompts of the boxes that it has opened, and whether what is typed there is hidden."""
+        self.answers: list[str] = []
+        """What is typed into the next boxes, at once."""
 
     def shows(self, message: dict[str, Any]) -> bool:
         """Whether a message updates a display of this cell."""
@@ -148,14 +152,20 @@ class Notebook:
     def _listen(self) -> None:
         poller = zmq.Poller()
         shell, iopub = self.client.shell_channel.socket, self.client.iopub_channel.socket
+        stdin = self.client.stdin_channel.socket
         poller.register(shell, zmq.POLLIN)
+        poller.register(stdin, zmq.POLLIN)
         poller.register(iopub, zmq.POLLIN)
         while not self._closing:
             for socket, _ in poller.poll(200):
                 _, message = self.client.session.recv(socket, mode=0)
                 with self._changed:
                     cell = self._cell(message["parent_header"].get("msg_id", ""))
-                    if socket is shell:
+                    if socket is stdin:
+                        cell.asked.append((message["content"]["prompt"], message["content"]["password"]))
+                        if cell.answers:
+                            self.client.input(cell.answers.pop(0))
+                    elif socket is shell:
                         cell.reply = message["content"]
                     else:
                         cell.hear(message)
@@ -167,10 +177,17 @@ class Notebook:
     def _cell(self, message_id: str) -> Cell:
         return self._cells.setdefault(message_id, Cell(self._changed))
 
-    def send(self, code: str, **options: Any) -> Cell:
-        """Submit a cell, and go on."""
+    def send(self, code: str, answers: Sequence[str] | None = None, **options: Any) -> Cell:
+        """Submit a cell, and go on. ``answers``: what a person types into its boxes; None: nobody is there."""
         with self._changed:
-            return self._cell(self.client.execute(code, stop_on_error=False, **options))
+            asks = answers is not None
+            cell = self._cell(self.client.execute(code, stop_on_error=False, allow_stdin=asks, **options))
+            cell.answers = list(answers or ())
+            return cell
+
+    def type(self, text: str) -> None:
+        """Type a line into the box that is open."""
+        self.client.input(text)
 
     def run(self, code: str, patience: float = PATIENCE) -> Cell:
         """Run a cell to its end."""

@@ -13,7 +13,9 @@ import ipykernel.zmqshell  # noqa: F401 — a rank has it
 import pytest
 
 from jupyter_dtrain.plugins import patches
-from jupyter_dtrain.rank import bars, keyboard, namespace, tracebacks
+from jupyter_dtrain.rank import bars, namespace, tracebacks
+from jupyter_dtrain.rank.debugging import RankDebugger
+from jupyter_dtrain.rank.prompts import NoAnswer, RankPrompts
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ class Shell:
 
 
 def test_a_question_is_refused_even_where_nothing_says_which_cell_asks(monkeypatch, faults):
-    """Nobody waits for a keyboard, and a refusal is no fault."""
+    """Nobody waits for a person, and a refusal is no fault."""
     for owner, name in (
         (builtins, "input"),
         (sys, "breakpointhook"),
@@ -50,10 +52,12 @@ def test_a_question_is_refused_even_where_nothing_says_which_cell_asks(monkeypat
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     shell = Shell()
-    keyboard.refuse_keyboard(shell)
+    prompts = RankPrompts(None, None, None)
+    prompts.install(shell)
+    RankDebugger(prompts, None, None, dict).install(shell)
 
     for ask in (lambda: input("Name? "), breakpoint, lambda: getpass.getpass(prompt="Key? "), pdb.set_trace):
-        with pytest.raises(RuntimeError, match="needs a keyboard"):
+        with pytest.raises((RuntimeError, NoAnswer), match="nobody can answer"):
             ask()
     with pytest.raises(RuntimeError, match="leave a hole in the world"):
         shell.ask_exit()

@@ -1,0 +1,248 @@
+"""The prompts of ranks, where the person is: the cell that waits for a run asks what its ranks ask.
+
+The cell waits on the main thread, which is the one that may ask in a kernel and in a terminal. It asks once for all
+ranks whose questions are the same, and the steward passes the answer on to them.
+
+Under failure: a question is withdrawn when Stop is pressed, when it was answered elsewhere, and when its rank or its
+run has ended. Where nobody can answer, the ranks know before the cell begins, and a call that asks fails at once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.fold import asked_alike
+from jupyter_dtrain.core.stop_button import Withdrawn
+from jupyter_dtrain.core.world import count_ranks, parse_ranks
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.events import PromptOpened
+    from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.stop_button import StopButton
+
+    from .link import Link
+    from .rank_requests import RankRequests
+
+SETTLE = 0.2
+"""Seconds after a rank's question in which others that ask the same join it."""
+TAKEN = 6.0
+"""Seconds in which the ranks take an answer; the steward tries for five."""
+TOLD = 2.0
+"""Seconds in which a debugger prints what a command asks for; after that its rank counts as going on."""
+POLL = 0.02
+GOES_ON = "goes on"
+RUNS = "runs, and has no answer now"
+LOOKING = ("p", "pp", "whatis", "w", "where", "bt", "args")
+"""The commands that a rank answers, too, that waits for others."""
+_ADDRESS = re.compile(r"\s*@\s*(all|[\d,: -]*\d)(?:\s+(.*))?\Z", re.DOTALL)
+"""A line for the debuggers of some ranks: ``@all p loss``, ``@0,2-3 w``, ``@1``."""
+
+NO_WAIT = "this cell was sent with --no-wait, and nobody waits for its questions (leave out --no-wait)"
+AGAIN = "this cell runs to prepare new ranks"
+_THREAD = "this cell was sent from a thread, and only a cell on the notebook's main thread can ask"
+_PROGRAM = "this cell was sent by a program, not from a notebook"
+_NO_INPUT = "the program that runs this notebook takes no questions (nbconvert, papermill, allow_stdin=False)"
+_NO_TERMINAL = "this IPython has no terminal"
+
+
+def why_unanswered(*, wait: bool, ask: bool | None) -> str:
+    """Why nobody can answer the prompts of a cell, as a clause; empty where somebody can.
+
+    ``wait``: whether this thread waits for the cell's end. ``ask``: whether a program answers; None: it is to be found
+    out whether there is a person at this process.
+    """
+    if ask is not None:
+        return "" if ask else _PROGRAM
+    if not wait:
+        return NO_WAIT
+    if threading.current_thread() is not threading.main_thread():
+        return _THREAD
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    if shell is None:
+        return _PROGRAM
+    if (kernel := getattr(shell, "kernel", None)) is not None:
+        return "" if kernel.get_parent("shell").get("content", {}).get("allow_stdin") else _NO_INPUT
+    return "" if sys.stdin.isatty() else _NO_TERMINAL
+
+
+class PromptDesk:
+    """Asks the person at this process what the ranks of a run ask. Main thread only."""
+
+    def __init__(self, link: Link, requests: RankRequests) -> None:
+        self._link = link
+        self._requests = requests
+        self._run = 0
+        """The run that was attended last."""
+        self._focus = -1
+        """The rank of that run whose debugger was used last."""
+        self._told: dict[int, int] = {}
+        """By rank, the number of the prompt whose debugger's words were shown."""
+
+    def attend(self, run: Run, stop_button: StopButton) -> None:
+        """Ask while ranks of ``run`` ask, until Stop is pressed or the run is over."""
+        if not run.fold.prompts:
+            return
+        time.sleep(SETTLE)
+        if self._run != run.number:
+            self._run, self._focus = run.number, -1
+            self._told.clear()
+        while (prompts := run.fold.prompts) and not run.done and not stop_button.fell:
+            stopped = {rank: one for rank, one in prompts.items() if one.kind == "debugger"}
+            asks = next((ranks for ranks in asked_alike(prompts) if ranks[0] not in stopped), None)
+            try:
+                if asks is not None:
+                    self._ask(run, prompts, asks, stop_button)
+                else:
+                    self._debug(run, stopped, stop_button)
+            except Withdrawn:
+                _forget_typed()
+
+    def answer(self, run: int, prompts: dict[int, int], text: str | None) -> None:
+        """Answer the same to several ranks; ``prompts`` has the number of each rank's prompt. None: end of input."""
+        self._link.ask(AnswerPrompts(self._link.me.id, run, prompts, text))
+
+    # Questions of code.
+
+    def _ask(self, run: Run, prompts: Mapping[int, PromptOpened], ranks: list[int], stop_button: StopButton) -> None:
+        first, asked = prompts[ranks[0]], {rank: prompts[rank].number for rank in ranks}
+        with stop_button.asking(lambda: not _open(run, asked)):
+            text = _input(f"{count_ranks(ranks)}: {first.text}", hidden=first.kind == "password")
+        # Others that ask the same by now were meant, too.
+        late = run.fold.prompts
+        alike = next((group for group in asked_alike(late) if _same(late[group[0]], first)), [])
+        answered = _open(run, asked) | {rank: late[rank].number for rank in alike}
+        if answered:
+            self.answer(run.number, answered, text)
+            _await(lambda: not _open(run, answered) or run.done, TAKEN)
+
+    # Debuggers.
+
+    def _debug(self, run: Run, stopped: Mapping[int, PromptOpened], stop_button: StopButton) -> None:
+        """Take one line for a debugger, or for several."""
+        focus = self._focus if self._focus in stopped else min(stopped)
+        asked = stopped[focus]
+        if self._told.get(focus) != asked.number:
+            self._told[focus] = asked.number
+            _print(asked.said)
+        label = f"rank {focus} {asked.text}"
+        if len(stopped) > 1:
+            label = f"{count_ranks(sorted(stopped))}, at {focus} {asked.text}"
+        with stop_button.asking(lambda: not _open(run, {focus: asked.number})):
+            line = _input(label)
+        self._focus = focus
+        named, command = _addressed(line)
+        if named is None:
+            self._say(run, {focus: asked}, line)
+            return
+        try:
+            ranks = parse_ranks(None if named == "all" else named, run.size)
+        except BadRequest as error:
+            _print(f"{error}\n")
+            return
+        there = {rank: stopped[rank] for rank in ranks if rank in stopped}
+        if not command:
+            if len(ranks) == 1 and there:
+                self._focus = ranks[0]
+            else:
+                _print(f"At a debugger's prompt: {count_ranks(sorted(stopped))}. @RANK changes to one of them.\n")
+        elif command.split()[0] in LOOKING:
+            self._say(run, there, command, [rank for rank in ranks if rank in run.unfinished and rank not in there])
+        elif not there:
+            _print(f"No debugger is open on {count_ranks(ranks)}: {count_ranks(sorted(stopped))} stopped.\n")
+        else:
+            self._say(run, there, command)
+
+    def _say(self, run: Run, prompts: Mapping[int, PromptOpened], line: str | None, others: Sequence[int] = ()) -> None:
+        """Send a line to debuggers, and show what they print; and what ``others`` say that wait for ranks."""
+        asked = {rank: one.number for rank, one in prompts.items()}
+        if asked:
+            self.answer(run.number, asked, line)
+
+        def over(rank: int) -> bool:
+            now = run.fold.prompts.get(rank)
+            return now is not None and now.number > asked[rank]
+
+        _await(lambda: all(map(over, asked)) or run.done, TOLD)
+        now = run.fold.prompts
+        said = {rank: now[rank].said for rank in asked if over(rank)}
+        self._told.update({rank: now[rank].number for rank in said})
+        if len(asked) == 1 and not others:
+            _print("".join(said.values()))
+            return
+        rows: dict[int, tuple[str, str]] = {}
+        for rank in asked:
+            ended = GOES_ON if rank in run.unfinished else "has ended the cell"
+            rows[rank] = ("", said[rank].rstrip("\n") if rank in said else ended)
+        if others and line is not None:
+            answers = self._requests.ask_agents([*others], TOLD, Evaluate(run.number, line))
+            for rank, answer in answers.items():
+                rows[rank] = ("", "does not answer now") if answer is None else (answer.waits, answer.text or RUNS)
+        _print(answer_table(rows))
+
+
+def answer_table(rows: Mapping[int, tuple[str, str]]) -> str:
+    """What several ranks have said, equal answers once. ``rows``: the call in which a rank waits, and its words."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(rows):
+        groups.setdefault(rows[rank], []).append(rank)
+    table = []
+    for (call, words), ranks in groups.items():
+        waits = f" (wait{'s' if len(ranks) == 1 else ''} in {call})" if call else ""
+        first, *rest = words.splitlines() or [""]
+        table += [(count_ranks(ranks) + waits, first), *(("", one) for one in rest)]
+    width = max((len(name) for name, _ in table), default=0)
+    return "".join(f"{name:<{width}} | {words}".rstrip() + "\n" for name, words in table)
+
+
+def _addressed(line: str | None) -> tuple[str | None, str]:
+    """The ranks that a line names, and the command; None where it names none."""
+    found = _ADDRESS.match(line or "")
+    return (found[1], (found[2] or "").strip()) if found else (None, "")
+
+
+def _open(run: Run, asked: Mapping[int, int]) -> dict[int, int]:
+    """Those of the prompts that still wait."""
+    prompts = run.fold.prompts
+    return {rank: number for rank, number in asked.items() if rank in prompts and prompts[rank].number == number}
+
+
+def _await(true: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(POLL)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _same(one: PromptOpened, other: PromptOpened) -> bool:
+    return (one.kind, one.text, one.nth) == (other.kind, other.text, other.nth) and one.kind != "debugger"
+
+
+def _input(label: str, *, hidden: bool = False) -> str | None:
+    try:
+        return getpass.getpass(label) if hidden else input(label)
+    except EOFError:
+        return None
+
+
+def _forget_typed() -> None:
+    """Drop the half of a line that was typed in a terminal: the next prompt there would run it."""
+    from IPython.core.getipython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is None and sys.stdin.isatty():
+        import termios
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)

@@ -1,0 +1,314 @@
+"""Python's debugger in a rank: a person's lines come by the rank's prompt, and what it prints goes to the person.
+
+The rank needs neither a terminal nor a port for it. :class:`RankDebugger` is all that the rest of the rank knows of
+debuggers: another kind, such as one that speaks the Debug Adapter Protocol, would take the place of :class:`RankPdb`.
+
+Under failure: Stop ends the prompt as it ends any call. ``q`` and the end of the input end the cell by an exception
+that ``except Exception`` does not catch. Breakpoints and the trace function end with the cell: tracing slows all of
+the rank's Python.
+"""
+
+from __future__ import annotations
+
+import io
+import linecache
+import pdb  # noqa: T100 — the product's own debugger
+import pprint
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace, TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+from IPython.core.error import UsageError
+
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.plugins.patches import Patch, caller, meant
+from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated
+
+from .scripts import is_script
+
+if TYPE_CHECKING:
+    from jupyter_dtrain.core.stacks import Wait
+
+    from .cell_sources import CellSources
+    from .prompts import RankPrompts
+
+BREAKPOINT = Patch(
+    "sys",
+    replaces=("breakpointhook",),
+    why="The debugger that breakpoint() starts would read a rank's empty input.",
+    lost="breakpoint() starts a debugger without a keyboard",
+)
+DEBUGGER = Patch(
+    "pdb",
+    replaces=("set_trace", "post_mortem"),
+    why="A debugger would read a rank's empty input.",
+    lost="pdb.set_trace() starts a debugger without a keyboard",
+)
+
+MOST: Final = 64_000
+"""Characters of what a command prints that reach the person."""
+_CELL = re.compile(r"(?:cell |in ?)?\[?(\d+)\]?\Z", re.IGNORECASE)
+"""A cell as a person names it before a line: ``3``, ``cell 3``, ``cell [3]``, ``In[3]``."""
+_FILE = re.compile(r"<ipython-input-[^>]*>")
+_WHERE = ("w", "where", "bt")
+_NO_FAILURE = "There is no error to look at on this rank: %debug looks at that of the last cell that failed."
+_NO_CODE = "%debug takes no code here: put breakpoint() into it."
+_ON_OFF = "%pdb on starts a debugger where a cell fails, on each rank where it does; %pdb off ends that."
+
+
+class CellQuit(BaseException):
+    """Ends a cell whose person has left the debugger; ``except Exception`` does not catch it."""
+
+
+class RankDebugger:
+    """Starts debuggers in the cells of this rank."""
+
+    def __init__(
+        self,
+        prompts: RankPrompts,
+        sources: CellSources,
+        waits: Callable[[], Wait | None],
+        here: Callable[[], dict[str, Any]],
+    ) -> None:
+        """``waits``: the call in which the main thread waits for other ranks.
+
+        ``here``: names that conditions of breakpoints may use besides those of the frame.
+        """
+        self._prompts = prompts
+        self._waits = waits
+        self._main = threading.main_thread().ident or 0
+        self._sources = sources
+        self._here = here
+        self._started: dict[int, RankPdb] = {}
+        """By thread, the debuggers of the cell that runs."""
+        self.follows_errors = False
+        """Whether a cell that fails starts one, as ``%pdb on`` asks for."""
+
+    def install(self, shell: Any) -> None:
+        """Have debuggers of this process come here. ``shell``: its IPython."""
+        BREAKPOINT.when_imported(lambda module: BREAKPOINT.replace(module, "breakpointhook", self._breakpoint))
+        DEBUGGER.when_imported(self._hook)
+        shell.register_magic_function(self._debug, "line_cell", "debug")
+        shell.register_magic_function(self._pdb, "line", "pdb")
+
+    def _hook(self, module: Any) -> None:
+        DEBUGGER.replace(module, "set_trace", self._set_trace)
+        DEBUGGER.replace(module, "post_mortem", self._post_mortem)
+
+    def stop(self, frame: FrameType, what: str) -> None:
+        """Start a debugger at ``frame``. ``what``: the call that asks for it."""
+        self._debugger(what).set_trace(frame)
+
+    def look_at(self, trace: TracebackType, what: str) -> None:
+        """Look at what a traceback ends in, until the person goes on. ``what``: the call that asks for it."""
+        debugger = self._debugger(what)
+        debugger.reset()
+        try:
+            debugger.interaction(None, trace)
+        except CellQuit:
+            return  # there is nothing to end
+        finally:
+            debugger.leave()
+
+    def end(self) -> None:
+        """Forget the debuggers of the cell. Main thread, where its trace function is in force."""
+        while self._started:
+            self._started.popitem()[1].leave()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the cell has started one."""
+        return bool(self._started)
+
+    def evaluate(self, question: Evaluate) -> Evaluated:
+        """Carry out a command that only looks, in the innermost frame of the user's code.
+
+        Only while the main thread waits for other ranks: the frame of one that runs changes meanwhile. Raises what the
+        expression raises, as words, and :class:`Refused` for any other command.
+        """
+        if self._prompts.run != question.run or (wait := self._waits()) is None:
+            return Evaluated("", "")
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001 — documented in spite of its name
+        stack = [step for step, _ in traceback.walk_stack(frame)]
+        own = [step for step in stack if self._is_own(step.f_code.co_filename)]
+        if not own:
+            return Evaluated("", "")
+        command, _, text = question.command.strip().partition(" ")
+        try:
+            found = _look(command, text.strip(), own[0]) if command not in _WHERE else self._where(own)
+        except Refused:
+            raise
+        except BaseException as error:  # noqa: BLE001 — a person's own expression, which may raise anything
+            found = f"*** {type(error).__name__}: {error}"
+        return Evaluated(wait.call, found[:MOST])
+
+    def _where(self, own: list[FrameType]) -> str:
+        lines = []
+        for frame in reversed(own):
+            mark = ">" if frame is own[0] else " "
+            file, line = frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno
+            name = self._sources.name_of(file) or file
+            lines.append(f"{mark} {name}({line}){frame.f_code.co_name}()\n-> {linecache.getline(file, line).strip()}")
+        return "\n".join(lines)
+
+    def _is_own(self, file: str) -> bool:
+        return self._sources.name_of(file) is not None or is_script(file)
+
+    def _debugger(self, what: str) -> RankPdb:
+        self._prompts.check(what)
+        found = self._started.get(threading.get_ident())
+        if found is None:
+            found = RankPdb(
+                lambda text, said: self._prompts.ask_debugger(text, what, said),
+                self._sources.name_of,
+                self._sources.file_of,
+                self._is_own,
+                self._here,
+            )
+            self._started[threading.get_ident()] = found
+        return found
+
+    def _breakpoint(self, _original: Any, *_args: Any, **_options: Any) -> None:
+        self.stop(caller(), "breakpoint()")
+
+    def _set_trace(self, _original: Any, *_args: Any, **_options: Any) -> None:
+        self.stop(caller(), "pdb.set_trace()")
+
+    def _post_mortem(self, _original: Any, t: Any = None) -> None:
+        trace = t if t is not None else sys.exc_info()[2]
+        trace = getattr(trace, "__traceback__", trace)  # from Python 3.13 on, an exception does as well
+        if trace is None:
+            raise meant(ValueError("A valid traceback must be passed if no exception is being handled"))
+        self.look_at(trace, "pdb.post_mortem()")
+
+    def _debug(self, line: str = "", cell: str | None = None) -> None:
+        if line.strip() or cell:
+            raise UsageError(_NO_CODE)
+        trace = getattr(getattr(sys, "last_value", None), "__traceback__", None)
+        if trace is None:
+            raise UsageError(_NO_FAILURE)
+        self.look_at(trace, "%debug")
+
+    def _pdb(self, line: str = "") -> None:
+        wanted = line.strip().lower()
+        if wanted not in ("", "on", "off", "1", "0"):
+            raise UsageError(_ON_OFF)
+        self.follows_errors = wanted in ("on", "1") if wanted else not self.follows_errors
+        print(f"Automatic pdb calling has been turned {'ON' if self.follows_errors else 'OFF'}")  # noqa: T201
+
+
+def _look(command: str, text: str, frame: FrameType) -> str:
+    if command == "args":
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+        return "\n".join(f"{name} = {frame.f_locals.get(name, '*** undefined')!r}" for name in names)
+    if command not in ("p", "pp", "whatis") or not text:
+        raise Refused(f"A rank that waits answers p, pp, whatis, w and args, not {command!r}.")
+    value = eval(text, frame.f_globals, frame.f_locals)  # noqa: S307 — a person's own expression
+    if command == "whatis":
+        return str(type(value))
+    return pprint.pformat(value) if command == "pp" else repr(value)
+
+
+class RankPdb(pdb.Pdb):
+    """The debugger of one thread."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, str], str | None],
+        name_of: Callable[[str], str | None],
+        file_of: Callable[[str], str | None],
+        is_own: Callable[[str], bool],
+        here: Callable[[], dict[str, Any]],
+    ) -> None:
+        """``ask`` gets the prompt and what was printed, and returns a line; None is the end of the input.
+
+        ``name_of`` and ``file_of`` lead from the file name of a cell's code to its name, and back. ``is_own``: whether
+        a file is the user's. ``here``: names that conditions of breakpoints may use besides those of the frame.
+        """
+        self._printed = io.StringIO()
+        self._asks = ask
+        self._name_of = name_of
+        self._file_of = file_of
+        self._is_own = is_own
+        self._here = here
+        # `nosigint`: it would take over the rank's SIGINT. `readrc`: a rank has no home of a person.
+        super().__init__(
+            stdin=cast("IO[str]", self), stdout=self._printed, nosigint=True, readrc=False, skip=["jupyter_dtrain.*"]
+        )
+        self.use_rawinput = False
+        self.prompt = ""
+
+    def readline(self) -> str:
+        """The next line, as pdb reads it from its input."""
+        said = self._printed.getvalue()
+        self._printed.seek(0)
+        self._printed.truncate()
+        if len(said) > MOST:
+            said = f"{said[:MOST]}\n… {len(said) - MOST:,} characters more\n"
+        line = self._asks("(com) " if getattr(self, "commands_defining", False) else "(Pdb) ", said)
+        return "" if line is None else f"{line}\n"
+
+    def _cmdloop(self) -> None:
+        # pdb's own catches KeyboardInterrupt, and asks again.
+        self.allow_kbdint = False
+        self.cmdloop()
+
+    def do_quit(self, arg: str) -> bool | None:  # noqa: ARG002 — pdb's signature
+        """End the cell on this rank."""
+        self.leave()
+        raise CellQuit("quit at the debugger's prompt")
+
+    do_q = do_exit = do_EOF = do_quit  # noqa: N815 — pdb's names
+
+    def do_run(self, arg: str) -> bool | None:  # noqa: ARG002 — pdb's signature
+        """Refuse: there is no program to run again."""
+        self.error("a cell cannot be run again from here: q ends it")
+        return None
+
+    do_restart = do_run
+
+    def leave(self) -> None:
+        """Forget all breakpoints, and trace no more."""
+        self.clear_all_breaks()
+        self.set_continue()
+        if getattr(sys.gettrace(), "__self__", None) is self:
+            sys.settrace(None)
+
+    def break_here(self, frame: FrameType) -> bool:
+        """Whether there is a breakpoint; its condition may use ``rank`` and ``step``."""
+        lines = self.breaks.get(self.canonic(frame.f_code.co_filename), ())
+        if frame.f_lineno not in lines and frame.f_code.co_firstlineno not in lines:
+            return False
+        seen = SimpleNamespace(
+            f_code=frame.f_code,
+            f_lineno=frame.f_lineno,
+            f_globals={**self._here(), **frame.f_globals},
+            f_locals=frame.f_locals,
+        )
+        return super().break_here(cast("FrameType", seen))
+
+    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+        """The stack without what lies above the user's code."""
+        stack, index = super().get_stack(f, t)
+        first = next((at for at, (frame, _) in enumerate(stack) if self._is_own(frame.f_code.co_filename)), 0)
+        return stack[first:], max(0, index - first)
+
+    def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        """A line of the stack, with the names of cells."""
+        return self._named(super().format_stack_entry(frame_lineno, lprefix))
+
+    def message(self, msg: str) -> None:
+        """Print ``msg``, with the names of cells."""
+        super().message(self._named(msg))
+
+    def _named(self, text: str) -> str:
+        return _FILE.sub(lambda found: self._name_of(found[0]) or found[0], text)
+
+    def lookupmodule(self, filename: str) -> str | None:
+        """The file that a person means in front of a line; a cell, too."""
+        found = _CELL.match(filename.strip())
+        return (found and self._file_of(f"cell [{found[1]}]")) or super().lookupmodule(filename)

@@ -1,0 +1,145 @@
+"""Prompts of ranks in a notebook: one box for all that ask the same, and a debugger beside ranks that wait."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.magics.notebook import Notebook
+
+RANK = "import os; rank = int(os.environ['RANK'])\n"
+TRAIN = """%%distributed
+def train():
+    loss = 0.0
+    for step in range(8):
+        part = torch.tensor([rank + step + 0.0])
+        if step == STEP and rank in STOPS: breakpoint()
+        dist.all_reduce(part)
+        loss = 0.5 * loss + part.item()
+    return loss
+train()
+"""
+UNDISTURBED = "[0-2] 42.0234375"
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Notebook) -> Notebook:
+    """Three ranks with a process group."""
+    pytest.importorskip("torch")
+    ranks.ok(f"%%distributed\n{RANK}import torch, torch.distributed as dist\ndist.init_process_group('gloo')")
+    return ranks
+
+
+def training(step: int, stops: str) -> str:
+    """A loop of 8 steps, in which the ranks ``stops`` stop at a step."""
+    return TRAIN.replace("STEP", str(step)).replace("STOPS", stops)
+
+
+def test_a_loop_without_a_stop(trained):
+    """What the others are compared with."""
+    assert trained.ok(training(9, "()")).display_texts == [UNDISTURBED]
+
+
+def test_ranks_that_ask_the_same_are_asked_once(ranks):
+    """In the notebook's own box; a password is hidden there."""
+    cell = ranks.send(f"%%distributed\n{RANK}print(input('name? '))", answers=["Ada"]).wait()
+    assert (cell.asked, cell.lines) == ([("ranks 0-2: name? ", False)], ["[0-2] Ada"])
+    cell = ranks.send("%%distributed\nimport getpass\nprint(len(getpass.getpass('key: ')))", answers=["secret"]).wait()
+    assert (cell.asked, cell.lines) == ([("ranks 0-2: key: ", True)], ["[0-2] 6"])
+    cell = ranks.send("%%distributed\nprint(input() if rank == 1 else 'none')", answers=["one"]).wait()
+    assert cell.asked == [("rank 1: ", False)]
+
+
+def test_a_rank_stops_while_the_others_wait_and_all_are_asked(trained):
+    """The ranks that wait in a collective answer, too; nothing is different afterwards."""
+    typed = ["@all p part, step", "@all w", "@0 n", "@0 p nothing_such", "@7 w", "@2", "c"]
+    cell = trained.send(training(3, "(1,)"), answers=typed).wait()
+    lines = cell.lines
+
+    assert {asked for asked, _ in cell.asked} == {"rank 1 (Pdb) "}
+    for row in (
+        "rank 0 (waits in all_reduce) | (tensor([3.]), 3)",
+        "rank 1                       | (tensor([4.]), 3)",
+        "rank 2 (waits in all_reduce) | (tensor([5.]), 3)",
+        "No debugger is open on rank 0: rank 1 stopped.",
+        "rank 0 (waits in all_reduce) | *** NameError: name 'nothing_such' is not defined",
+        "At a debugger's prompt: rank 1. @RANK changes to one of them.",
+    ):
+        assert row in lines, cell.out
+    assert [line for line in lines if line.startswith("ranks 0,2 (wait in all_reduce) |")]
+    assert [line for line in lines if "rank 7" in line]
+    assert cell.display_texts == [UNDISTURBED]
+
+
+def test_ranks_that_all_stop_are_led_together_or_one_by_one(trained):
+    """Equal answers come once; a value that a person changes stays."""
+    typed = ["@all p step", "@2", "p rank", "!part = part * 0 + 5.0", "@0-1 p part", "@all c"]
+    cell = trained.send(training(3, "(0, 1, 2)"), answers=typed).wait()
+
+    assert [asked for asked, _ in cell.asked[:3]] == ["ranks 0-2, at 0 (Pdb) "] * 2 + ["ranks 0-2, at 2 (Pdb) "]
+    assert "ranks 0-2 | 3" in cell.lines
+    assert "2" in cell.lines
+    assert cell.display_texts == [UNDISTURBED]
+
+
+def test_quitting_ends_the_cell_and_the_next_one_trains(trained):
+    """The ranks that wait are freed at once."""
+    cell = trained.send(training(3, "(1,)"), answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    began = time.monotonic()
+    trained.type("q")
+    cell.wait()
+
+    assert time.monotonic() - began < 10
+    assert "Rank 1 quit at a debugger's prompt, in cell [" in cell.traceback
+    assert "Because of that: ranks 0,2 waited in all_reduce and were released" in cell.traceback
+    assert trained.ok(training(9, "()")).display_texts == [UNDISTURBED]
+
+
+def test_stop_ends_a_debugger(trained):
+    """As any other call."""
+    cell = trained.send(training(3, "(1,)"), answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    trained.interrupt()
+    cell.wait()
+
+    assert "Interrupted" in cell.said or "KeyboardInterrupt" in cell.said
+    assert trained.ok(training(9, "()")).display_texts == [UNDISTURBED]
+
+
+def test_a_condition_names_the_rank_and_the_step_of_the_loop(trained):
+    """A cell is named by its number."""
+    line = TRAIN.splitlines().index("        dist.all_reduce(part)") + 1
+    typed = [f"b {line}, rank == 1 and step > 5", "c", "p step", "c", "c"]
+    cell = trained.send(training(2, "(0, 1)"), answers=["@all " + typed[0], "@all c", *typed[2:4], "c"]).wait()
+
+    assert "6" in cell.lines, cell.out
+    assert cell.display_texts == [UNDISTURBED]
+
+
+def test_the_last_error_is_looked_at_where_it_was_raised(trained):
+    """On each rank that has one, until the next failure."""
+    trained.run("%%distributed\ndef divide(by):\n    return 1 / by\ndivide(rank)")
+    cell = trained.send("%%distributed -r 0\n%debug", answers=["p by", "u", "q"]).wait()
+
+    assert "0" in cell.lines, cell.out
+    assert cell.reply["status"] == "ok"
+
+
+def test_a_box_is_withdrawn_when_its_rank_dies(open_notebook):
+    """Nothing is left to answer; the next cell has its own box."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain\n%distributed start -n 2")
+    code = """import signal, threading
+if rank == 1:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    input("dying? ")
+"""
+    cell = notebook.send(f"%%distributed\n{RANK}{code}", answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    cell.wait()
+
+    assert "SIGKILL" in cell.traceback
+    cell = notebook.send("%%distributed -r 0\nprint(input('next? '))", answers=["yes"]).wait()
+    assert cell.lines == ["[0] yes"]
