@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from jupyter_dtrain.client.memory import Freed, MemoryRecord, MemoryReport
     from jupyter_dtrain.client.profiling import LoopProfile
     from jupyter_dtrain.client.snapshots import snapshots
+    from jupyter_dtrain.client.steering import ActOutcome, RunningLoop
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.causes import DistributedError, DistributedInterrupt, RunTimeout
     from jupyter_dtrain.core.errors import (
         BadRequest,
         BadSyntax,
         DtrainError,
+        NotSteered,
         NoWorld,
         OtherVersion,
         ProfileFailed,
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.magics.export import export
     from jupyter_dtrain.preflight.doctor import Examination, doctor
     from jupyter_dtrain.rank.scripts import run_script
-    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard
+    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard, step
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ActOutcome": "client.steering",
     "BadRequest": "core.errors",
     "BadSyntax": "core.errors",
     "Columns": "core.metrics",
@@ -87,12 +90,13 @@ _HOMES = {
     "Flame": "client.flames",
     "Freed": "client.memory",
     "Inventory": "client.variables",
+    "LoopProfile": "client.profiling",
     "MemoryRecord": "client.memory",
     "MemoryReport": "client.memory",
     "NoWorld": "core.errors",
     "Node": "core.world",
+    "NotSteered": "core.errors",
     "OtherVersion": "core.errors",
-    "LoopProfile": "client.profiling",
     "ProfileFailed": "core.errors",
     "Rank": "core.world",
     "RanksBusy": "core.errors",
@@ -109,6 +113,7 @@ _HOMES = {
     "RunList": "store",
     "RunMetrics": "core.metrics",
     "RunTimeout": "core.causes",
+    "RunningLoop": "client.steering",
     "RunningWorld": "launch.worlds",
     "Session": "session",
     "Settings": "core.settings",
@@ -146,11 +151,13 @@ _HOMES = {
     "shard": "rank_api",
     "snapshots": "client.snapshots",
     "speedup": "scaling",
+    "step": "rank_api",
     "upload": "files.sync",
     "worlds": "launch.worlds",
 }
 
 __all__ = [
+    "ActOutcome",
     "BadRequest",
     "BadSyntax",
     "Columns",
@@ -168,6 +175,7 @@ __all__ = [
     "MemoryReport",
     "NoWorld",
     "Node",
+    "NotSteered",
     "OtherVersion",
     "ProfileFailed",
     "Rank",
@@ -185,6 +193,7 @@ __all__ = [
     "RunList",
     "RunMetrics",
     "RunTimeout",
+    "RunningLoop",
     "RunningWorld",
     "Session",
     "Settings",
@@ -224,6 +233,7 @@ __all__ = [
     "shard",
     "snapshots",
     "speedup",
+    "step",
     "unload_ipython_extension",
     "upload",
     "worlds",

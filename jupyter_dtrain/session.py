@@ -35,6 +35,7 @@ from jupyter_dtrain.client.profiling import SessionProfiles
 from jupyter_dtrain.client.rank_requests import RankRequests, still_work
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, snapshots
+from jupyter_dtrain.client.steering import RunningLoop
 from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest, RanksBusy
@@ -113,6 +114,7 @@ class Session:
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
+        self._loop = RunningLoop(self._link)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
@@ -461,6 +463,11 @@ class Session:
         for run, prompts in asked.items():
             if prompts:
                 self._cells.desk.answer(run, {rank: one.number for rank, one in prompts.items()}, text)
+
+    @property
+    def loop(self) -> RunningLoop:
+        """The loop of the cell that runs now, to pause it and steer it between two of its steps."""
+        return self._loop
 
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.

@@ -83,9 +83,9 @@ class SubmittedRun:
         self._elastic = elastic
         self._unanswered = unanswered
         self._deadline = math.inf
-        """When the run's own ``timeout`` interrupts it, if no rank asks a person until then."""
+        """When the run's own ``timeout`` interrupts it, if no rank waits for a person until then."""
         self._asked_since: float | None = None
-        """Since when ranks ask a person; None while they do not."""
+        """Since when ranks wait for a person; None while they do not."""
         self._interruption: Interruption | None = None
         self._stuck: dict[int, str] = {}
         """The calls in which ranks wait that cannot be released, as the steward reported."""
@@ -225,8 +225,8 @@ class SubmittedRun:
         return min(self._hangs.tick(now), deadline)
 
     def _hold_deadline(self, now: float) -> None:
-        """Leave the time for which ranks ask a person out of the run's own ``timeout``."""
-        asks = bool(self.run.fold.prompts)
+        """Leave the time for which ranks wait for a person out of the run's own ``timeout``."""
+        asks = self.run.fold.stands
         if asks and self._asked_since is None:
             self._asked_since = now
         elif not asks and self._asked_since is not None:

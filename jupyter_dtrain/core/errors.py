@@ -123,6 +123,10 @@ class ReplaceFailed(RanksError):
     """Dead ranks could not be replaced, or a resize failed, for the reason in the message. The others stay."""
 
 
+class NotSteered(RequestError):
+    """An act on the running loop was not done, for the reason in the message, which says whether anything changed."""
+
+
 class StoreFailed(RequestError):
     """The store of runs cannot be used; nothing in it was changed."""
 

@@ -337,6 +337,34 @@ class PromptClosed(msgspec.Struct, frozen=True, tag="prompt_closed", omit_defaul
     """Where the answer came from; empty for the notebook whose cell it is."""
 
 
+class Steered(msgspec.Struct, frozen=True, tag="steered", omit_defaults=True):
+    """A person's act on the rank's loop between two of its steps, and how far it is."""
+
+    number: int
+    """The number of the act, which counts the acts of the world."""
+    phase: Literal["held", "begun", "done", "raised", "left"]
+    """The rank stands between two steps; it begins an act, has done it, or what it ran has raised; it goes on.
+
+    Another act than the one that has the rank stand may begin meanwhile.
+    """
+    step: int = 0
+    """The step after which it stands, counted from the beginning of the cell."""
+    at: int | None = None
+    """The newest step of the rank's metrics by then, which charts show; None where it has logged none."""
+    kind: str = ""
+    """What kind of act it is, where it begins: ``between``, ``set``, ``pause``, …"""
+    words: str = ""
+    """What was asked for, where it begins: ``set opt.lr=1e-4``."""
+    by: str = ""
+    """Who has asked for it, in words."""
+    said: str = ""
+    """What an act that is done says of itself, such as ``opt.lr: 0.1 -> 0.0001``."""
+    seconds: float = 0.0
+    """How long an act took that is done."""
+    error: Error | None = None
+    """What it has raised."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
@@ -406,6 +434,7 @@ Body = (
     | Checked
     | PromptOpened
     | PromptClosed
+    | Steered
     | CommMessage
     | Dropped
     | Finished

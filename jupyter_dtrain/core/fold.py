@@ -40,17 +40,22 @@ from .events import (
     Reading,
     Sample,
     Started,
+    Steered,
     StepParts,
     worst,
 )
 from .metrics import Columns, RankSteps, StepTime, is_main
 from .pipelines import Pipelines
 from .readings import Readings
+from .steering import Acted
 from .step_time import SlowStep, StepTimes
 from .world import count_ranks
 
 _MARKS: Final = 24
 """Reports of a rank, the newest ones, in which it may turn out to be slow."""
+
+MOST_ACTS: Final = 1000
+"""Acts on the loop of a run that are remembered."""
 
 State = Outcome | Literal["sent", "running"]
 """How far a rank is in a run: it has not begun the cell (``sent``), works on it, or how it ended."""
@@ -78,6 +83,8 @@ class RankFold:
         """The bars of its loops, by their number."""
         self.prompt: PromptOpened | None = None
         """What it asks a person, for whom it waits; None while it asks nothing."""
+        self.held: Steered | None = None
+        """The event since which it stands between two steps, as a person has asked for; None while it does not."""
         self.error: Error | None = None
         self.failed = 0.0
         """When the error of the rank came."""
@@ -114,6 +121,32 @@ class RankFold:
         return StepTime(last - first, until - since) if last > first and until > since else None
 
 
+class ActFold:
+    """What the events say about one act of a person on the loop of a run."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.kind = ""
+        self.words = ""
+        """What was asked for, such as ``set opt.lr=1e-4``."""
+        self.by = ""
+        self.step = 0
+        """The step after which it was done, counted from the beginning of the cell."""
+        self.at: int | None = None
+        """The newest step of the metrics by then, which charts show."""
+        self.time = 0.0
+        """When the first rank began it."""
+        self.working: set[int] = set()
+        """The ranks that carry it out now."""
+        self.found: dict[int, Acted] = {}
+        """What became of it on each rank that is done with it."""
+
+    @property
+    def failed(self) -> list[int]:
+        """The ranks on which what it ran has raised."""
+        return sorted(rank for rank, one in self.found.items() if not one.ok)
+
+
 class RunFold:
     """What the events of a run on ``ranks`` say so far: states, outcome, time, steps and newest values."""
 
@@ -141,6 +174,8 @@ class RunFold:
         """Where the time of the ranks' steps goes."""
         self.divergences = Divergences(list(self.ranks))
         """Where the replicas of a checked model have parted."""
+        self.acts: dict[int, ActFold] = {}
+        """What persons have asked of its loop, by the numbers of the acts, oldest first."""
         self._most_names = most_names
         self._began: float | None = None
         """When the first rank began, on this process' own clock, which nobody sets."""
@@ -193,6 +228,8 @@ class RunFold:
                 part.prompt = prompt
             case PromptClosed():
                 part.prompt = None
+            case Steered() as steered:
+                self._steer(event.rank, part, steered, event.time)
             case Error() as error:
                 part.error, part.failed = error, event.time
             case Finished() as finished:
@@ -200,6 +237,36 @@ class RunFold:
                 self._end_rank(part, finished.outcome, finished.words, event.time, finished.elapsed)
                 part.reported = True
         return points
+
+    def _steer(self, rank: int, part: RankFold, steered: Steered, when: float) -> None:
+        if steered.phase == "held":
+            part.held = steered
+            if steered.kind in ("pause", "step"):
+                self._act(steered, when).found[rank] = Acted()
+            return
+        if steered.phase == "left":
+            part.held = None
+            return
+        act = self._act(steered, when)
+        if steered.phase == "begun":
+            # What it runs may hang, as any code of a cell.
+            part.held = None
+            act.working.add(rank)
+        else:
+            part.held = steered
+            act.working.discard(rank)
+            act.found[rank] = Acted(steered.phase == "done", steered.said, steered.error, steered.seconds)
+
+    def _act(self, steered: Steered, when: float) -> ActFold:
+        """The act that an event is about; the oldest of too many is forgotten."""
+        act = self.acts.get(steered.number)
+        if act is None:
+            act = self.acts[steered.number] = ActFold(steered.number)
+            act.kind, act.words, act.by, act.step = steered.kind, steered.words, steered.by, steered.step
+            act.at, act.time = steered.at, when
+            for number in list(self.acts)[:-MOST_ACTS]:
+                del self.acts[number]
+        return act
 
     def skip_to(self, rank: int, seq: int) -> None:
         """Ignore the events of ``rank`` before number ``seq`` from now on, whether or not they came."""
@@ -251,7 +318,8 @@ class RunFold:
         return self._most_names is None or name in self.newest or len(self.newest) < self._most_names
 
     def _end_rank(self, part: RankFold, outcome: Outcome, words: str, ended: float, elapsed: float | None) -> None:
-        part.words, part.ended, part.elapsed, part.prompt = words, ended, elapsed, None
+        part.words, part.ended, part.elapsed = words, ended, elapsed
+        part.prompt = part.held = None
         part.outcome = outcome  # last: other threads take it for the sign that the others are there
 
     def stop(self) -> None:
@@ -270,6 +338,17 @@ class RunFold:
     def prompts(self) -> dict[int, PromptOpened]:
         """What ranks ask a person, for whom they wait; while there is any, time limits of the run stand still."""
         return {rank: part.prompt for rank, part in self.ranks.items() if part.prompt is not None}
+
+    @property
+    def stands(self) -> bool:
+        """Whether it waits for a person: ranks ask one, or are held between two steps."""
+        return any(part.prompt is not None or part.held is not None for part in self.ranks.values())
+
+    @property
+    def paused(self) -> int | None:
+        """The step after which all ranks that go on stand between two steps; None where one does not."""
+        held = [self.ranks[rank].held for rank in self.unfinished]
+        return next((one.step for one in held if one is not None), None) if all(held) else None
 
     @property
     def states(self) -> dict[int, State]:

@@ -3,8 +3,8 @@
 A rank that sends events moves, except for what each rank reports once a second while a cell runs: how long the cell
 has stood still, and where its time went. When no rank that still works on the run has moved for the setting
 ``hang_notice``, a notice shows where they are, and how the ranks ended that they may wait for. It stands until a rank
-moves or ends. While a rank asks a person nothing hangs: the others wait for it, and it waits for the person. The
-scheduler's thread calls it.
+moves or ends. While a rank asks a person, or is held between two steps, nothing hangs: the others wait for it, and it
+waits for the person. The scheduler's thread calls it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class HangDetector:
     def tick(self, now: float) -> float:
         """Ask where the ranks are if none has moved for the limit; return when the next call may be useful."""
         ranks = self._fold.unfinished
-        if ranks and self._fold.prompts:
-            # The answer is an event, from which on the rank that asked has moved.
+        if ranks and self._fold.stands:
+            # What ends that is an event, from which on the rank has moved.
             self.withdraw()
             return math.inf
         if not ranks:
@@ -94,7 +94,7 @@ class HangDetector:
     def _report(self, ranks: list[int], stacks: Stacks) -> None:
         # `is`, not `==`: a notice that was taken back, or a newer question about the same ranks, has another list, and
         # an answer that comes late must then show nothing. The next tick asks again if a rank has ended since then.
-        if self._told is ranks and ranks == self._fold.unfinished and not self._fold.prompts:
+        if self._told is ranks and ranks == self._fold.unfinished and not self._fold.stands:
             self._shown = True
             outside = [rank for rank in range(self._size) if rank not in self._fold.ranks]
             self._show(describe_hang(stacks, ranks, self._limit, _endings(self._fold), outside))

@@ -11,16 +11,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
+from .causes import told_briefly
 from .errors import BadRequest
 from .events import Error
+from .world import count_ranks
 
-ActKind = Literal["between", "set", "undo", "pause", "step", "stop-after", "save", "rewind"]
-"""What is asked: to run code, to set values or put back those that the last ``set`` replaced, to pause, to make some
-steps and pause again, to end the loop, to save a snapshot, to load a kept state."""
+ActKind = Literal["between", "set", "undo", "pause", "resume", "step", "stop-after", "save", "rewind"]
+"""What is asked: to run code, to set values or put back those that the last ``set`` replaced, to pause and go on, to
+make some steps and pause again, to end the loop, to save a snapshot, to load a kept state."""
+
+SOURCES: Final = ("step()", "optimizer", "loop")
+"""What counts the steps of a loop, the best first: the user's own call, the optimizer that steps first, or the items of
+``progress()`` and tqdm."""
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[-?\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*\Z")
 """A path such as ``opt.lr``, ``model.dropout.p``, ``opt[1].lr``, ``config['lr']``."""
@@ -111,7 +118,8 @@ def parse_settings(text: str) -> list[Setting]:
 
 def _parts(text: str) -> list[str]:
     """``text`` cut at the spaces that stand outside quotes and brackets."""
-    parts, part, quote, depth = [], "", "", 0
+    parts: list[str] = []
+    part, quote, depth = "", "", 0
     for sign in text:
         if quote:
             quote = "" if sign == quote else quote
@@ -126,3 +134,38 @@ def _parts(text: str) -> list[str]:
         else:
             part += sign
     return [*parts, part] if part else parts
+
+
+def describe_act(kind: str, step: int, found: Mapping[int, Acted]) -> str:
+    """What became of an act after ``step`` on the ranks of ``found``, as a sentence or several."""
+    ran = {rank: one for rank, one in found.items() if one.ok}
+    raised = {rank: one for rank, one in found.items() if not one.ok}
+    if not raised and kind != "between":
+        said = [f"{told} ({count_ranks(ranks)}, after step {step})" for told, ranks in _alike(ran)]
+        return "\n".join(said)
+    sentences = []
+    if raised:
+        for told, ranks in _alike(raised):
+            sentences.append(f"After step {step} it raised on {count_ranks(ranks)}: {told}.")
+        others = f"It ran on {count_ranks(sorted(ran))}: what they hold may differ now." if ran else ""
+        sentences.append(others)
+    else:
+        seconds = max((one.seconds for one in ran.values()), default=0.0)
+        sentences.append(f"It ran after step {step} on {count_ranks(sorted(ran))}, in {seconds:.3g} s.")
+    return " ".join(filter(None, sentences))
+
+
+def refusal(found: Mapping[int, Acted]) -> str:
+    """Why an act cannot be done, where ranks have refused it: a sentence for each reason."""
+    return " ".join(
+        f"{count_ranks(ranks).capitalize()}: {told}."
+        for told, ranks in _alike({rank: one for rank, one in found.items() if not one.ok})
+    )
+
+
+def _alike(found: Mapping[int, Acted]) -> list[tuple[str, list[int]]]:
+    """What ranks say, equal words once, with the ranks that say them."""
+    groups: dict[str, list[int]] = {}
+    for rank, one in sorted(found.items()):
+        groups.setdefault(told_briefly(one.error) if one.error is not None else one.text.rstrip("."), []).append(rank)
+    return list(groups.items())

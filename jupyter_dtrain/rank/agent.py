@@ -68,6 +68,7 @@ from jupyter_dtrain.wire.messages import (
 from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
 from jupyter_dtrain.wire.prompt_messages import AnswerPrompt
 from jupyter_dtrain.wire.reports import Report
+from jupyter_dtrain.wire.steering_messages import AnySteeringRequest, CarryOut, HoldSteps, LeaveSteps, ReadSteps
 from jupyter_dtrain.wire.values import Received
 
 from .cell_end import CellEnd
@@ -77,6 +78,7 @@ from .debugging import RankDebugger
 from .descriptors import DescriptorReader
 from .healing import RankHealing
 from .interrupts import CellStopped, Interrupts
+from .loop_acts import LoopActs
 from .main_thread import MainThread
 from .memory import free
 from .memory_record import MemoryRecorder
@@ -90,6 +92,7 @@ from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
 from .scripts import is_script
+from .steering import StepGate
 from .step_time import StepTimer
 from .tracebacks import Tracebacks, blame_users
 from .user_text import type_name, words_of
@@ -109,7 +112,8 @@ RELEASE_PATIENCE = 10.0
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
 _Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
-_Direct = _Looking | AnswerPrompt | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
+_Changing = AnswerPrompt | ReleaseRank | InterruptRank
+_Direct = _Looking | _Changing | AnyProfileRequest | AnySteeringRequest | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -221,6 +225,8 @@ class Agent:
             min(healing.heritage, default=None),
         )
         self._step_work = step_work
+        acts = LoopActs(self._shell.user_ns, plugins, self._sources, self._tracebacks)
+        self._gate = step_work.gate = StepGate(recorder, metrics, acts, self._interrupts, self._timer)
         self._questions = RankQuestions(
             self._shell.user_ns,
             self._shell.user_ns_hidden,
@@ -378,6 +384,7 @@ class Agent:
         self._questions.inventory.take_values()
         self._running, self._released = None, False  # it works on no run from here on
         self._prompts.end()
+        self._gate.end()
         self._sources.end()
         self._healing.catch_up()
 
@@ -421,6 +428,7 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(inputs)
+        self._gate.begin(cell.run, _unfit(cell))
         self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
@@ -554,28 +562,35 @@ class Agent:
 
     def _answer(self, request: _Direct) -> msgspec.Struct:
         match request:
-            case ReadPosition():
-                return self._position(waits=request.waits)
+            case ReadPosition() | ReadStack() | ReachMemory() | ReadEvents() | ReadMemoryRecord():
+                return self._look(request)
             case ReleaseRank():
                 self._release(request)
                 return Done()
-            case ReadStack():
-                return self._main_thread.stack("idle" if self._running is None else "running")
-            case ReachMemory():
-                return MemoryReached(_reaches(request.place))
             case InterruptRank():
                 return Signalled(self._interrupt(request))
-            case ReadEvents():
-                return EventsRead(self._recorder.read(request.run, request.from_seq))
-            case ReadMemoryRecord():
-                return RecordRead(self._record.read())
             case AnswerPrompt():
                 self._prompts.answer(request)
                 return Done()
             case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
                 return self._step_work.profile.answer(request, self._running)
+            case ReadSteps() | HoldSteps() | CarryOut() | LeaveSteps():
+                return self._gate.answer(request)
             case _:
                 return self._healing.answer(request, self._running)
+
+    def _look(self, request: _Looking) -> msgspec.Struct:
+        match request:
+            case ReadPosition():
+                return self._position(waits=request.waits)
+            case ReadStack():
+                return self._main_thread.stack("idle" if self._running is None else "running")
+            case ReachMemory():
+                return MemoryReached(_reaches(request.place))
+            case ReadEvents():
+                return EventsRead(self._recorder.read(request.run, request.from_seq))
+            case ReadMemoryRecord():
+                return RecordRead(self._record.read())
 
     def _interrupt(self, request: InterruptRank) -> bool:
         """Interrupt the cell and the processes that it has started; return whether the cell has taken it.
@@ -613,6 +628,13 @@ class Agent:
                 return  # it came late, or for a rank that was left behind: the groups that exist now are whole
             self._released = self._running is not None
             self._plugins.release(request.frameworks)
+
+
+def _unfit(cell: RunCell) -> str:
+    """Why the loop of a cell cannot be steered, as a clause; empty where it can."""
+    if cell.elastic:
+        return "it goes on without ranks that die, so its ranks come to no step together"
+    return "its ranks have joined those of another cell" if cell.joins is not None else ""
 
 
 def _run_command(_shell: Any, _command: str) -> None:

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.plugins.patches import Patch
 
-from .rank_context import ProgressBar
+from .rank_context import ProgressBar, rank_home
+
+if TYPE_CHECKING:
+    from .step_work import StepWork
 
 BARS = Patch(
     "tqdm.std",
-    replaces=("tqdm.__init__", "tqdm.display", "tqdm.close"),
+    replaces=("tqdm.__init__", "tqdm.__iter__", "tqdm.display", "tqdm.close"),
     calls=("tqdm.__init__(self, iterable, desc, total, leave, file)",),
     reads=("_dtrain_bar",),
     why="tqdm draws by moving a terminal's cursor, many times a second and on every rank.",
@@ -70,12 +74,28 @@ def _hook(module: ModuleType) -> None:
 
     # tqdm makes it of its defaults and those of the environment, as a partial method.
     BARS.replace(tqdm, "__init__", make, tqdm.__init__)
+    BARS.replace(tqdm, "__iter__", _iterate)
     BARS.replace(tqdm, "display", _display)
     BARS.replace(tqdm, "close", _close)
 
 
 _FILE = 4
 """How many positional arguments stand before tqdm's ``file``."""
+
+
+def _iterate(original: Any, bar: Any) -> Any:
+    items = original(bar)
+    home = rank_home() if hasattr(bar, "_dtrain_bar") else None
+    return items if home is None else _counted(items, home.step_work)
+
+
+def _counted(items: Iterator[Any], work: StepWork) -> Iterator[Any]:
+    """Count the items of a bar as steps of its loop. An item with a bar inside is none: the items of that bar are."""
+    for item in items:
+        before = work.items
+        yield item
+        if work.items == before:
+            work.count("loop")
 
 
 def _display(original: Any, bar: Any, msg: str | None = None, *args: Any, **kwargs: Any) -> Any:

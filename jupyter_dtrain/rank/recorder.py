@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
@@ -30,12 +30,14 @@ from jupyter_dtrain.core.events import (
     VERSION,
     Batch,
     Body,
+    Display,
     Dropped,
     Event,
     Finished,
     Metrics,
     Outcome,
     Output,
+    Result,
     Spent,
     Started,
     Totals,
@@ -69,6 +71,8 @@ BETWEEN_LIMIT = 1 << 20
 """Characters printed between two runs (by threads) that are kept for the next run."""
 LAST_EVENTS = 4096
 """Bytes of memory that the events at the end of a run take at most."""
+COPIED = 64_000
+"""Characters that :meth:`Recorder.copied` copies."""
 TAIL_LINES = 20
 TAIL_WIDTH = 400
 KEEP_RUNS = 8
@@ -287,6 +291,8 @@ class Recorder:
         self._between_size = 0
         self._log_file = log
         self._log = _open_log(log)
+        self._copies: list[str] | None = None
+        """What :meth:`copied` has copied so far."""
         self._closing = False
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
@@ -347,6 +353,7 @@ class Recorder:
         if not text:
             return
         with self.shield, self._lock:
+            self._copy(text)
             if self._current is None:
                 self._write_between((stream, text, descriptor, log))
                 return
@@ -356,6 +363,24 @@ class Recorder:
             self._pending_size += len(text)
             if self._pending_size > PENDING_LIMIT:
                 self._spool_pending(self._current)
+
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[list[str]]:
+        """Copy the text that is recorded inside, also that of displays and results, into the list that this gives.
+
+        At most :data:`COPIED` characters of it.
+        """
+        with self._lock:
+            copy = self._copies = []
+        try:
+            yield copy
+        finally:
+            with self._lock:
+                self._copies = None
+
+    def _copy(self, text: str) -> None:
+        if self._copies is not None and (room := COPIED - sum(map(len, self._copies))) > 0:
+            self._copies.append(text[:room])
 
     def _write_between(self, said: _Said) -> None:
         text = said[1]
@@ -391,6 +416,8 @@ class Recorder:
                 return False
             # Text that was printed before the event must have a lower number, or readers show it after the event.
             self._spool_pending(self._current)
+            if isinstance(body, (Display, Result)) and (text := str(body.data.get("text/plain", ""))):
+                self._copy(f"{text}\n")
             self._current.append(body)
             self._wake.notify()
             return True

@@ -17,10 +17,11 @@ the session's, between cells.
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import BadRequest
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from .metrics import MetricBuffer
     from .plugins import Plugins
+    from .steering import StepGate
 
 MOST: Final = 4096
 """Parts of a model in a report."""
@@ -98,6 +100,11 @@ class StepWork:
         self._say = say
         self.profile = RankProfile(plugins, metrics.shield)
         """The profile of some of the steps."""
+        self.gate: StepGate | None = None
+        """Where the loop is held between two steps, once the rank's agent is there."""
+        self._made: dict[str, int] = {}
+        """The steps of this cell by what counts them, apart from those of an optimizer."""
+        self._main = threading.get_ident()
         self._check, self._every = "", 1
         self._named: list[str] = []
         self._stepped = False
@@ -130,6 +137,7 @@ class StepWork:
         """Begin a cell. ``whole``: it runs on all ranks; ``elastic``: it goes on without some. Main thread."""
         self._check, self._every = watch.check, max(1, watch.check_every)
         self._named, self._stepped = [], False
+        self._made = {}
         self._active = list(self._orders.values()) if whole and not elastic else []
         if self._orders and elastic:
             self._say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
@@ -158,6 +166,17 @@ class StepWork:
             )
         self._check, self._active = "", []
 
+    @property
+    def items(self) -> int:
+        """The items of bars that were counted in this cell."""
+        return self._made.get("loop", 0)
+
+    def count(self, source: Literal["step()", "loop"]) -> None:
+        """Count a step of a loop that shows itself. Any thread may call it; those of the main thread count."""
+        if threading.get_ident() == self._main and self.gate is not None:
+            made = self._made[source] = self._made.get(source, 0) + 1
+            self.gate.step(source, made)
+
     def _step(self, step: int) -> None:
         self._stepped, self._metrics.follow = True, None
         self.profile.step(step)
@@ -170,6 +189,8 @@ class StepWork:
         for one in self._active:
             if one.meets(step):
                 self._save(one, step)
+        if self.gate is not None:
+            self.gate.step("optimizer", step)
 
     def _report(self, step: int) -> None:
         name = self._check

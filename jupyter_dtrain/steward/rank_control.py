@@ -1,4 +1,4 @@
-"""The steward's acts on ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask.
+"""The steward's acts on ranks in the middle of a run, for itself and for clients: release, interrupt, kill, ask, steer.
 
 The supervisor's thread does all of it. Requests come on any thread and are posted there, so no client waits for a
 rank; the events of the ranks say what becomes of them.
@@ -42,6 +42,7 @@ from jupyter_dtrain.wire.steward_messages import (
 from .healing import Healing, HealOwner
 from .interrupts import StewardInterrupts
 from .release import Release
+from .steering import Steering
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
@@ -98,6 +99,7 @@ class RankControl:
         self._interrupts = StewardInterrupts(self._questions, request.settings, broadcast, self)
         self._relayed = RelayedQuestions(self._questions, post)
         self.healing = Healing(request, owner, self._questions, bound, post, broadcast)
+        self._steering = Steering(self._questions, runs, post, check_driver)
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
             ReleaseRun: self._release_asked,
             KillRanks: self._kill_asked,
@@ -107,6 +109,7 @@ class RankControl:
             FetchAnswers: self._relayed.fetch,
             AnswerPrompts: self._prompts_answered,
             **self.healing.answers,
+            **self._steering.answers,
         }
         """The function that answers each request of a client, by the type of the request. Any thread may call it."""
 
@@ -162,6 +165,7 @@ class RankControl:
         """Note that ``rank`` has died while it worked on ``run``; None: on no run that is known."""
         self._interrupts.rank_died(rank)
         self.healing.rank_died(rank)
+        self._steering.rank_died(rank)
         if run is not None:
             self._release.failed(run)
 
@@ -170,6 +174,7 @@ class RankControl:
         self._release.forget()
         self._interrupts.forget()
         self.healing.forget()
+        self._steering.forget()
 
     def tick(self, now: float) -> float:
         """Do what is due; return when more is due, in ``time.monotonic()`` seconds."""
@@ -179,7 +184,8 @@ class RankControl:
                 task()
             except Exception:  # noqa: BLE001 — an answer of a rank that cannot be used must not end the one thread
                 _log.exception("An answer could not be used")
-        return min(wake, self._release.tick(now), self._interrupts.tick(now), self.healing.tick(now))
+        steered = self._steering.tick(now)
+        return min(wake, self._release.tick(now), self._interrupts.tick(now), self.healing.tick(now), steered)
 
     def release(self, run: int) -> None:
         """Free the ranks that wait for others in ``run``, without grace."""

@@ -25,6 +25,7 @@ from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
 from .profile_messages import AnyProfileRequest
 from .prompt_messages import AnswerPrompt, Evaluate
+from .steering_messages import AnySteeringRequest
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -328,6 +329,7 @@ AnyAgentRequest = (
     | AnswerPrompt
     | Evaluate
     | AnyProfileRequest
+    | AnySteeringRequest
     | AnyHealingRequest
 )
 """The content of a :data:`~.messages.REQUEST_MESSAGE` to an agent."""

@@ -20,6 +20,7 @@ from .healing_messages import Heal, ReadHeal
 from .messages import PROTOCOL, UNNUMBERED, Done, StewardRequest
 from .prompt_messages import AnswerPrompts
 from .requests import WorldRequest
+from .steering_messages import ReadSteer, Steer, WithdrawSteer
 
 ASKED_FOR: Final = "a client asked for it"
 """Why a world has ended that a client stopped."""
@@ -374,6 +375,9 @@ AnyStewardRequest = (
     | RelayQuestion
     | FetchAnswers
     | AnswerPrompts
+    | Steer
+    | ReadSteer
+    | WithdrawSteer
     | Heal
     | ReadHeal
 )
