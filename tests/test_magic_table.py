@@ -79,7 +79,15 @@ def test_the_list_of_verbs_has_each_once_below_its_heading():
     text = verb_parser().format_help()
     headings = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
 
-    assert headings[:6] == ["worlds", "cells", "data", "looking inside", "snapshots", "runs and jobs"]
+    assert headings[:7] == [
+        "worlds",
+        "cells",
+        "data",
+        "looking inside",
+        "the running loop",
+        "snapshots",
+        "runs and jobs",
+    ]
     below = [f"{verb.name} {one.name}" for verb in verbs() if verb.below == "verb" for one in verb.verbs]
     alone = [verb.name for verb in verbs() if verb.name not in ("show", "compare")]
     for name in [*alone, *below, *(f"%%{magic.names[0]}" for magic in CELL_MAGICS)]:
@@ -100,6 +108,12 @@ IN_OTHER_NAMES = {
     "%distributed runs": {"n": "limit"},
     "%distributed runs compare": {"run_names": "runs"},
     "%distributed runs show": {"run_name": "name"},
+    "%distributed set": {"run_number": "run", "values": "settings"},
+    "%distributed step": {"run_number": "run", "steps": "count"},
+    **dict.fromkeys(
+        ("%%between", *(f"%distributed {verb}" for verb in ("between", "undo", "pause", "resume"))),
+        {"run_number": "run"},
+    ),
 }
 """By magic, the options whose parameters have other names: each is short for a line that people type."""
 
@@ -122,6 +136,7 @@ ELSEWHERE = {
 """By magic, the options that Python has elsewhere: a name of jupyter_dtrain, or words."""
 
 PYTHON_ALONE = {
+    "ask": "a magic finds out whether a person is there",
     "code": "the cell below the magic's line",
     "data": "the notebook's variable",
     "folder": "DIR/NAME names it",

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from jupyter_dtrain.core.events import Batch, Dropped, Error, Finished, Result, Started
+from jupyter_dtrain.core.events import Batch, Dropped, Error, Finished, Result, Started, Steered
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Totals
@@ -49,8 +49,8 @@ PERIOD: Final = 1.0
 BURST: Final = 64
 """Calls after which a busy view gets a tick all the same."""
 
-_KEPT: Final = (Started, Result, Error, Dropped, Finished)
-"""Events that a batch keeps when the backlog is full; a rank sends each of them about once in a run."""
+_KEPT: Final = (Started, Result, Error, Steered, Dropped, Finished)
+"""Events that a batch keeps when the backlog is full; a rank sends few of them in a run."""
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, SteerState, WithdrawSteer
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.steering import Acted
+    from jupyter_dtrain.core.events import Acted
 
     from .link import Link
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .events import Error, Frame, Outcome
     from .run import Run
 
-Seen = Literal["sent", "running", "asking", "ok", "error", "released", "interrupted", "dead"]
+Seen = Literal["sent", "running", "asking", "held", "ok", "error", "released", "interrupted", "dead"]
 """The state of a rank in a run, in the words that people read: a run is lost, and a rank is dead."""
 
 QUIT: Final = "CellQuit"
@@ -212,13 +212,15 @@ def told_below(text: str, error: Error, source: str = "", above: int = 0) -> str
     return f"{text}{'' if text[-1:] in ('', _NEWLINE) else _NEWLINE}{told}\n"
 
 
-def as_seen(state: Outcome | Literal["sent", "running"], error: Error | None, *, asks: bool = False) -> Seen:
+def as_seen(
+    state: Outcome | Literal["sent", "running"], error: Error | None, *, asks: bool = False, held: bool = False
+) -> Seen:
     """The state of a rank in a run as people see it: a rank that was released is no rank that failed.
 
-    ``asks``: whether it waits for a person.
+    ``asks``: whether it waits for a person's answer. ``held``: whether it is paused between two steps.
     """
-    if asks:
-        return "asking"
+    if asks or held:
+        return "asking" if asks else "held"
     if state == "error" and error is not None and is_echo(error):
         return "released"
     return "dead" if state == "lost" else state

@@ -47,6 +47,9 @@ OUTCOMES: Final = {
 }
 """The one word for each way in which a run ends, or that it goes on, as everyone shows it: cells, lists and pages."""
 
+PAUSES: Final = ("pause", "step")
+"""Kinds of acts on a loop that leave the ranks where they stand, see :class:`Steered`."""
+
 RankState = Literal["starting", "idle", "running", "waiting", "unreachable", "stopped", "dead"]
 """The state of a rank, in the words that people read."""
 
@@ -337,13 +340,24 @@ class PromptClosed(msgspec.Struct, frozen=True, tag="prompt_closed", omit_defaul
     """Where the answer came from; empty for the notebook whose cell it is."""
 
 
+class Acted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of an act, or of one stage of it, on one rank."""
+
+    ok: bool = True
+    text: str = ""
+    """What it has printed and shown, or the sentence that says what it has done, or why it was not done."""
+    error: Error | None = None
+    """What the person's own code has raised."""
+    seconds: float = 0.0
+
+
 class Steered(msgspec.Struct, frozen=True, tag="steered", omit_defaults=True):
     """A person's act on the rank's loop between two of its steps, and how far it is."""
 
     number: int
     """The number of the act, which counts the acts of the world."""
-    phase: Literal["held", "begun", "done", "raised", "left"]
-    """The rank stands between two steps; it begins an act, has done it, or what it ran has raised; it goes on.
+    phase: Literal["held", "begun", "done", "left"]
+    """The rank stands between two steps; it begins an act, or is done with it; it goes on.
 
     Another act than the one that has the rank stand may begin meanwhile.
     """
@@ -357,12 +371,8 @@ class Steered(msgspec.Struct, frozen=True, tag="steered", omit_defaults=True):
     """What was asked for, where it begins: ``set opt.lr=1e-4``."""
     by: str = ""
     """Who has asked for it, in words."""
-    said: str = ""
-    """What an act that is done says of itself, such as ``opt.lr: 0.1 -> 0.0001``."""
-    seconds: float = 0.0
-    """How long an act took that is done."""
-    error: Error | None = None
-    """What it has raised."""
+    found: Acted | None = None
+    """What became of an act that is done."""
 
 
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):

@@ -26,7 +26,9 @@ import msgspec
 from .divergence import Divergences
 from .events import (
     OUTCOMES,
+    PAUSES,
     RUNNING,
+    Acted,
     Checked,
     Error,
     Event,
@@ -47,7 +49,6 @@ from .events import (
 from .metrics import Columns, RankSteps, StepTime, is_main
 from .pipelines import Pipelines
 from .readings import Readings
-from .steering import Acted
 from .step_time import SlowStep, StepTimes
 from .world import count_ranks
 
@@ -85,6 +86,8 @@ class RankFold:
         """What it asks a person, for whom it waits; None while it asks nothing."""
         self.held: Steered | None = None
         """The event since which it stands between two steps, as a person has asked for; None while it does not."""
+        self.acts = False
+        """Whether it carries out an act there: that may hang, as any code of a cell."""
         self.error: Error | None = None
         self.failed = 0.0
         """When the error of the rank came."""
@@ -136,8 +139,6 @@ class ActFold:
         """The newest step of the metrics by then, which charts show."""
         self.time = 0.0
         """When the first rank began it."""
-        self.working: set[int] = set()
-        """The ranks that carry it out now."""
         self.found: dict[int, Acted] = {}
         """What became of it on each rank that is done with it."""
 
@@ -239,23 +240,19 @@ class RunFold:
         return points
 
     def _steer(self, rank: int, part: RankFold, steered: Steered, when: float) -> None:
-        if steered.phase == "held":
-            part.held = steered
-            if steered.kind in ("pause", "step"):
-                self._act(steered, when).found[rank] = Acted()
-            return
-        if steered.phase == "left":
-            part.held = None
-            return
-        act = self._act(steered, when)
-        if steered.phase == "begun":
-            # What it runs may hang, as any code of a cell.
-            part.held = None
-            act.working.add(rank)
-        else:
-            part.held = steered
-            act.working.discard(rank)
-            act.found[rank] = Acted(steered.phase == "done", steered.said, steered.error, steered.seconds)
+        match steered.phase:
+            case "held":
+                part.held = steered
+                if steered.kind in PAUSES:
+                    self._act(steered, when).found[rank] = Acted()
+            case "left":
+                part.held, part.acts = None, False
+            case "begun":
+                part.acts = True
+                self._act(steered, when)
+            case "done":
+                part.acts = False
+                self._act(steered, when).found[rank] = steered.found or Acted()
 
     def _act(self, steered: Steered, when: float) -> ActFold:
         """The act that an event is about; the oldest of too many is forgotten."""
@@ -320,6 +317,7 @@ class RunFold:
     def _end_rank(self, part: RankFold, outcome: Outcome, words: str, ended: float, elapsed: float | None) -> None:
         part.words, part.ended, part.elapsed = words, ended, elapsed
         part.prompt = part.held = None
+        part.acts = False
         part.outcome = outcome  # last: other threads take it for the sign that the others are there
 
     def stop(self) -> None:
@@ -342,13 +340,14 @@ class RunFold:
     @property
     def stands(self) -> bool:
         """Whether it waits for a person: ranks ask one, or are held between two steps."""
-        return any(part.prompt is not None or part.held is not None for part in self.ranks.values())
+        return any(part.prompt is not None or (part.held and not part.acts) for part in self.ranks.values())
 
     @property
     def paused(self) -> int | None:
-        """The step after which all ranks that go on stand between two steps; None where one does not."""
+        """The step after which all ranks that go on are paused; None where one is not."""
         held = [self.ranks[rank].held for rank in self.unfinished]
-        return next((one.step for one in held if one is not None), None) if all(held) else None
+        steps = [one.step for one in held if one is not None and one.kind in PAUSES]
+        return max(steps) if steps and len(steps) == len(held) else None
 
     @property
     def states(self) -> dict[int, State]:

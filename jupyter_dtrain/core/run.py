@@ -40,6 +40,7 @@ from .events import (
 from .fold import RunFold, State
 from .metrics import Columns, RunMetrics
 from .pipelines import Timeline
+from .steering import RecordedAct, recorded
 from .step_time import SlowStep
 from .stop_button import Latch
 from .world import format_ranks
@@ -351,6 +352,12 @@ class Run:
     def checked(self) -> int:
         """How many steps a standing check has compared on all ranks."""
         return self.fold.divergences.checked
+
+    @property
+    def acts(self) -> list[RecordedAct]:
+        """What persons have asked of its loop between two steps, oldest first: values, code, pauses."""
+        with self._folding:
+            return recorded(self.fold)
 
     @property
     def logs(self) -> dict[int, str]:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from .causes import told_briefly
 from .errors import BadRequest
-from .events import Error
+from .events import PAUSES, Acted
 from .world import count_ranks
+
+if TYPE_CHECKING:
+    from .fold import RunFold
 
 ActKind = Literal["between", "set", "undo", "pause", "resume", "step", "stop-after", "save", "rewind"]
 """What is asked: to run code, to set values or put back those that the last ``set`` replaced, to pause and go on, to
@@ -31,11 +33,13 @@ SOURCES: Final = ("step()", "optimizer", "loop")
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[-?\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*\Z")
 """A path such as ``opt.lr``, ``model.dropout.p``, ``opt[1].lr``, ``config['lr']``."""
+_LONG: Final = 300
+"""Characters of an error in the words for what became of an act."""
 _WORDS: Final = 120
 """Characters of code in the words for an act."""
 
 
-class Setting(msgspec.Struct, frozen=True):
+class NewValue(msgspec.Struct, frozen=True):
     """One value that is to be set."""
 
     path: str
@@ -50,7 +54,7 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: ActKind
     code: str = ""
     """``between``: the code."""
-    settings: list[Setting] = []
+    settings: list[NewValue] = []
     """``set``: the values, all of them or none."""
     count: int = 0
     """``step``: how many steps; ``stop-after``: the step; ``rewind``: which of the kept states, 1 for the newest."""
@@ -78,18 +82,45 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
                 return self.kind
 
 
-class Acted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of an act, or of one stage of it, on one rank."""
+class RecordedAct(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a person has asked of the loop of a run, and what became of it."""
 
-    ok: bool = True
-    text: str = ""
-    """What it has printed and shown, or the sentence that says what it has done, or why it was not done."""
-    error: Error | None = None
-    """What the person's own code has raised."""
-    seconds: float = 0.0
+    number: int
+    """The number of the act, which counts the acts of the world."""
+    words: str
+    """What was asked for, such as ``set opt.lr=1e-4``."""
+    by: str
+    """Who has asked for it, such as the name of a notebook."""
+    step: int
+    """The step after which it was done, on all ranks, counted from the beginning of the cell."""
+    at: int | None
+    """The newest step of the metrics by then, as in charts; None where the run had logged none."""
+    time: float
+    """When the first rank began it, in seconds since the epoch."""
+    said: str
+    """What became of it, as a sentence or several; empty while ranks are at it."""
+    failed: bool = False
+    """Whether it has raised on a rank."""
 
 
-def parse_settings(text: str) -> list[Setting]:
+def recorded(fold: RunFold) -> list[RecordedAct]:
+    """What persons have asked of the loop of a run, oldest first."""
+    return [
+        RecordedAct(
+            one.number,
+            one.words,
+            one.by,
+            one.step,
+            one.at,
+            one.time,
+            describe_act(one.kind, one.step, one.found) if {*fold.unfinished} <= {*one.found} else "",
+            bool(one.failed),
+        )
+        for one in fold.acts.values()
+    ]
+
+
+def parse_settings(text: str) -> list[NewValue]:
     """The values of a line such as ``opt.lr=1e-4 model.dropout.p=0.1``.
 
     Raises :class:`BadRequest` for a path or a value that is none.
@@ -110,7 +141,7 @@ def parse_settings(text: str) -> list[Setting]:
                 f"{value!r} is no value that set takes: a number, a text in quotes, True, False, None, or a list, "
                 f"tuple or dict of those. For anything else: %distributed between"
             ) from None
-        settings.append(Setting(path, value))
+        settings.append(NewValue(path, value))
     if not settings:
         raise BadRequest("There is nothing to set: name values as in opt.lr=1e-4 model.dropout.p=0.1")
     return settings
@@ -138,6 +169,8 @@ def _parts(text: str) -> list[str]:
 
 def describe_act(kind: str, step: int, found: Mapping[int, Acted]) -> str:
     """What became of an act after ``step`` on the ranks of ``found``, as a sentence or several."""
+    if kind in PAUSES:
+        return f"The loop was paused after step {step}."
     ran = {rank: one for rank, one in found.items() if one.ok}
     raised = {rank: one for rank, one in found.items() if not one.ok}
     if not raised and kind != "between":
@@ -167,5 +200,11 @@ def _alike(found: Mapping[int, Acted]) -> list[tuple[str, list[int]]]:
     """What ranks say, equal words once, with the ranks that say them."""
     groups: dict[str, list[int]] = {}
     for rank, one in sorted(found.items()):
-        groups.setdefault(told_briefly(one.error) if one.error is not None else one.text.rstrip("."), []).append(rank)
+        groups.setdefault(_told(one), []).append(rank)
     return list(groups.items())
+
+
+def _told(one: Acted) -> str:
+    if one.error is None:
+        return one.text.rstrip(".")
+    return f"{one.error.ename}: {one.error.evalue}"[:_LONG] if one.error.evalue else one.error.ename

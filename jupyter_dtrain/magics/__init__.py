@@ -2,8 +2,9 @@
 
 Each verb of ``%distributed`` stands with its arguments in one table (:mod:`.table`); ``-h`` and the reference read it.
 The verbs are grouped by family: :mod:`.worlds` (start, stop, status …), :mod:`.joining` (attach, list), :mod:`.running`
-(interrupt, stacks), :mod:`.stored` (runs, show, compare) and :mod:`.export`; :mod:`.cells` has the cell magics. They
-parse, call :class:`~jupyter_dtrain.session.Session` or :class:`~jupyter_dtrain.store.Store`, and show.
+(interrupt, stacks), :mod:`.steering` (pause, set), :mod:`.stored` (runs, show, compare) and :mod:`.export`;
+:mod:`.cells` has the cell magics. They parse, call :class:`~jupyter_dtrain.session.Session` or
+:class:`~jupyter_dtrain.store.Store`, and show.
 :class:`CellMagics` is what IPython registers.
 
 The extension leaves alone the names that another extension owns, and its message shows how to choose.
@@ -57,6 +58,10 @@ class CellMagics(Magics):
     def rank(self, line: str, cell: str) -> None:
         """``%%rank RANKS`` runs a cell on some ranks. -h lists the options."""
         self._run("rank", line, cell)
+
+    def between(self, line: str, cell: str) -> None:
+        """``%%between`` runs a cell on all ranks between two steps of the loop that runs now. -h lists the options."""
+        self._run("between", line, cell)
 
     def local(self, line: str, cell: str) -> None:
         """``%%local`` keeps a cell in the notebook in auto mode."""

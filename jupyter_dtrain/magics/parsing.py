@@ -83,6 +83,8 @@ class MagicParser(argparse.ArgumentParser):
         self._completers: dict[int, Completer] = {}
         self._dashed: set[str] = set()
         """The options whose value may begin with a dash, as it is for another program."""
+        self._typed: argparse.Action | None = None
+        """The argument that takes the end of the line as it was typed."""
         self._elsewhere: dict[int, str] = {}
         """The helps of the arguments that the ``-h`` of another magic lists."""
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **kwargs})
@@ -105,6 +107,13 @@ class MagicParser(argparse.ArgumentParser):
     def takes_dashes(self, action: argparse.Action) -> None:
         """Let the value of an option begin with a dash: argparse would take it for an option of its own."""
         self._dashed.update(action.option_strings)
+
+    def as_typed(self, action: argparse.Action) -> None:
+        """Have an argument, the last one, take the rest of the line as it was typed, with its quotes: it is code.
+
+        The options stand before it. Where it begins with a quote, it is one word as in a shell.
+        """
+        self._typed = action
 
     def listed_elsewhere(self, action: argparse.Action) -> None:
         """Leave an argument out of ``-h``, since that of another magic has it; Tab offers it all the same."""
@@ -192,10 +201,32 @@ class MagicParser(argparse.ArgumentParser):
     def parse_line(self, line: str) -> Parsed:
         """Parse the text after the magic's name. Raises :class:`UsageError` and :class:`HelpShown`."""
         try:
-            words = shlex.split(line)
+            words = self._words(line)
         except ValueError as error:
             raise UsageError(f"{self.prog}: {error} in {line.strip()!r}") from None
         return self.parse_args(_shield_negative(words))
+
+    def _words(self, line: str) -> list[str]:
+        """The words of a line, as a shell cuts it; code at its end is one word. Raises :class:`ValueError`."""
+        first, _, rest = line.strip().partition(" ")
+        below = self.verbs.get(first)
+        if below is not None:
+            return [first, *below._words(rest)]  # noqa: SLF001 — a parser of ours
+        if self._typed is None:
+            return shlex.split(line)
+        options, rest = [], line.strip()
+        while rest.startswith("-"):
+            option, _, rest = rest.partition(" ")
+            options.append(option)
+            rest = rest.strip()
+            action = next((action for action, _ in self.known if option in action.option_strings), None)
+            if action is not None and action.nargs is None:
+                value, _, rest = rest.partition(" ")
+                options.append(value)
+                rest = rest.strip()
+        if rest[:1] in ("", "'", '"'):
+            return [*options, *shlex.split(rest)]
+        return [*options, rest]
 
 
 def _shield_negative(words: list[str]) -> list[str]:

@@ -17,13 +17,13 @@ from IPython.core.error import UsageError
 from jupyter_dtrain.core.declarations import declarations, load_rows
 from jupyter_dtrain.jobs import TARGETS
 
-from . import across, cells, doctor, export, healing, joining, running, snapshots, stored, sync, worlds
+from . import across, cells, doctor, export, healing, joining, running, snapshots, steering, stored, sync, worlds
 from .parsing import MagicParser, Parsed, say_renamed
 
 WIDTH: Final = 100
 """Columns of the list of verbs."""
 
-Group = Literal["worlds", "cells", "data", "looking inside", "snapshots", "runs and jobs"]
+Group = Literal["worlds", "cells", "data", "looking inside", "the running loop", "snapshots", "runs and jobs"]
 """What a verb is about: the headings of ``%distributed -h``, in their order."""
 
 
@@ -106,6 +106,13 @@ CELL_MAGICS: Final = (
         "Session.run",
     ),
     CellMagic(("rank",), "run the cell on some ranks", cells.rank_parser, cells.run_cell, "Session.run"),
+    CellMagic(
+        ("between",),
+        "run the cell on all ranks between two steps of the loop that runs now",
+        steering.between_parser,
+        steering.between_cell,
+        "RunningLoop.between",
+    ),
     CellMagic(("local",), "keep the cell in the notebook in auto mode", cells.local_parser, cells.run_locally),
     CellMagic(
         ("speedup",),
@@ -399,6 +406,54 @@ _OWN: tuple[Verb, ...] = (
         doctor.doctor_arguments,
         doctor.doctor,
         "doctor",
+    ),
+    Verb(
+        "between",
+        "the running loop",
+        "run code on all ranks between two steps of the loop that runs now",
+        steering.between_arguments,
+        steering.between,
+        "RunningLoop.between",
+    ),
+    Verb(
+        "set",
+        "the running loop",
+        "set values on all ranks between two steps, such as opt.lr=1e-4: all of them, or none",
+        steering.set_arguments,
+        steering.set_values,
+        "RunningLoop.set",
+    ),
+    Verb(
+        "undo",
+        "the running loop",
+        "put back the values that the last set has replaced",
+        steering.loop_arguments,
+        steering.undo,
+        "RunningLoop.undo",
+    ),
+    Verb(
+        "pause",
+        "the running loop",
+        "hold all ranks after the same step, until resume",
+        steering.loop_arguments,
+        steering.pause,
+        "RunningLoop.pause",
+    ),
+    Verb(
+        "resume",
+        "the running loop",
+        "let a paused loop go on",
+        steering.resume_arguments,
+        steering.resume,
+        "RunningLoop.resume",
+    ),
+    Verb(
+        "step",
+        "the running loop",
+        "let a paused loop make some steps, and pause it again",
+        steering.step_arguments,
+        steering.step,
+        "RunningLoop.step",
     ),
     Verb(
         "save",

@@ -17,7 +17,7 @@ VERB_NAMES: Final = ("distributed", "dist")
 """The names of the magic whose first word is a verb."""
 RANK_NAMES: Final = (*VERB_NAMES, "rank")
 """The names of the magics whose cells go to the ranks."""
-NAMES: Final = (*RANK_NAMES, "speedup", "local")
+NAMES: Final = (*RANK_NAMES, "speedup", "between", "local")
 """The names of all our magics for cells."""
 
 _VERBS, _RANKS, _ALL = map("|".join, (VERB_NAMES, RANK_NAMES, NAMES))

@@ -381,10 +381,11 @@ def _state(rank: Rank, runs: Sequence[Run]) -> str:
     run = next((run for run in reversed(runs) if rank.rank in run.ranks), None)
     in_run = None
     if run is not None:
-        in_run = as_seen(run.states[rank.rank], run.errors.get(rank.rank), asks=rank.rank in run.fold.prompts)
+        part = run.fold.rank(rank.rank)
+        in_run = as_seen(part.state, part.error, asks=part.prompt is not None, held=part.held is not None)
     replaced = run is not None and run.pids.get(rank.rank, rank.pid) != rank.pid
     found = rank_state(rank.state, in_run, over=run is None or run.done, waits=False, replaced=replaced)
-    return {"sent": "queued", "ok": "done", "asking": "at a prompt"}.get(found, found)
+    return {"sent": "queued", "ok": "done", "asking": "at a prompt", "held": "paused"}.get(found, found)
 
 
 def _publish(data: dict[str, str]) -> None:

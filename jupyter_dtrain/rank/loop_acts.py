@@ -3,7 +3,7 @@
 from __future__ import annotations
 import sys
 from typing import Any
-from jupyter_dtrain.core.steering import Acted
+from jupyter_dtrain.core.events import Acted
 
 
 class LoopActs:

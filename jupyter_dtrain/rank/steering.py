@@ -16,12 +16,11 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from jupyter_dtrain.core.events import Steered
-from jupyter_dtrain.core.steering import Acted
+from jupyter_dtrain.core.events import Acted, Steered
 from jupyter_dtrain.plugins.patches import meant
 from jupyter_dtrain.wire.steering_messages import (
     AnySteeringRequest,
@@ -35,9 +34,8 @@ from .interrupts import CellStopped
 from .user_text import words_of
 
 if TYPE_CHECKING:
-    from jupyter_dtrain.core.steering import LoopAct
-
     from .interrupts import Interrupts
+    from .loop_acts import LoopActs
     from .metrics import MetricBuffer
     from .recorder import Recorder
     from .step_time import StepTimer
@@ -48,16 +46,6 @@ LOOK: Final = 0.2
 """Seconds between two looks of a loop that is held whether it is still wanted."""
 OLD: Final = 4
 """Orders that are remembered after their end, for the questions that ask for it."""
-
-
-class Acts(Protocol):
-    """What can be done between two steps. ``frame``: the one in which a step was counted."""
-
-    def check(self, act: LoopAct, frame: FrameType) -> Acted:
-        """Whether it can be done on this rank, which it leaves as it is."""
-
-    def apply(self, act: LoopAct, number: int, frame: FrameType) -> Acted:
-        """Do it. What a person's code raises is in the answer."""
 
 
 class _Order:
@@ -83,7 +71,7 @@ class StepGate:
         self,
         recorder: Recorder,
         metrics: MetricBuffer,
-        acts: Acts,
+        acts: LoopActs,
         interrupts: Interrupts,
         timer: StepTimer,
     ) -> None:
@@ -182,24 +170,11 @@ class StepGate:
                 found = self._acts.apply(act, number, frame)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 found = Acted(ok=False, text=words_of(error))
-        seconds = time.monotonic() - began
+        found = msgspec.structs.replace(found, seconds=time.monotonic() - began)
         order.error = getattr(self._acts, "raised", None)
-        self._emit(
-            self._run,
-            Steered(
-                number,
-                "done" if found.ok else "raised",
-                step,
-                said=found.text,
-                seconds=seconds,
-                error=found.error,
-            ),
-        )
+        self._emit(self._run, Steered(number, "done", step, found=found))
         self._timer.resting = threading.current_thread() is threading.main_thread()
-        text = "".join(printed)
-        order.found = msgspec.structs.replace(
-            found, text=f"{text}{found.text}" if text else found.text, seconds=seconds
-        )
+        order.found = msgspec.structs.replace(found, text="".join(printed) + found.text)
         order.state = "held"
         order.done = task.stage  # last: whoever reads it reads the others next
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
-from jupyter_dtrain.core.steering import SOURCES, Acted, describe_act, refusal
+from jupyter_dtrain.core.events import Acted
+from jupyter_dtrain.core.steering import SOURCES, describe_act, refusal
 from jupyter_dtrain.core.world import count_ranks, quantity
 from jupyter_dtrain.wire.messages import AgentRequest, Done
 from jupyter_dtrain.wire.questions import Answers, Questions, silent

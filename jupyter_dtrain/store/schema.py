@@ -137,6 +137,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             summary BLOB NOT NULL  -- JSON, a StepSummary: where the time of the steps goes
         )""",
     ),
+    (
+        """CREATE TABLE acts (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            number INTEGER NOT NULL,
+            told BLOB NOT NULL,  -- JSON, a RecordedAct: what a person has asked of the loop
+            PRIMARY KEY (run, number)
+        )""",
+    ),
 )
 """The statements that bring a file from each version to the next."""
 

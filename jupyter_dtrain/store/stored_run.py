@@ -18,6 +18,7 @@ from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, 
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
+from jupyter_dtrain.core.steering import RecordedAct
 from jupyter_dtrain.core.step_summary import StepSummary
 from jupyter_dtrain.core.step_time import SlowStep
 from jupyter_dtrain.core.structs import readable
@@ -229,7 +230,7 @@ class StoredRun:
         """
         with self._store.writing() as db:
             self.check_deletable()
-            for table in ("parts", "series", "texts", "step_times"):
+            for table in ("parts", "series", "texts", "step_times", "acts"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (self.id,))  # noqa: S608 — our own names
             db.execute(
                 "UPDATE runs SET deleted = 1, seen = 1, source = '', name = '', note = '', tags = '[]', "
@@ -321,6 +322,13 @@ class StoredRun:
         rows = self._rows("SELECT summary FROM step_times WHERE run = ?")
         with self._store.reading():
             return msgspec.json.decode(rows[0][0], type=readable(StepSummary)) if rows else None
+
+    @property
+    def acts(self) -> list[RecordedAct]:
+        """What persons have asked of its loop between two steps, oldest first, as :attr:`Run.acts`."""
+        rows = self._rows("SELECT told FROM acts WHERE run = ? ORDER BY number")
+        with self._store.reading():
+            return [msgspec.json.decode(told, type=readable(RecordedAct)) for (told,) in rows]
 
     @property
     def errors(self) -> dict[int, Error]:

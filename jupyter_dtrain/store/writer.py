@@ -23,8 +23,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started, StepParts
+from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started, Steered, StepParts
 from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
+from jupyter_dtrain.core.steering import recorded
 from jupyter_dtrain.core.step_summary import summarise
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
@@ -73,6 +74,8 @@ _SET_STEP_TIME = """INSERT INTO step_times (run, seconds, summary) VALUES (?, ?,
     ON CONFLICT (run) DO UPDATE SET seconds = excluded.seconds, summary = excluded.summary
     WHERE excluded.seconds >= step_times.seconds"""
 """A steward that took over a run in its middle has seen only its end, and keeps what the one before it has written."""
+_SET_ACT = """INSERT INTO acts (run, number, told) VALUES (?, ?, ?)
+    ON CONFLICT (run, number) DO UPDATE SET told = excluded.told"""
 _STORED = ("position", "bytes", "head")
 """Columns that say how much of a rank's log is in the file."""
 _COLUMNS = (*_FOLDED, *_STORED)
@@ -339,11 +342,13 @@ class StoreWriter:
         self._known.add(number)
         return _Run(row, when, None)
 
-    def _apply(self, db: sqlite3.Connection, run: _Run, rank: int, read: Read) -> None:
+    def _apply(  # noqa: C901 — one case per event
+        self, db: sqlite3.Connection, run: _Run, rank: int, read: Read
+    ) -> None:
         stored = run.stored(rank)
         fresh = Fresh()
         head: list[text_storage.Piece] = []
-        before = stored.bytes
+        before, steered = stored.bytes, False
         for event in read.events:
             if run.fold.take(event) is None:
                 continue
@@ -355,6 +360,8 @@ class StoreWriter:
                         fresh.add("metric", one)
                 case Sample() as sample:
                     fresh.add_sample(sample, event.time)
+                case Steered():
+                    steered = True
                 case Started() as started:
                     self._write_start(db, run, started, event.time)
                 case Error() as error:
@@ -365,6 +372,8 @@ class StoreWriter:
         self._write_text(db, run, rank, head, changed=stored.bytes > before)
         self._columns.write(db, run.row, rank, fresh)
         self._write_part(db, run, rank)
+        if steered:
+            _write_acts(db, run)
 
     def _write_start(self, db: sqlite3.Connection, run: _Run, started: Started, when: float) -> None:
         if started.elastic or started.joins is not None:
@@ -463,6 +472,7 @@ class StoreWriter:
     def _end(self, db: sqlite3.Connection, number: int, run: _Run) -> None:
         assert self._world is not None
         fold = run.fold
+        _write_acts(db, run)
         outcome, remark = fold.end
         if fold.elastic and not fold.abandoned:
             outcome, remark = _end_of(db, self._world, number, run.row)
@@ -483,6 +493,12 @@ class StoreWriter:
         if fold.joins is not None:
             _count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)
+
+
+def _write_acts(db: sqlite3.Connection, run: _Run) -> None:
+    # One that was begun before this process read the run has no words here, and those that are there stay.
+    acts = [(run.row, act.number, _to_json(act)) for act in recorded(run.fold) if act.words]
+    db.executemany(_SET_ACT, acts)
 
 
 def _write_step_times(db: sqlite3.Connection, run: _Run) -> None:

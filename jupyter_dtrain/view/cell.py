@@ -26,6 +26,7 @@ from jupyter_dtrain.core.events import (
     Output,
     Progress,
     Started,
+    Steered,
 )
 
 from .labels import human, label
@@ -56,6 +57,7 @@ LINE: Final = 1.0
 """Seconds between two updates of the line that says how the run goes."""
 
 _ERRORS: Final = "errors"
+_PAUSED: Final = "paused"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 
 
@@ -117,6 +119,10 @@ class CellView:
         """When errors are to be shown that are not shown yet."""
         self._failed: set[int] = set()
         """The ranks whose errors are shown."""
+        self._begun: set[int] = set()
+        """The acts on the loop whose words are shown."""
+        self._told: set[int] = set()
+        """Those whose outcome is shown."""
         self._outbox = Outbox(painter, pace, sleep=sleep)
         self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
@@ -170,10 +176,11 @@ class CellView:
         elif isinstance(body, (Display, ClearOutput)):
             self._rich.push(rank, body, now)
         elif isinstance(body, CommMessage):
-            if self._widgets is not None:
-                self._widgets.hear(rank, body)
+            self._hear_widget(rank, body)
         elif isinstance(body, Progress):
             self._progress(rank, body, now)
+        elif isinstance(body, Steered):
+            self._show_act(body, now)
         elif isinstance(body, Started):
             self._hosts[rank], self._logs[rank] = body.host, body.spool
         elif isinstance(body, Error):
@@ -181,6 +188,28 @@ class CellView:
         elif isinstance(body, Dropped):
             words = f"{human(body.bytes)} of output were not kept: {body.reason}"
             self._merger.push(rank, "stderr", words, now)
+
+    def _hear_widget(self, rank: int, message: CommMessage) -> None:
+        if self._widgets is not None:
+            self._widgets.hear(rank, message)
+
+    def _show_act(self, steered: Steered, now: float) -> None:
+        """Show what a person asks of the loop before what that prints, and what became of it after that."""
+        if self._run is None:
+            return
+        acts = {act.number: act for act in self._run.acts}
+        act, paused = acts.get(steered.number), self._run.fold.paused
+        if act is not None and steered.phase == "begun" and act.number not in self._begun:
+            self._begun.add(act.number)
+            self.note(
+                f"Between steps {act.step} and {act.step + 1}, by {act.by}: {act.words.removeprefix('between ')}", now
+            )
+        elif act is not None and steered.phase == "done" and act.said and act.number not in self._told:
+            self._told.add(act.number)
+            self.note(act.said, now)
+        words = "" if paused is None else f"Paused after step {paused}. %distributed resume lets the loop go on."
+        if words or _PAUSED in self._standing:
+            self.stand(_PAUSED, words, now)
 
     def idle(self, rank: int, now: float) -> None:
         """Note that ``rank`` is done: its unfinished lines are complete, and no line waits for it."""

@@ -37,6 +37,7 @@ from jupyter_dtrain.core.metrics import (
 )
 from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
+from jupyter_dtrain.core.steering import RecordedAct
 from jupyter_dtrain.core.step_summary import StepSummary
 
 from .rank_summary import standing
@@ -66,6 +67,8 @@ _WORDS: Final = 8000  # characters of the words about all ranks, but _FEW of eac
 _FEW: Final = 12
 _PARTS: Final = 64  # ranks of a progress bar
 _BARS: Final = 8
+_ACTS: Final = 20
+_MARKS: Final = 40  # of acts
 _BRIEF: Final = 4  # cells of a rank that is not odd, where there is no room for more: rank, node, state, step
 _ROWS: Final = 0.5  # the share of a document that rows of ranks may take
 
@@ -74,6 +77,7 @@ RankState = Literal[
     "sent",
     "waiting",
     "asking",
+    "held",
     "running",
     "stopped",
     "unreachable",
@@ -85,9 +89,9 @@ RankState = Literal[
 ]
 """A rank's state in a run.
 
-``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``asking``: for a person. ``stopped`` and
-``unreachable`` are states of its process. ``released``: it failed only because another rank had. The others at the end
-are outcomes.
+``sent``: the rank has not begun the cell. ``waiting``: for other ranks. ``asking``: for a person. ``held``: paused.
+``stopped`` and ``unreachable`` are states of its process. ``released``: it failed only because another rank had. The
+others at the end are outcomes.
 """
 
 
@@ -239,6 +243,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     marks: list[Mark] = []
     prompts: list[PromptPart] = []
     """What ranks ask a person; only in live runs."""
+    acts: list[RecordedAct] = []
+    """The newest acts of persons on its loop, oldest first."""
+    paused: int | None = None
+    """The step after which all ranks are paused; missing while they are not."""
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
     step: int | None = None
@@ -305,12 +313,18 @@ class Picture:
     """Where the replicas of a checked model have parted."""
     prompts: Mapping[int, PromptOpened] = field(default_factory=dict)
     """What ranks ask a person, for whom they wait."""
+    acts: Sequence[RecordedAct] = ()
+    """What persons have asked of its loop."""
+    paused: int | None = None
+    """The step after which all ranks are paused."""
 
     @property
     def marks(self) -> list[Mark]:
         """The steps that charts mark. A chart's first step is 0, and a check counts from 1."""
         one = self.divergence
-        return [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
+        found = [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
+        acts = [Mark(act.at, f"{act.words}, by {act.by}"[:_TEXT]) for act in self.acts if act.at is not None]
+        return found + acts[-_MARKS:]
 
 
 def prompt_parts(found: Mapping[int, PromptOpened]) -> list[PromptPart]:
@@ -402,12 +416,18 @@ def status(picture: Picture) -> Status:
         remark=picture.remark,
         marks=picture.marks,
         prompts=prompt_parts(picture.prompts) if picture.outcome == "running" else [],
+        acts=[_shortened(act) for act in picture.acts[-_ACTS:]],
+        paused=picture.paused if picture.outcome == "running" else None,
         step=max(picture.steps.values(), default=None),
         steps_per_second=picture.speed.steps,
         samples_per_second=picture.speed.samples,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )
+
+
+def _shortened(act: RecordedAct) -> RecordedAct:
+    return msgspec.structs.replace(act, words=act.words[:_TEXT], by=act.by[:_TEXT], said=act.said[:_TEXT])
 
 
 def _fewer(bar: Bar) -> Bar:

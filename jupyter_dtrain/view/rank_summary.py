@@ -18,7 +18,18 @@ MANY: Final = 64
 ODD: Final = 32
 """The most ranks that are shown one by one because they are odd."""
 
-_GRAVE: Final = ("dead", "error", "released", "interrupted", "unreachable", "stopped", "asking", "waiting", "sent")
+_GRAVE: Final = (
+    "dead",
+    "error",
+    "released",
+    "interrupted",
+    "unreachable",
+    "stopped",
+    "asking",
+    "held",
+    "waiting",
+    "sent",
+)
 """States of a rank, the gravest first; a state that is not among them comes last."""
 
 

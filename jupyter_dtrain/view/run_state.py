@@ -25,6 +25,7 @@ from jupyter_dtrain.core.events import (
 )
 from jupyter_dtrain.core.fold import RunFold
 from jupyter_dtrain.core.metrics import Columns, is_main
+from jupyter_dtrain.core.steering import recorded
 from jupyter_dtrain.core.step_summary import summarise
 
 from .document import Picture, in_order, stepped
@@ -210,7 +211,7 @@ class RunState:
     def shown(self, rank: int) -> Seen:
         """The state of ``rank`` as people see it; see :func:`.as_seen`."""
         part = self.fold.ranks[rank]
-        return as_seen(part.state, part.error, asks=part.prompt is not None)
+        return as_seen(part.state, part.error, asks=part.prompt is not None, held=part.held is not None)
 
     def picture(self, outcome: Any, *, with_metrics: bool = True) -> Picture:
         """The whole state as it is now, with or without copies of the metrics, and pipelines."""
@@ -243,6 +244,8 @@ class RunState:
             step_time=self._step_time(over=outcome != "running"),
             divergence=self.fold.divergences.first,
             prompts=self.fold.prompts,
+            acts=recorded(self.fold),
+            paused=self.fold.paused,
             **stepped(self.fold.steps, recent),
         )
 

@@ -35,6 +35,7 @@ from .tables import table
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Error, MimeBundle, Outcome
     from jupyter_dtrain.core.metrics import Columns
+    from jupyter_dtrain.core.steering import RecordedAct
     from jupyter_dtrain.core.step_summary import StepSummary
 
 _SOURCE: Final = 12  # lines of the cell
@@ -42,6 +43,8 @@ _LINES: Final = 10  # last lines of a rank
 _TAILS: Final = 4  # ranks, or groups of ranks with equal output, whose last lines are shown
 _RANKS: Final = 8  # ranks that get a column each
 _METRICS: Final = 60
+_ACTS: Final = 40
+_FEW_ACTS: Final = 8  # in a comparison
 _NAME: Final = 40
 _WIDTH: Final = 200  # characters of a printed line
 _CHARTS: Final = 6
@@ -143,6 +146,10 @@ class Kept(Protocol):
         """Where the time of its steps went; None where no steps were seen."""
 
     @property
+    def acts(self) -> Sequence[RecordedAct]:
+        """What persons have asked of its loop."""
+
+    @property
     def parts(self) -> Mapping[int, ShownPart]:
         """The ranks that began it."""
 
@@ -181,10 +188,23 @@ def bundle(run: Kept) -> MimeBundle:
     if slow:
         text += ["", *slow]
         html.append(f"<pre>{escape(chr(10).join(slow))}</pre>")
+    if (acts := run.acts) and (told := act_table(acts)):
+        text += ["", told["text/plain"]]
+        html.append(told["text/html"])
     if tail:
         text += ["", "The end of its output", *tail]
         html.append(f"<p>The end of its output</p><pre>{escape(chr(10).join(tail))}</pre>")
     return {"text/plain": "\n".join(text), "text/html": "".join(html)}
+
+
+def act_table(acts: Sequence[RecordedAct]) -> dict[str, str]:
+    """A table of what persons have asked of a loop, the newest of many."""
+    shown = acts[-_ACTS:]
+    caption = "What was asked of its loop"
+    if len(acts) > len(shown):
+        caption += f", the newest {len(shown)} of {len(acts)}"
+    rows = [[act.step, act.words[:_WIDTH], act.by, act.said[:_WIDTH]] for act in shown]
+    return table(caption, ["after step", "asked for", "by", "what became of it"], rows)
 
 
 def chart(run: Kept) -> MimeBundle | None:
@@ -207,6 +227,7 @@ def picture(run: Kept) -> Picture:
         words={rank: part.words for rank, part in parts.items() if part.words},
         remark=run.remark,
         step_time=run.step_summary,
+        acts=run.acts,
     )
 
 
@@ -258,10 +279,22 @@ def comparison(runs: Sequence[Kept]) -> MimeBundle:
     if len(names) > _METRICS:
         caption += f"; {len(names) - _METRICS} more metrics"
     found: MimeBundle = {**table(caption, headers, rows)}
+    if steered := [line for run in runs for line in _acts(run)]:
+        found["text/plain"] += "".join(f"\n{line}" for line in steered)
+        found["text/html"] += f"<pre>{escape(chr(10).join(steered))}</pre>"
     if spent := _step_times(runs):
         found["text/plain"] += "".join(f"\n{line}" for line in spent)
         found["text/html"] += f"<pre>{escape(chr(10).join(spent))}</pre>"
     return found
+
+
+def _acts(run: Kept) -> list[str]:
+    """What was asked of the loop of a run, in a line."""
+    acts = run.acts
+    words = [f"{act.words[:_NAME]} after step {act.step}" for act in acts[:_FEW_ACTS]]
+    if len(acts) > len(words):
+        words.append(f"{len(acts) - len(words)} more")
+    return [f"Steered in {run.label}: {'; '.join(words)}"] if words else []
 
 
 def _step_times(runs: Sequence[Kept]) -> list[str]:

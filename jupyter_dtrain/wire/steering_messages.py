@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from jupyter_dtrain.core.steering import Acted, LoopAct
+from jupyter_dtrain.core.events import Acted
+from jupyter_dtrain.core.steering import LoopAct
 
 from .messages import AgentRequest, Done, StewardRequest
 

@@ -1,6 +1,6 @@
 // Made by scripts/front_end_types.py from Python's structs and parsers: change those.
 
-export type RunRankState = "asking" | "dead" | "error" | "idle" | "interrupted" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
+export type RunRankState = "asking" | "dead" | "error" | "held" | "idle" | "interrupted" | "ok" | "released" | "running" | "sent" | "stopped" | "unreachable" | "waiting";
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
@@ -155,6 +155,26 @@ export interface PromptPart {
   said: string;
 }
 
+/** What a person has asked of the loop of a run, and what became of it. */
+export interface RecordedAct {
+  /** The number of the act, which counts the acts of the world. */
+  number: number;
+  /** What was asked for, such as `set opt.lr=1e-4`. */
+  words: string;
+  /** Who has asked for it, such as the name of a notebook. */
+  by: string;
+  /** The step after which it was done, on all ranks, counted from the beginning of the cell. */
+  step: number;
+  /** The newest step of the metrics by then, as in charts; None where the run had logged none. */
+  at: number | null;
+  /** When the first rank began it, in seconds since the epoch. */
+  time: number;
+  /** What became of it, as a sentence or several; empty while ranks are at it. */
+  said: string;
+  /** Whether it has raised on a rank. */
+  failed?: boolean;
+}
+
 /**
  * The points of one rank.
  * `values`: Little-endian float32 in base64.
@@ -248,6 +268,10 @@ export interface RunDocument {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** The newest acts of persons on its loop, oldest first. */
+  acts?: RecordedAct[];
+  /** The step after which all ranks are paused; missing while they are not. */
+  paused?: number | null;
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */
@@ -287,6 +311,10 @@ export interface Status {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** The newest acts of persons on its loop, oldest first. */
+  acts?: RecordedAct[];
+  /** The step after which all ranks are paused; missing while they are not. */
+  paused?: number | null;
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */
