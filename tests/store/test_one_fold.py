@@ -22,6 +22,7 @@ from jupyter_dtrain.core.events import (
     PromptOpened,
     Reading,
     Sample,
+    Steered,
     StepParts,
 )
 from jupyter_dtrain.server.follower import SKIPPED as UNFOLLOWED
@@ -39,7 +40,8 @@ said = st.one_of(
     st.builds(
         points,
         st.sampled_from(["loss", "accuracy", "lr", "steps/s"]),
-        st.lists(st.floats(-10, 10) | st.just(float("nan")), min_size=1, max_size=4),
+        # Without -0.0, which SQLite keeps as 0.0.
+        st.lists(st.floats(-10, 10).map(lambda x: x + 0.0) | st.just(float("nan")), min_size=1, max_size=4),
         st.integers(0, 50),
     ),
     st.builds(Output, st.sampled_from(["stdout", "stderr"]), st.text(max_size=20)),
@@ -53,6 +55,11 @@ said = st.one_of(
         st.sampled_from(["input", "debugger"]),
     ),
     st.builds(PromptClosed, st.integers(1, 3)),
+    st.builds(
+        lambda number, phase: Steered(number, phase, 4, 3, "between", "between x = 1", "a.ipynb"),
+        st.integers(1, 3),
+        st.sampled_from(["held", "begun", "done", "left"]),
+    ),
     st.just(Dropped(1, 10, "its log is full")),
 )
 end = st.one_of(
@@ -148,5 +155,8 @@ def test_all_readers_of_a_run_come_to_the_same(ranks, seed):
     assert newest == [newest[0]] * 3
     assert [one.names for one in folds] == [list(stored_names)] * 3
     assert sorted(map(repr, run.last_values)) == sorted(map(repr, stored.last_values))
+    told = [{number: (act.words, act.found) for number, act in one.acts.items()} for one in folds]
+    assert told == [told[0]] * 3
+    assert [(one.stands, one.paused) for one in folds] == [(False, None)] * 3
     lines = [(one.errors.keys(), one.readings.lines(), one.prompts) for one in folds]
     assert lines == [lines[0]] * 3
