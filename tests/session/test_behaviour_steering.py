@@ -1,0 +1,276 @@
+"""A loop is steered between two of its steps: on all ranks after the same one, or on none."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from jupyter_dtrain import BadRequest, DistributedError, NotSteered, ReadOnly, Session
+from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.steering import LoopAct
+from jupyter_dtrain.wire.steering_messages import Steer
+from tests.session.cells import begin, run, texts
+from tests.steward.until import PATIENCE, until
+
+LOOP = """
+import os, time
+import jupyter_dtrain as dtrain
+rank, lr, seen, go = int(os.environ["RANK"]), {"x": 1.0}, [], True
+while go:
+    time.sleep(0.002 * (rank + 1))
+    seen.append(lr["x"])
+    dtrain.step()
+print("over")
+"""
+"""A loop whose ranks have paces of their own, until ``go`` is false."""
+
+
+def changes(world):
+    """The steps after which the value was another, by rank."""
+    cell = run(world, "print([k for k in range(1, len(seen)) if seen[k] != seen[k - 1]])")
+    return {rank: eval(text) for rank, text in texts(cell).items()}  # noqa: S307 — our own list
+
+
+def end(world, cell):
+    """End the loop, between two of its steps."""
+    world.loop.between("go = False")
+    assert cell.wait(PATIENCE)
+
+
+def phases(cell, rank):
+    """What the fold says of each act: its step, and whether it went well on the rank."""
+    return [(act.words, act.step, act.found[rank].ok) for act in cell.fold.acts.values()]
+
+
+def test_code_runs_between_the_same_two_steps_on_all_ranks(world):
+    """With the names of the loop, and what it prints is its outcome."""
+    cell = begin(world, LOOP)
+    found = world.loop.between("lr['x'] /= 2\nprint('halved')\nlr['x']")
+    end(world, cell)
+
+    assert cell.outcome == "ok"
+    assert changes(world) == dict.fromkeys(range(3), [found.step])
+    assert {rank: (one.ok, one.text) for rank, one in found.ranks.items()} == dict.fromkeys(
+        range(3), (True, "halved\n0.5\n")
+    )
+    assert "halved\n0.5" in repr(found)
+    assert all(text.startswith("begun\nhalved\n") for text in texts(cell).values())
+    [act, _] = cell.acts
+    assert (act.step, act.failed, act.words[:7]) == (found.step, False, "between")
+
+
+def test_what_it_raises_on_a_rank_does_not_end_the_loop(world):
+    """The outcome names the rank, and the others have run it."""
+    cell = begin(world, LOOP)
+    found = world.loop.between("if rank == 2: 1 / 0\nlr['x'] = 7.0")
+    assert found.failed == [2]
+    assert found.ranks[2].error.ename == "ZeroDivisionError"
+    assert "raised on rank 2: ZeroDivisionError: division by zero. It ran on ranks 0-1" in found.words
+    assert found.words.endswith("The loop goes on.")
+    end(world, cell)
+
+    assert changes(world) == {0: [found.step], 1: [found.step], 2: []}
+
+
+def test_a_strict_one_ends_the_cell_on_all_ranks(world):
+    """The rank that raised has its own error, and the others say why they ended."""
+    cell = begin(world, LOOP)
+    found = world.loop.between("if rank == 2: 1 / 0", strict=True)
+    assert "The loop has ended on all ranks" in found.words
+    assert cell.wait(PATIENCE)
+
+    assert {rank: error.ename for rank, error in cell.errors.items()} == {
+        0: "RuntimeError",
+        1: "RuntimeError",
+        2: "ZeroDivisionError",
+    }
+    assert "has raised on rank 2" in cell.errors[0].evalue
+    with pytest.raises(DistributedError):
+        cell.result()
+
+
+def test_a_pause_is_no_hang_and_no_time_of_the_limit(launch):
+    """Longer than both of them; then some steps, and on."""
+    from jupyter_dtrain import Settings
+
+    notes = []
+
+    class View:
+        def feed(self, *_): ...
+        def idle(self, *_): ...
+        def tick(self, *_): ...
+        def close(self, *_): ...
+        def note(self, words, _now):
+            notes.append(words)
+
+        def stand(self, topic, words, _now, over=""):  # noqa: ARG002 — the protocol's shape
+            notes.append((topic, words))
+
+    with launch(n=2, settings=Settings(hang_notice=1.0)) as session:
+        cell = begin(session, LOOP, timeout=4.0, view=View())
+        paused = session.loop.pause()
+        assert cell.fold.paused == paused.step
+        threading.Event().wait(5.0)
+        assert not cell.done
+        counted = session.loop.step(5)
+        assert counted.step == paused.step + 5
+        assert session.loop.pause().words == f"The loop is paused already, after step {counted.step}."
+        between = session.loop.between("print(len(seen))")
+        assert {one.text for one in between.ranks.values()} == {f"{counted.step}\n"}
+        assert cell.fold.paused == counted.step
+        session.loop.resume()
+        until(lambda: cell.fold.paused is None)
+        end(session, cell)
+
+    assert cell.outcome == "ok"
+    assert not cell.timed_out
+    assert [one for one in notes if "hang" in one or "hang" in str(one)] == []
+
+
+def test_stop_ends_a_loop_that_is_paused(world):
+    """As any other; the next cell can be steered."""
+    cell = begin(world, LOOP)
+    world.loop.pause()
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+    assert cell.outcome == "interrupted"
+    with pytest.raises(Refused, match="no cell is running"):
+        world.loop.resume()
+    cell = begin(world, LOOP)
+    world.loop.between("lr['x'] = 2.0")
+    end(world, cell)
+
+    assert cell.outcome == "ok"
+
+
+def test_nothing_happens_where_a_rank_makes_no_step(world):
+    """It is named; the others go on."""
+    cell = begin(world, LOOP.replace("dtrain.step()", "dtrain.step() if rank != 1 else None"))
+    with pytest.raises(NotSteered, match=r"Rank 1 has made no step within 1 s.*Nothing was changed"):
+        world.loop.between("lr['x'] = 2.0", timeout=1.0)
+    assert not cell.acts
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+
+    assert changes(world) == dict.fromkeys(range(3), [])
+
+
+def test_nothing_happens_where_no_step_is_counted(world):
+    """It says what counts as one."""
+    cell = begin(world, "import time\nwhile True: time.sleep(0.01)")
+    with pytest.raises(NotSteered, match=r"No step was seen within 1 s.*jupyter_dtrain\.step\(\)"):
+        world.loop.pause(timeout=1.0)
+    world.interrupt()
+
+    assert cell.wait(PATIENCE)
+
+
+def test_nothing_happens_where_a_rank_ends_its_loop_first(world):
+    """It is named, and the others come to their own end."""
+    code = LOOP.replace("while go", "while go and not (rank == 1 and len(seen) == 60)").replace("0.002", "0.02")
+    cell = begin(world, code)
+    world.loop.pause()
+    with pytest.raises(NotSteered, match="Rank 1 has ended the cell"):
+        world.loop.step(500)
+    until(lambda: cell.states[1] == "ok")
+    assert cell.fold.paused is None
+    world.interrupt()
+
+    assert cell.wait(PATIENCE)
+
+
+def test_bars_count_steps(world):
+    """Of progress() and of tqdm; an item with a bar inside is no step."""
+    code = """
+import time, jupyter_dtrain as dtrain
+from tqdm import tqdm
+seen, x = [], 1
+for epoch in dtrain.progress(range(1000)):
+    for batch in BAR(range(10)):
+        time.sleep(0.01)
+        seen.append(x)
+    if x > 2: break
+"""
+    for bar in ("dtrain.progress", "tqdm"):
+        cell = begin(world, code.replace("BAR", bar))
+        first, second = world.loop.between("x = 2"), world.loop.between("x = 3")
+        assert cell.wait(PATIENCE)
+        assert changes(world) == dict.fromkeys(range(3), [first.step, second.step])
+
+
+def test_acts_take_turns(world):
+    """Two that come at once are done one after the other."""
+    cell = begin(world, LOOP)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(world.loop.between("lr['x'] += 1; time.sleep(0.1)")))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    end(world, cell)
+
+    assert changes(world) == dict.fromkeys(range(3), sorted(one.step for one in found))
+
+
+def test_an_act_that_a_person_gives_up_is_withdrawn(world):
+    """While it waits for a step that does not come."""
+    cell = begin(world, "import time\nwhile True: time.sleep(0.01)")
+    number = world._link.ask(Steer(world._link.me.id, "a test", LoopAct("pause"), 60.0)).number
+    from jupyter_dtrain.wire.steering_messages import ReadSteer, WithdrawSteer
+
+    world._link.ask(WithdrawSteer(number))
+    until(lambda: world._link.ask(ReadSteer(number)).phase == "failed")
+    assert "withdrawn" in world._link.ask(ReadSteer(number)).words
+    world.interrupt()
+
+    assert cell.wait(PATIENCE)
+
+
+def test_a_client_that_only_looks_steers_nothing(world):
+    """The steward refuses it, whatever the client believes of itself."""
+    cell = begin(world, LOOP)
+    other = Session.attach(world.name)
+    try:
+        with pytest.raises(ReadOnly):
+            other.loop.pause()
+        with pytest.raises(Refused, match="is controlled by"):
+            other._link.ask(Steer(other._link.me.id, "theirs", LoopAct("pause"), 1.0))
+    finally:
+        other.leave()
+    assert not cell.acts
+    end(world, cell)
+
+
+def test_what_is_wrong_with_a_line_is_said_before_a_rank_hears_of_it(world):
+    """A syntax error, a value that is none, and no loop at all."""
+    with pytest.raises(BadRequest, match="cannot be read"):
+        world.loop.between("if")
+    with pytest.raises(BadRequest, match="no PATH=VALUE"):
+        world.loop.set("opt.lr")
+    with pytest.raises(BadRequest, match="no value that set takes"):
+        world.loop.set("opt.lr=fast")
+    with pytest.raises(BadRequest, match="no number of steps"):
+        world.loop.step(0)
+    with pytest.raises(Refused, match="no cell is running in this world"):
+        world.loop.pause()
+
+
+FRESH_WORLD = True
+
+
+def test_a_rank_that_dies_in_an_act_ends_it(world):
+    """The others go on until they need it; the words name the rank."""
+    cell = begin(world, LOOP)
+    began = time.monotonic()
+    with pytest.raises(NotSteered, match=r"Rank 1 has died meanwhile\. It may have been done on some ranks\."):
+        world.loop.between("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)")
+    assert time.monotonic() - began < PATIENCE
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+
+    assert cell.outcomes[1] == "lost"
