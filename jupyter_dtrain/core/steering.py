@@ -28,7 +28,7 @@ _WORDS: Final = 120
 """Characters of code in the words for an act."""
 
 
-class Setting(msgspec.Struct, frozen=True):
+class NewValue(msgspec.Struct, frozen=True):
     """One value that is to be set."""
 
     path: str
@@ -43,7 +43,7 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: ActKind
     code: str = ""
     """``between``: the code."""
-    settings: list[Setting] = []
+    settings: list[NewValue] = []
     """``set``: the values, all of them or none."""
     count: int = 0
     """``step``: how many steps; ``stop-after``: the step; ``rewind``: which of the kept states, 1 for the newest."""
@@ -82,7 +82,7 @@ class Acted(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
 
 
-def parse_settings(text: str) -> list[Setting]:
+def parse_settings(text: str) -> list[NewValue]:
     """The values of a line such as ``opt.lr=1e-4 model.dropout.p=0.1``.
 
     Raises :class:`BadRequest` for a path or a value that is none.
@@ -103,7 +103,7 @@ def parse_settings(text: str) -> list[Setting]:
                 f"{value!r} is no value that set takes: a number, a text in quotes, True, False, None, or a list, "
                 f"tuple or dict of those. For anything else: %distributed between"
             ) from None
-        settings.append(Setting(path, value))
+        settings.append(NewValue(path, value))
     if not settings:
         raise BadRequest("There is nothing to set: name values as in opt.lr=1e-4 model.dropout.p=0.1")
     return settings
@@ -111,7 +111,8 @@ def parse_settings(text: str) -> list[Setting]:
 
 def _parts(text: str) -> list[str]:
     """``text`` cut at the spaces that stand outside quotes and brackets."""
-    parts, part, quote, depth = [], "", "", 0
+    parts: list[str] = []
+    part, quote, depth = "", "", 0
     for sign in text:
         if quote:
             quote = "" if sign == quote else quote
