@@ -114,7 +114,7 @@ class Session:
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
-        self._loop = RunningLoop(self._link)
+        self._loop = RunningLoop(self._link, self._scheduler.running)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NotSteered, Refused
@@ -22,6 +23,7 @@ from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, SteerState, 
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Acted
+    from jupyter_dtrain.core.run import Run
 
     from .link import Link
 
@@ -71,8 +73,10 @@ class RunningLoop:
     request, and :class:`ReadOnly` where another client controls the world.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, running: Callable[[], list[Run]]) -> None:
+        """``running``: the runs that have not ended."""
         self._link = link
+        self._running = running
 
     def between(
         self, code: str, *, strict: bool = False, run: int | None = None, timeout: float = PATIENCE
@@ -119,7 +123,7 @@ class RunningLoop:
     def _act(self, act: LoopAct, run: int | None, timeout: float) -> ActOutcome:
         link = self._link
         link.check_drives()
-        number = link.ask(Steer(link.me.id, link.me.words, act, timeout, run)).number
+        number = self._ask(Steer(link.me.id, link.me.words, act, timeout, run))
         try:
             while (found := link.ask(ReadSteer(number))).phase == "going on":
                 time.sleep(POLL)
@@ -130,3 +134,15 @@ class RunningLoop:
         if found.phase == "failed":
             raise NotSteered(found.words)
         return ActOutcome(act, found)
+
+    def _ask(self, request: Steer) -> int:
+        """Ask for an act, and return its number. A cell that is on its way to the ranks is awaited."""
+        deadline = time.monotonic() + request.patience
+        while True:
+            try:
+                return self._link.ask(request).number
+            except Refused:
+                sent = self._running()
+                if not sent or any(one.fold.started for one in sent) or time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL)

@@ -225,8 +225,8 @@ class Agent:
             min(healing.heritage, default=None),
         )
         self._step_work = step_work
-        acts = LoopActs(self._shell.user_ns, plugins, self._sources, self._tracebacks)
-        self._gate = step_work.gate = StepGate(recorder, metrics, acts, self._interrupts, self._timer)
+        self._acts = LoopActs(self._shell, plugins, self._sources, self._tracebacks)
+        self._gate = step_work.gate = StepGate(recorder, metrics, self._acts, self._interrupts, self._timer)
         self._questions = RankQuestions(
             self._shell.user_ns,
             self._shell.user_ns_hidden,
@@ -534,8 +534,9 @@ class Agent:
         sys.last_type, sys.last_value, sys.last_traceback = kind, value, trace
         self._shell._last_traceback = []  # noqa: SLF001 — where IPython keeps it
         if exc_tuple is not None:
-            # A representation that failed: the value was not shown, so the cell has failed.
-            self._display_failure = value
+            # A representation that failed: the value was not shown, so the cell has failed, or the act on its loop.
+            if value is None or not self._acts.cannot_show(value):
+                self._display_failure = value
         elif issubclass(type(value), (KeyboardInterrupt, CellStopped)) and self._interrupts.requested:
             # The signal came after the cell's last instruction, which had failed: the end of the cell reports that.
             return

@@ -82,6 +82,16 @@ class CellSources:
         """The file name of the newest code of the cell with this name; None where there is none. Any thread."""
         return next((file for file, one in reversed(list(self._names.items())) if one == name), None)
 
+    def add(self, name: str, code: str) -> str:
+        """Keep other code of a person's, which counts as a cell's; return the file name to compile it under.
+
+        ``name``: stands for it in tracebacks, and makes the file name the same on all ranks.
+        """
+        file = f"<ipython-input-{name.replace(' ', '-')}-{zlib.crc32(code.encode('utf-8', 'replace')):08x}>"
+        self._names[file] = name
+        linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+        return file
+
     def written(self, file: str, line: int) -> str:
         """A line of the cell that runs, as its user wrote it; empty for a line of any other code."""
         lines = self._code.splitlines()

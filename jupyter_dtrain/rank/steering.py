@@ -82,6 +82,7 @@ class StepGate:
         self._interrupts = interrupts
         self._timer = timer
         self._run: int | None = None
+        self._newest = 0
         self._unfit = ""
         self._counts: dict[str, int] = {}
         self._armed: _Order | None = None
@@ -95,7 +96,7 @@ class StepGate:
 
     def begin(self, run: int, unfit: str) -> None:
         """Begin a cell. ``unfit``: why it cannot be steered, as a clause; empty where it can. Main thread."""
-        self._run, self._unfit = run, unfit
+        self._run, self._newest, self._unfit = run, run, unfit
         self._counts = {}
 
     def end(self) -> None:
@@ -171,7 +172,7 @@ class StepGate:
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 found = Acted(ok=False, text=words_of(error))
         found = msgspec.structs.replace(found, seconds=time.monotonic() - began)
-        order.error = getattr(self._acts, "raised", None)
+        order.error = self._acts.raised
         self._emit(self._run, Steered(number, "done", step, found=found))
         self._timer.resting = threading.current_thread() is threading.main_thread()
         order.found = msgspec.structs.replace(found, text="".join(printed) + found.text)
@@ -197,7 +198,7 @@ class StepGate:
                 self._leave(order, request)
             case _:
                 pass
-        found = StepState(self._run, dict(self._counts), unfit=self._unfit)
+        found = StepState(self._run, self._newest, dict(self._counts), unfit=self._unfit)
         if order is None:
             return found
         order.asked = time.monotonic()

@@ -133,7 +133,7 @@ class Tracebacks:
         """The call that the user's innermost code is in, by the name in its line; empty where that shows none."""
         for step, _ in traceback.walk_stack(frame):
             file = step.f_code.co_filename
-            if self._cell_name(file) is not None or self._is_own(file):
+            if self._cell_name(file) is not None or self.is_own(file):
                 match called_in(step):
                     case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                         return shortened(name, MAX_SOURCE)
@@ -178,7 +178,7 @@ class Tracebacks:
 
     def _frame(self, code: CodeType, place: str, line: int) -> Frame:
         name = self._cell_name(place)
-        own = name is not None or self._is_own(place)
+        own = name is not None or self.is_own(place)
         source = ""
         with contextlib.suppress(Exception):  # an audit hook of the user's may refuse the file
             source = linecache.getline(place, line).strip()
@@ -189,7 +189,8 @@ class Tracebacks:
         file, function, source = texts
         return Frame(file, line, function, source, own)
 
-    def _is_own(self, file: str) -> bool:
+    def is_own(self, file: str) -> bool:
+        """Whether ``file`` is a script or a module of the user's; cells have no files."""
         if is_script(file):
             return True
         # Cython gives the files of a library's sources, seen from the folder in which it was built.

@@ -250,6 +250,9 @@ class Steering:
         if why := self._unfit(act, found):
             self._fail(act, why)
             return
+        if any(one.run != act.run.run for one in found.values()):  # it is yet to begin the cell
+            self._again(act, lambda: self._look(act), LOOKS)
+            return
         if not act.first:
             act.first, act.looked = found, now
             self._again(act, lambda: self._look(act), LOOKS)
@@ -273,7 +276,8 @@ class Steering:
 
     def _unfit(self, act: _Act, found: dict[int, StepState]) -> str:
         """Why the run cannot be steered; empty where it can."""
-        if gone := sorted(rank for rank, one in found.items() if one.run != act.run.run):
+        run = act.run.run
+        if gone := sorted(rank for rank, one in found.items() if one.run != run and one.newest >= run):
             return f"{count_ranks(gone).capitalize()} {'has' if len(gone) == 1 else 'have'} ended the cell."
         return next((f"This cell cannot be steered: {one.unfit}." for one in found.values() if one.unfit), "")
 

@@ -73,6 +73,8 @@ class StepState(msgspec.Struct, frozen=True):
 
     run: int | None
     """The run whose cell the rank runs; None where it is idle."""
+    newest: int
+    """The newest run that it has begun; 0 before the first."""
     counts: dict[str, int]
     """The steps that it has made in this cell, by what counts them: :data:`~jupyter_dtrain.core.steering.SOURCES`."""
     state: Literal["none", "armed", "late", "held", "working", "left"] = "none"
