@@ -1,0 +1,94 @@
+"""A training of PyTorch is steered at one step on all ranks, as if its code had done so there."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain import NotSteered
+from tests.session.cells import begin, run, values
+from tests.steward.until import PATIENCE
+
+SET_UP = """
+import copy, os, time
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group()
+rank = dist.get_rank()
+
+def make(kind):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.0), torch.nn.Linear(16, 1))
+    net = DistributedDataParallel(net) if kind == "ddp" else fully_shard(net)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+def train(kind, steps, halve_at=0, pause=0.0):
+    model, opt = make(kind)
+    data = torch.randn(32, 8, generator=torch.Generator().manual_seed(rank))
+    for step in range(steps):
+        opt.zero_grad()
+        loss = (model(data) - data[:, :1]).square().mean()
+        loss.backward()
+        opt.step()
+        if step + 1 == halve_at:
+            for group in opt.param_groups: group["lr"] *= 0.5
+        time.sleep(pause)
+    whole = [getattr(one, "full_tensor", lambda one=one: one)().detach().clone() for one in model.parameters()]
+    return loss.item(), opt.param_groups[0]["lr"], whole
+"""
+STEPS = 160
+AT = 100
+
+
+@pytest.fixture(scope="module")
+def ranks(launch):
+    """Four ranks of a process group."""
+    session = launch(n=4)
+    run(session, SET_UP, timeout=180)
+    yield session
+    session.stop()
+
+
+def printed(session, code):
+    """What each rank prints in an act between two steps."""
+    return {rank: one.text for rank, one in session.loop.between(code).ranks.items()}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_rate_that_is_halved_between_two_steps(ranks, kind):
+    """The losses and weights are those of a script that halves it there, on each rank."""
+    cell = begin(ranks, f"steered = train({kind!r}, {STEPS}, pause=0.01)")
+    paused = ranks.loop.pause()
+    assert paused.step < AT, "the loop was too fast for this test"
+    assert ranks.loop.step(AT - paused.step).step == AT
+    found = ranks.loop.set("opt.lr=0.05")
+    ranks.loop.resume()
+    assert cell.wait(PATIENCE)
+    assert cell.outcome == "ok"
+
+    assert "opt.lr: 0.1 -> 0.05 (ranks 0-3, after step 100)" in found.words
+    [act] = [act for act in cell.fold.acts.values() if act.kind == "set"]
+    assert (act.step, set(act.found), act.failed) == (AT, {0, 1, 2, 3}, [])
+    run(ranks, f"scripted = train({kind!r}, {STEPS}, halve_at={AT})")
+    alike = run(
+        ranks,
+        "[steered[:2] == scripted[:2], steered[1], all(torch.equal(a, b) for a, b in zip(steered[2], scripted[2]))]",
+    )
+    assert values(alike) == {rank: [True, 0.05, True] for rank in range(4)}
+
+
+def test_a_value_is_set_on_all_ranks_or_on_none(ranks):
+    """One rank that has none of that name is enough; undo puts back each rank's own."""
+    cell = begin(ranks, "mine = rank + 0.5\nif rank != 2: extra = 1\ntrain('ddp', 100000, pause=0.01)")
+    with pytest.raises(NotSteered, match=r"Rank 2: .*extra.*Nothing was changed\."):
+        ranks.loop.set("extra=2 opt.lr=0.5")
+    assert printed(ranks, "print(opt.param_groups[0]['lr'])") == dict.fromkeys(range(4), "0.1\n")
+    ranks.loop.set({"model.module[2].p": 0.25, "mine": 9.0})
+    assert printed(ranks, "print(model.module[2].p, mine)") == dict.fromkeys(range(4), "0.25 9.0\n")
+    ranks.loop.undo()
+    assert printed(ranks, "print(model.module[2].p, mine)") == {rank: f"0.0 {rank + 0.5}\n" for rank in range(4)}
+    with pytest.raises(NotSteered, match="Nothing was changed"):
+        ranks.loop.undo()
+    ranks.interrupt()
+
+    assert cell.wait(PATIENCE)

@@ -1,0 +1,72 @@
+"""The running loop is steered from the notebook that has sent it with --no-wait."""
+
+from __future__ import annotations
+
+import pytest
+
+LOOP = """%%distributed --no-wait --name steered
+import os, time
+import jupyter_dtrain as dtrain
+rank, rates, lr, go = int(os.environ["RANK"]), {"lr": 0.1}, 1.0, True
+while go:
+    time.sleep(0.005)
+    dtrain.log(rate=rates["lr"])
+    dtrain.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def steered(ranks):
+    """A notebook whose ranks are in a loop."""
+    ranks.ok(LOOP)
+    return ranks
+
+
+def test_code_is_taken_as_it_was_typed(steered):
+    """With or without quotes around it, and as a cell of its own."""
+    typed = steered.ok("%distributed between print('a' + \"b\", rates['lr'])")
+    assert typed.lines[-2:] == ["ranks 0-2:", "ab 0.1"]
+    quoted = steered.ok("%distributed between --timeout 30 \"rates['lr'] = 0.2; print(rank == 5)\"")
+    assert quoted.lines[-2:] == ["ranks 0-2:", "False"]
+    cell = steered.ok("%%between\nif rank == 1:\n    lr = {'a': f'{rank}'}\nlr")
+    assert [line for line in cell.lines if line.startswith("It ran after step ")]
+    assert "{'a': '1'}" in cell.out
+
+
+def test_values_are_set_and_put_back(steered):
+    """On all ranks, and the words say what was there before."""
+    cell = steered.ok("%distributed set rates['lr']=0.05 lr=2.5")
+    assert "rates['lr']: 0.2 -> 0.05" in cell.out
+    steered.ok("%distributed set lr=3.5")
+    cell = steered.ok("%distributed undo")
+    assert "lr: 3.5 -> 2.5" in cell.out
+    refused = steered.run("%distributed set nothing.lr=1")
+    assert refused.ename == "NotSteered"
+    assert "Nothing was changed." in refused.traceback
+
+
+def test_a_loop_is_paused_stepped_and_resumed(steered):
+    """The status says so meanwhile."""
+    paused = steered.ok("%distributed pause")
+    assert "All ranks are paused after step" in paused.out
+    assert "paused" in steered.ok("%distributed status").out
+    assert "All ranks are paused after step" in steered.ok("%distributed step 3").out
+    assert "The loop goes on" in steered.ok("%distributed resume").out
+    assert steered.run("%distributed resume").ename == "NotSteered"
+
+
+def test_what_was_done_is_kept(steered):
+    """The run's acts are in its record and shown with it."""
+    steered.ok("%distributed between go = False")
+    steered.ok("import jupyter_dtrain as d; d.current().last_run.wait(20)")
+    shown = steered.ok("%distributed show steered")
+
+    assert "What was asked of its loop" in shown.said
+    assert "set rates['lr']=0.05 lr=2.5" in shown.said
+
+
+def test_what_is_wrong_with_a_line_is_said(ranks):
+    """No code, no values, no loop."""
+    assert ranks.run("%distributed between").ename == "UsageError"
+    assert ranks.run("%distributed set").ename == "UsageError"
+    assert "no cell is running" in ranks.run("%distributed pause").traceback
