@@ -184,7 +184,8 @@ def describe_act(kind: str, step: int, found: Mapping[int, Acted]) -> str:
         sentences.append(others)
     else:
         seconds = max((one.seconds for one in ran.values()), default=0.0)
-        sentences.append(f"It ran after step {step} on {count_ranks(sorted(ran))}, in {seconds:.3g} s.")
+        took = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+        sentences.append(f"It ran after step {step} on {count_ranks(sorted(ran))}, in {took}.")
     return " ".join(filter(None, sentences))
 
 

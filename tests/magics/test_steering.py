@@ -58,8 +58,8 @@ def test_a_loop_is_paused_stepped_and_resumed(steered):
 def test_what_was_done_is_kept(steered):
     """The run's acts are in its record and shown with it."""
     steered.ok("%distributed between go = False")
-    steered.ok("import jupyter_dtrain as d; d.current().last_run.wait(20)")
-    shown = steered.ok("%distributed show steered")
+    steered.ok("import jupyter_dtrain as d; over = d.current().last_run; over.wait(20)")
+    shown = steered.ok("%distributed show {over.number}")
 
     assert "What was asked of its loop" in shown.said
     assert "set rates['lr']=0.05 lr=2.5" in shown.said
