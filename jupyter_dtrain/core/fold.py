@@ -339,8 +339,10 @@ class RunFold:
 
     @property
     def stands(self) -> bool:
-        """Whether it waits for a person: ranks ask one, or are held between two steps."""
-        return any(part.prompt is not None or (part.held and not part.acts) for part in self.ranks.values())
+        """Whether it waits for a person: ranks ask one, or are held between two steps and carry out nothing there."""
+        parts = self.ranks.values()
+        held = any(part.held is not None for part in parts) and not any(part.acts for part in parts)
+        return held or any(part.prompt is not None for part in parts)
 
     @property
     def paused(self) -> int | None:

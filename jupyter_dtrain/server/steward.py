@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from jupyter_dtrain.core.errors import Refused, ReplaceFailed
+from jupyter_dtrain.core.errors import NotSteered, Refused, ReplaceFailed
 from jupyter_dtrain.wire.attempts import Attempts
 from jupyter_dtrain.wire.healing_messages import Heal, HealState, ReadHeal
 from jupyter_dtrain.wire.messages import STEWARD_EVENT, StewardRequest, from_content, read_answer
+from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, SteerState
 from jupyter_dtrain.wire.steward_messages import (
     AnyBroadcast,
     FetchAnswers,
@@ -28,6 +29,7 @@ from jupyter_dtrain.wire.steward_messages import (
 )
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.steering import LoopAct
     from jupyter_dtrain.launch.worlds import Listing
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -99,6 +101,21 @@ class Steward:
             raise ReplaceFailed(f"The dead ranks cannot be replaced: {refused}.") from None
         if state.phase == "failed":
             raise ReplaceFailed(f"The dead ranks could not be replaced: {state.words}.")
+        return state
+
+    async def steer(self, act: LoopAct, client: str, by: str, run: int, patience: float) -> SteerState:
+        """Have an act done on the loop of ``run``, and wait for what becomes of it.
+
+        ``client``: the id of the client that controls the world; ``patience``: seconds in which the ranks must make a
+        step. Raises :class:`Silent` and :class:`Refused`, and :class:`NotSteered` with the reason.
+        """
+        number = (await self.ask(Steer(client, by, act, patience, run))).number
+        while True:
+            await asyncio.sleep(0.1)
+            if (state := await self.ask(ReadSteer(number))).phase != "going on":
+                break
+        if state.phase == "failed":
+            raise NotSteered(state.words)
         return state
 
     async def hear(self, timeout: float) -> AnyBroadcast | None:

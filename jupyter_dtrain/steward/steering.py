@@ -49,6 +49,8 @@ ANSWER: Final = 1.0
 """Seconds in which a rank says where its loop is."""
 POLL: Final = 0.03
 """Seconds between two looks at ranks that come to a step, or carry out an act."""
+SLOW_POLL: Final = 0.5
+"""Seconds between two looks at ranks that carry out an act which takes long."""
 LOOKS: Final = 0.1
 """Seconds between two looks from which the pace of a loop is taken."""
 STILL: Final = 0.5
@@ -365,6 +367,7 @@ class Steering:
         hold.stage += 1
         act.deadline = time.monotonic() + act.request.patience if check else math.inf
         order = CarryOut(hold.key, hold.stage, act.number, act.request.by, act.request.act, check)
+        began = time.monotonic()
         what = "look whether it can be done" if check else "do it"
         self._say(act, f"The ranks stand after step {hold.at}, and {what}.")
 
@@ -378,7 +381,8 @@ class Steering:
             elif len(acted) == len(ranks):
                 then(acted)
             else:
-                self._again(act, lambda: self._ask(act, ranks, said, order), POLL)
+                pause = min(SLOW_POLL, POLL + (time.monotonic() - began) / 20)
+                self._again(act, lambda: self._ask(act, ranks, said, order), pause)
 
         self._ask(act, ranks, said, order)
 
@@ -491,12 +495,14 @@ class Steering:
         tell(hold.run.ranks, LEAVING)
 
     def _keep(self, hold: _Hold) -> None:
-        """Have paused ranks hear that they are still wanted, and forget a pause that Stop has ended."""
+        """Have paused ranks hear that they are still wanted, and end a pause that a rank has left, as by Stop."""
 
         def said(answers: Answers[StepState]) -> None:
-            found = [one for one in answers.values() if one is not None]
-            if found and all(one.state not in _STANDS for one in found) and self._holds.get(hold.run.run) is hold:
+            gone = any(one is not None and one.state not in _STANDS for one in answers.values())
+            if gone and self._holds.get(hold.run.run) is hold:
+                # The others must not stand for ever, while it waits for them.
                 del self._holds[hold.run.run]
+                self._leave(hold)
 
         self._questions.ask(hold.run.ranks, ANSWER, said, ReadSteps(hold.key))
 
