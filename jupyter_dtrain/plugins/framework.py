@@ -162,6 +162,17 @@ class Holds(NamedTuple):
     inside: Sequence[Inner] = ()
 
 
+class Settable(NamedTuple):
+    """Where a framework keeps a value that a person may set between two steps: in one place, or in several alike."""
+
+    values: Sequence[Any]
+    """What is there now, one for each place."""
+    put: Callable[[Sequence[Any]], object]
+    """Writes a value into each place."""
+    note: str = ""
+    """What a person who sets it must know, as a clause; empty for nothing."""
+
+
 Look = Callable[[Any, bool], Holds]
 """Looks into one object. The second argument: whether no cell runs, and none begins before it returns."""
 
@@ -340,6 +351,16 @@ class Values:
         For a tensor of this framework the tensor itself, for a model its weights and what belongs to them; None for a
         value of any other kind. ``namespace``: the user's names. Wait for no other rank, and compute nothing yet. Any
         thread may ask, also while a cell runs.
+        """
+        return None
+
+    def setting(self, *_: Any, **__: Any) -> Settable | None:
+        """``setting(value: Any, path: str, name: str, namespace: Mapping[str, Any])``: where to set a value.
+
+        ``path``: what follows ``value`` in the ``name`` of what a person wants to set: ``.lr`` or ``[1].lr`` after
+        ``opt``; it may be empty. None where the framework knows no better than to set an attribute, an item
+        or a variable. ``namespace``: the names that the loop sees. Change nothing yet. The thread of the loop asks,
+        between two of its steps, and calls ``put`` there, on all ranks or on none; wait for no rank.
         """
         return None
 
@@ -584,6 +605,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "part_at": ("frame", "call"),
     "recover": ("bound", "again"),
     "parts": ("name", "value", "namespace"),
+    "setting": ("value", "path", "name", "namespace"),
     "save_values": ("values", "namespace", "size"),
     "misfit": ("values", "namespace", "folder"),
     "load_values": ("values", "namespace", "folder"),

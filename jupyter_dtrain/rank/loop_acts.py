@@ -11,19 +11,19 @@ cell on purpose, goes through to the loop. A check changes nothing.
 from __future__ import annotations
 
 import ast
-import ctypes
-import inspect
-import sys
-from collections.abc import Mapping
+import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.events import Acted
 from jupyter_dtrain.core.steering import LoopAct
-from jupyter_dtrain.plugins.framework import CellEnds, locals_of
+from jupyter_dtrain.plugins.framework import CellEnds
 
 from .debugging import CellQuit
 from .interrupts import CellStopped
+from .loop_values import CannotSet, LoopNames, Replaced, find
 from .loops import user_frames
+from .user_text import words_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from .tracebacks import Tracebacks
 
 _THROUGH: Final = (CellStopped, CellQuit, CellEnds)
-_PLAIN_LOCALS: Final = sys.version_info >= (3, 13)
-"""Whether ``f_locals`` of a function writes to its variables."""
+UNDONE: Final = 100
+"""How many sets of a cell can be undone."""
 
 
 class LoopActs:
@@ -50,23 +50,37 @@ class LoopActs:
         """What the person's code in the newest act has raised."""
         self._showing = False
         self._unshown: BaseException | None = None
+        self._replaced: deque[list[Replaced]] = deque(maxlen=UNDONE)
+        """What each ``set`` of this cell has replaced, without those that were undone."""
 
     def check(self, act: LoopAct, frame: FrameType) -> Acted:
         """Whether the act can be done here, and if not, why. ``frame``: where the step was counted."""
-        del frame
         match act.kind:
             case "between":
                 return self._compiled("between", act.code)[1]
+            case "set":
+                return self._check_values(act, self._names(frame))
+            case "undo" if not self._replaced:
+                return Acted(ok=False, text="there is nothing to undo: no set of this cell is left")
         return Acted()
 
     def apply(self, act: LoopAct, number: int, frame: FrameType) -> Acted:
         """Do the act. ``number``: the act's, which names its code. ``frame``: where the step was counted."""
         self.raised = None
-        names = LoopNames(user_frames(frame, self._is_users))
+        names = self._names(frame)
         match act.kind:
             case "between":
                 return self._run(f"between {number}", act.code, names)
+            case "set":
+                return self._set(act, names)
+            case "undo":
+                return self._undo(names)
         return Acted()
+
+    def end(self) -> None:
+        """End the cell: what its acts have replaced cannot be put back any more, and takes no memory."""
+        self._replaced.clear()
+        self.raised = None
 
     def cannot_show(self, error: BaseException) -> bool:
         """Take ``error``, which a value's own representation has raised, if an act shows that value now."""
@@ -76,6 +90,53 @@ class LoopActs:
 
     def _is_users(self, file: str) -> bool:
         return self._sources.name_of(file) is not None or self._tracebacks.is_own(file)
+
+    def _names(self, frame: FrameType) -> LoopNames:
+        return LoopNames(user_frames(frame, self._is_users))
+
+    def _check_values(self, act: LoopAct, names: LoopNames) -> Acted:
+        for one in act.settings:
+            try:
+                find(one.path, names, self._plugins).fitting(ast.literal_eval(one.value))
+            except CannotSet as error:
+                return Acted(ok=False, text=str(error))
+        return Acted()
+
+    def _set(self, act: LoopAct, names: LoopNames) -> Acted:
+        """Set all values or none."""
+        replaced: list[Replaced] = []
+        said: dict[str, None] = {}
+        path = ""
+        try:
+            for one in act.settings:
+                path = one.path
+                place = find(path, names, self._plugins)
+                new = place.fitting(ast.literal_eval(one.value))
+                replaced.append(place.replace([new] * len(place.values)))
+                said[replaced[-1].words] = None
+                said[place.note] = None
+        except BaseException as error:
+            for done in reversed(replaced):
+                with contextlib.suppress(Exception):
+                    done.put_back(names)
+            # An undo must find the same number of sets on all ranks.
+            self._replaced.append([])
+            if not isinstance(error, Exception) or self._plugins.is_interrupt(error):
+                raise
+            why = str(error) if isinstance(error, CannotSet) else f"{path} takes no new value: {words_of(error)}"
+            return Acted(ok=False, text=why)
+        self._replaced.append(replaced)
+        return Acted(text="; ".join(filter(None, said)))
+
+    def _undo(self, names: LoopNames) -> Acted:
+        said, ok = [], True
+        for one in reversed(self._replaced.pop() if self._replaced else []):
+            try:
+                said.append(one.put_back(names))
+            except Exception as error:  # noqa: BLE001 — the others are put back all the same
+                ok = False
+                said.append(f"{one.path} could not be put back: {words_of(error)}")
+        return Acted(ok=ok, text="; ".join(said) or "there was nothing to put back")
 
     def _compiled(self, name: str, code: str) -> tuple[ast.Module | None, Acted]:
         """The syntax tree of a person's code, or why there is none."""
@@ -129,68 +190,3 @@ class LoopActs:
     def _raised(self, error: BaseException) -> Acted:
         self.raised = error
         return Acted(ok=False, error=self._tracebacks.error(error))
-
-
-class LoopNames:
-    """The names that some frames see together, as one dictionary for code that runs there.
-
-    The first frame's own names come first, then those of its module, then those of the frames around it. Within a
-    ``with``, a name that the code binds anew is bound where it was found; a new name becomes a module's.
-    """
-
-    def __init__(self, frames: list[FrameType]) -> None:
-        """``frames``: from the innermost outwards; empty for no names."""
-        self._frames = frames
-        self.seen: dict[str, Any] = {}
-        """The names, once they are needed."""
-        self._before: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        self.seen = self.read()
-        self._before = dict(self.seen)
-
-    def __exit__(self, *_: object) -> None:
-        before, self._before = self._before, {}
-        changed = {name: value for name, value in self.seen.items() if name not in before or before[name] is not value}
-        self.bind(changed)
-
-    def read(self) -> dict[str, Any]:
-        """All names with their values; the module's own dictionary where that has all of them."""
-        if not self._frames:
-            return {}
-        first = self._frames[0]
-        if all(_is_module(one) and one.f_globals is first.f_globals for one in self._frames):
-            return first.f_globals
-        merged: dict[str, Any] = {}
-        for frame in reversed(self._frames[1:]):
-            merged.update(frame.f_globals)
-            merged.update(locals_of(frame))
-        merged.update(first.f_globals)
-        merged.update(locals_of(first))
-        return merged
-
-    def bind(self, changed: Mapping[str, Any]) -> None:
-        """Bind names where they were found, or in the first frame's module."""
-        left = dict(changed)
-        for frame in self._frames:
-            for own in (locals_of(frame), frame.f_globals):
-                mine = {name: left.pop(name) for name in list(left) if name in own}
-                if mine and own is frame.f_globals:
-                    own.update(mine)
-                elif mine:
-                    _bind_locals(frame, mine)
-        if self._frames:
-            self._frames[0].f_globals.update(left)
-
-
-def _is_module(frame: FrameType) -> bool:
-    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_locals is frame.f_globals
-
-
-def _bind_locals(frame: FrameType, values: Mapping[str, Any]) -> None:
-    found: Any = frame.f_locals
-    found.update(values)
-    if not _PLAIN_LOCALS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-    del found
-    locals_of(frame)  # so that the frame keeps no values by the way

@@ -30,7 +30,7 @@ from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Holds, Part
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Holds, Part, Settable
 
 from .interrupts import CellStopped, Overdue
 from .user_text import Words, words_of
@@ -270,6 +270,11 @@ class Plugins:
         """The parts of ``value`` by the first framework that knows it; None where none does. Any thread may ask."""
         answers = self._answers("parts", as_parts, name=name, value=value, namespace=namespace)
         return next((parts for _, parts in answers if parts is not None), None)
+
+    def setting(self, value: Any, path: str, name: str, namespace: Mapping[str, Any]) -> Settable | None:
+        """Where to set what follows ``value`` by ``path``, by the first framework that knows it."""
+        answers = self._answers("setting", as_settable, value=value, path=path, name=name, namespace=namespace)
+        return next((found for _, found in answers if found is not None), None)
 
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
         """The random states and step counters of all frameworks."""
@@ -671,6 +676,13 @@ def as_look(answer: Any) -> Look | None:
         raise TypeError(f"a function that looks into objects is expected, not {type(answer).__name__}")
     look: Look | None = answer
     return look
+
+
+def as_settable(answer: Any) -> Settable | None:
+    """Read an answer that is places in which a value may be set, or None."""
+    if answer is not None and not isinstance(answer, Settable):
+        raise TypeError(f"a Settable is expected, not {type(answer).__name__}")
+    return answer
 
 
 def as_devices(answer: Any) -> list[DeviceMemory]:

@@ -105,6 +105,7 @@ class StepGate:
         armed, self._armed = self._armed, None
         if armed is not None:
             armed.state = "left"
+        self._acts.end()
 
     def step(self, source: str, count: int) -> None:
         """Take note of a step, the ``count``-th of ``source`` in this cell, and hold if that was asked for."""
@@ -136,8 +137,9 @@ class StepGate:
             order.state = "left"
             self._timer.resting = False
             self._emit(run, Steered(request.number, "left", request.at))
+        error, order.error = order.error, None
         if task.failed:
-            raise meant(order.error or RuntimeError(task.failed))
+            raise meant(error or RuntimeError(task.failed))
 
     def _next(self, order: _Order, run: int | None, *, main: bool) -> CarryOut | LeaveSteps:
         while True:

@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.plugins.framework import CellEnds
-from jupyter_dtrain.rank.cell_sources import CellSources
 from jupyter_dtrain.rank.interrupts import CellStopped
-from jupyter_dtrain.rank.loop_acts import LoopActs
-from jupyter_dtrain.rank.plugins import Plugins
-from jupyter_dtrain.rank.tracebacks import Tracebacks
-from jupyter_dtrain.wire.messages import Cell
-
-
-class Rank:
-    """A rank's IPython, whose cells call ``hook(step)`` after each of their steps."""
-
-    def __init__(self, home) -> None:
-        self.shell = InteractiveShell.instance()
-        self.sources = CellSources(self.shell)
-        self.sources.install()
-        self.plugins = Plugins([])
-        self.acts = LoopActs(self.shell, self.plugins, self.sources, Tracebacks(self.sources.name_of, home))
-        self.shell.user_ns["hook"] = self._hook
-        self.planned = {}
-        self.done = []
-        self._runs = 0
-
-    def run(self, code, **planned):
-        """Run a cell; ``at_3=LoopAct(…)`` is done after its third step. Raises what the cell raises."""
-        self.planned = {int(at.removeprefix("at_")): act for at, act in planned.items()}
-        self.done = []
-        self._runs += 1
-        self.sources.begin(self._runs, code, Cell(number=self._runs))
-        self.shell.run_cell(code).raise_error()
-        return self.done[0] if self.done else None
-
-    def _hook(self, step) -> None:
-        if (act := self.planned.get(step)) is not None:
-            frame = sys._getframe()
-            found = self.acts.check(act, frame)
-            self.done.append(self.acts.apply(act, 7, frame) if found.ok else found)
-
-
-def between(code):
-    return LoopAct("between", code=code)
+from tests.rank.acting import UNDO, ActingRank, between, setting
 
 
 @pytest.fixture
 def rank(tmp_path):
-    yield Rank(tmp_path)
+    yield ActingRank(tmp_path)
     InteractiveShell.clear_instance()
 
 
@@ -193,3 +152,125 @@ def test_an_interrupt_goes_through_and_the_codes_own_is_an_error(rank):
     rank.plugins.is_interrupt = lambda error: isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         rank.run(code, at_2=act)
+
+
+def test_a_set_says_what_it_replaces_and_an_undo_puts_it_back(rank):
+    """Attributes, items, variables of a function: each where it lives. Undone newest first."""
+    code = (
+        "import types\n"
+        "def train():\n"
+        "    opt, rate, config = types.SimpleNamespace(lr=0.1), 3, {'lr': [1, 2], 'name': 'a'}\n"
+        "    seen = []\n"
+        "    for step in range(1, 7):\n"
+        "        hook(step)\n"
+        "        seen.append((opt.lr, rate, config['lr'][1], config['name']))\n"
+        "    return seen\n"
+        "found = train()\n"
+    )
+
+    rank.run(
+        code,
+        at_2=setting("opt.lr=1 config['lr'][1]=7"),
+        at_3=setting("rate=0.5 config['name']='b'"),
+        at_4=UNDO,
+        at_5=UNDO,
+        at_6=UNDO,
+    )
+
+    assert [one.text for one in rank.done] == [
+        "opt.lr: 0.1 -> 1.0; config['lr'][1]: 2 -> 7",
+        "rate: 3 -> 0.5; config['name']: 'a' -> 'b'",
+        "config['name']: 'b' -> 'a'; rate: 0.5 -> 3",
+        "config['lr'][1]: 7 -> 2; opt.lr: 1.0 -> 0.1",
+        "there is nothing to undo: no set of this cell is left",
+    ]
+    assert [one.ok for one in rank.done] == [True, True, True, True, False]
+    assert rank.shell.user_ns["found"] == [
+        (0.1, 3, 2, "a"),
+        (1.0, 3, 7, "a"),
+        (1.0, 0.5, 7, "b"),
+        (1.0, 3, 7, "a"),
+        (0.1, 3, 2, "a"),
+        (0.1, 3, 2, "a"),
+    ]
+
+
+THING = """
+import collections
+class Thing:
+    def __init__(self): self.rate, self.name, self.on, self.none, self.pair = 0.5, "a", True, None, (1, 2)
+    def step(self): ...
+    @property
+    def fixed(self): return 3
+    @property
+    def broken(self): raise OSError("no disk")
+    def __getattr__(self, name): raise AttributeError(name)
+thing, rates = Thing(), [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("nothing=1", "it has no nothing"),
+        ("thing.nothing=1", "thing has no nothing"),
+        ("thing.rate.deep=1", "thing.rate has no deep"),
+        ("rates[2]=1", "rates has no [2]"),
+        ("thing[2]=1", "thing has no items"),
+        ("thing.step=1", "thing.step is a method; set replaces numbers, texts, lists and the like"),
+        ("thing=1", "thing is of the type Thing; set replaces numbers, texts, lists and the like"),
+        ("collections=1", "collections is a module; set replaces numbers, texts, lists and the like"),
+        ("thing.fixed=1", "thing.fixed is a property that cannot be set"),
+        ("thing.broken=1", "thing.broken cannot be read: OSError: no disk"),
+        ("thing.rate='fast'", "thing.rate is a number, and 'fast' is not"),
+        ("thing.rate=True", "thing.rate is a number, and True is not"),
+        ("thing.on=1", "thing.on is True or False, and 1 is not"),
+        ("thing.name=1", "thing.name is a text, and 1 is not"),
+        ("thing.pair[0]=4", "thing.pair[0] is in a tuple, which cannot be changed"),
+        ("thing.rate=0.25 nothing=1", "it has no nothing"),
+    ],
+)
+def test_what_cannot_be_set_is_said_and_nothing_is(rank, line, why):
+    """One value that cannot be set keeps all of them from being set."""
+    acted = rank.run(f"{THING}{LOOP}", at_2=setting(line))
+
+    assert (acted.ok, acted.text, acted.error) == (False, why, None)
+    assert vars(rank.shell.user_ns["thing"]) == {
+        "rate": 0.5,
+        "name": "a",
+        "on": True,
+        "none": None,
+        "pair": (1, 2),
+    }
+
+
+def test_a_value_that_is_none_takes_any(rank):
+    """Nothing says of which kind it would be."""
+    rank.run(f"{THING}{LOOP}", at_2=setting("thing.none=4"))
+
+    assert rank.shell.user_ns["thing"].none == 4
+
+
+def test_a_set_that_fails_half_way_changes_nothing_and_counts_for_undo(rank):
+    """The value refuses it only when it is set; the set before is still there to be undone, behind an empty one."""
+    code = (
+        "class Strict:\n    rate = property(lambda self: 1.0, lambda self, new: 1 / 0)\nstrict, rates = Strict(), [1]\n"
+    )
+
+    rank.run(f"{code}{LOOP}", at_1=setting("rates[0]=2"), at_2=setting("rates[0]=3 strict.rate=2"), at_3=UNDO)
+
+    assert [(one.ok, one.text) for one in rank.done] == [
+        (True, "rates[0]: 1 -> 2"),
+        (False, "strict.rate takes no new value: ZeroDivisionError: division by zero"),
+        (True, "there was nothing to put back"),
+    ]
+    assert rank.shell.user_ns["rates"] == [2]
+
+
+def test_a_cells_end_forgets_what_was_replaced(rank):
+    """It takes no memory any more, and an undo in the next cell would surprise."""
+    rank.run(f"rates = [1]\n{LOOP}", at_2=setting("rates[0]=2"))
+    rank.acts.end()
+
+    assert rank.run(LOOP, at_2=UNDO).text == "there is nothing to undo: no set of this cell is left"
+    assert rank.shell.user_ns["rates"] == [2]

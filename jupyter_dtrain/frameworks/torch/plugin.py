@@ -22,7 +22,7 @@ from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
-from . import contents, held, snapshots, step_parts
+from . import contents, held, settings, snapshots, step_parts
 from .backends import BACKENDS, built_in, count_gpus
 from .builds import BUILDS, hook_builds
 from .dataloader_workers import LOADERS, drop_workers, hook_loaders, note_stop
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Look, Part, Read, Recording
+    from jupyter_dtrain.plugins.framework import Look, Part, Read, Recording, Settable
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -152,6 +152,10 @@ class Torch(Framework):
     def parts(self, name: str, value: Any, namespace: Mapping[str, Any]) -> list[Part] | None:
         """Return the parts of a tensor, a model (with gradients and optimizers) or an optimizer."""
         return None if "torch" not in sys.modules else contents.parts(name, value, namespace)
+
+    def setting(self, value: Any, path: str, name: str, namespace: Mapping[str, Any]) -> Settable | None:
+        """Set a key of an optimizer's groups of parameters, such as ``lr``, or a tensor with one number."""
+        return None if "torch" not in sys.modules else settings.setting(value, path, name, namespace)
 
     def states(self, namespace: Mapping[str, Any]) -> list[Part]:
         """Return the states of generators, samplers and loaders, and the step counters of optimizers."""

@@ -1,0 +1,248 @@
+"""The names that a loop sees, and the values behind them that a person may set between two steps.
+
+:class:`LoopNames` reads and binds variables where they live, in functions, too. :func:`find` leads from a path such as
+``opt.lr`` to a :class:`Place`. Frameworks are asked first, as they keep some values elsewhere than a person reads them.
+
+Under failure: :class:`CannotSet` says in a clause why a value cannot be set; nothing was changed then.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+import numbers
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from jupyter_dtrain.plugins.framework import Settable, locals_of
+
+from .user_text import shortened, words_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from .plugins import Plugins
+
+_PLAIN_LOCALS: Final = sys.version_info >= (3, 13)
+"""Whether ``f_locals`` of a function writes to its variables."""
+_WORDS: Final = 80
+"""Characters of a value in a sentence."""
+_KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "True or False": bool,
+    "a number": numbers.Number,
+    "a text": str,
+    "a list": list,
+    "a tuple": tuple,
+    "a dictionary": dict,
+}
+"""The kinds of values that may be set, by their words; a value is of the first that fits."""
+
+
+class CannotSet(Exception):
+    """Why a value cannot be set, as a clause."""
+
+
+class LoopNames:
+    """The names that some frames see together, as one dictionary for code that runs there.
+
+    The first frame's own names come first, then those of its module, then those of the frames around it. Within a
+    ``with``, a name that the code binds anew is bound where it was found; a new name becomes a module's.
+    """
+
+    def __init__(self, frames: list[FrameType]) -> None:
+        """``frames``: from the innermost outwards; empty for no names."""
+        self._frames = frames
+        self.seen: dict[str, Any] = {}
+        """The names, once they are needed."""
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        self.seen = self.read()
+        self._before = dict(self.seen)
+
+    def __exit__(self, *_: object) -> None:
+        before, self._before = self._before, {}
+        changed = {name: value for name, value in self.seen.items() if name not in before or before[name] is not value}
+        self.bind(changed)
+
+    def read(self) -> dict[str, Any]:
+        """All names with their values; the module's own dictionary where that has all of them."""
+        if not self._frames:
+            return {}
+        first = self._frames[0]
+        if all(_is_module(one) and one.f_globals is first.f_globals for one in self._frames):
+            return first.f_globals
+        merged: dict[str, Any] = {}
+        for frame in reversed(self._frames[1:]):
+            merged.update(frame.f_globals)
+            merged.update(locals_of(frame))
+        merged.update(first.f_globals)
+        merged.update(locals_of(first))
+        return merged
+
+    def bind(self, changed: Mapping[str, Any]) -> None:
+        """Bind names where they were found, or in the first frame's module."""
+        left = dict(changed)
+        for frame in self._frames:
+            for own in (locals_of(frame), frame.f_globals):
+                mine = {name: left.pop(name) for name in list(left) if name in own}
+                if mine and own is frame.f_globals:
+                    own.update(mine)
+                elif mine:
+                    _bind_locals(frame, mine)
+        if self._frames:
+            self._frames[0].f_globals.update(left)
+
+
+def _is_module(frame: FrameType) -> bool:
+    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_locals is frame.f_globals
+
+
+def _bind_locals(frame: FrameType, values: Mapping[str, Any]) -> None:
+    found: Any = frame.f_locals
+    found.update(values)
+    if not _PLAIN_LOCALS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    del found
+    locals_of(frame)  # so that the frame keeps no values by the way
+
+
+class Place:
+    """Where the value of a path is kept, in one place or in several alike."""
+
+    def __init__(self, path: str, found: Settable, *, is_variable: bool = False) -> None:
+        """``is_variable``: another frame may have it by the time that it is put back."""
+        self.path = path
+        self.values = list(found.values)
+        self.note = found.note
+        self._put = found.put
+        self._is_variable = is_variable
+
+    def fitting(self, new: Any) -> Any:
+        """``new`` as it can be set here. Raises :class:`CannotSet` for a value of another kind."""
+        for old in self.values:
+            kind = _kind(old)
+            if old is None:
+                continue
+            if not kind:
+                raise CannotSet(f"{self.path} is {_what(old)}; set replaces numbers, texts, lists and the like")
+            if kind != _kind(new):
+                raise CannotSet(f"{self.path} is {kind}, and {_shown(new)} is not")
+            if isinstance(old, float) and isinstance(new, int):
+                return float(new)
+        return new
+
+    def replace(self, new: Sequence[Any]) -> Replaced:
+        """Set a value in each place."""
+        self._put(new)
+        words = f"{self.path}: {_all_shown(self.values)} -> {_all_shown(new)}"
+        return Replaced(self.path, words, self.values, list(new), None if self._is_variable else self._put)
+
+
+class Replaced:
+    """What was set, and how to put back what it has replaced."""
+
+    def __init__(self, path: str, words: str, old: list[Any], new: list[Any], put: Any) -> None:
+        """``put``: as in a :class:`Settable`; None for a variable."""
+        self.path = path
+        self.words = words
+        self._old = old
+        self._new = new
+        self._put = put
+
+    def put_back(self, names: LoopNames) -> str:
+        """Put the old values back, and say so. Raises what the place of the value raises."""
+        if self._put is None:
+            names.bind({self.path: self._old[0]})
+        else:
+            self._put(self._old)
+        return f"{self.path}: {_all_shown(self._new)} -> {_all_shown(self._old)}"
+
+
+def find(path: str, names: LoopNames, plugins: Plugins) -> Place:
+    """Where the value of ``path`` is kept. Raises :class:`CannotSet` where there is no such place."""
+    first, steps = _parsed(path)
+    seen = names.read()
+    if first not in seen:
+        raise CannotSet(f"it has no {first}")
+    owner: Any = None
+    value, where = seen[first], first
+    for at in range(len(steps) + 1):
+        rest = "".join(step.words for step in steps[at:])
+        if (found := plugins.setting(value, rest, path, seen)) is not None:
+            return Place(path, found)
+        if at < len(steps):
+            owner, value = value, _inner(value, steps[at], where)
+            where += steps[at].words
+    if not steps:
+        return Place(path, Settable([value], lambda new: names.bind({first: new[0]})), is_variable=True)
+    key = steps[-1].key
+    if steps[-1].is_item:
+        if isinstance(owner, tuple):
+            raise CannotSet(f"{path} is in a tuple, which cannot be changed")
+        return Place(path, Settable([value], lambda new: owner.__setitem__(key, new[0])))
+    described = inspect.getattr_static(type(owner), key, None)
+    if isinstance(described, property) and described.fset is None:
+        raise CannotSet(f"{path} is a property that cannot be set")
+    return Place(path, Settable([value], lambda new: setattr(owner, key, new[0])))
+
+
+class _Step(NamedTuple):
+    words: str
+    """Such as ``.lr`` or ``[1]``."""
+    key: Any
+    is_item: bool
+
+
+def _parsed(path: str) -> tuple[str, list[_Step]]:
+    """The variable of a path, and what follows it."""
+    node: ast.expr = ast.parse(path, mode="eval").body
+    steps: list[_Step] = []
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Attribute(value=inner, attr=name):
+                steps.append(_Step(f".{name}", name, is_item=False))
+            case ast.Subscript(value=inner, slice=index):
+                key = ast.literal_eval(index)
+                steps.append(_Step(f"[{key!r}]", key, is_item=True))
+            case _:
+                raise CannotSet(f"{path} is no variable, nor an attribute or item of one")
+        node = inner
+    return node.id, steps[::-1]
+
+
+def _inner(value: Any, step: _Step, where: str) -> Any:
+    try:
+        return value[step.key] if step.is_item else getattr(value, step.key)
+    except (AttributeError, LookupError):
+        raise CannotSet(f"{where} has no {step.words.removeprefix('.')}") from None
+    except TypeError as error:
+        raise CannotSet(f"{where} has no items" if step.is_item else words_of(error)) from None
+    except Exception as error:  # noqa: BLE001 — code of the user's, such as a property
+        raise CannotSet(f"{where}{step.words} cannot be read: {words_of(error)}") from None
+
+
+def _kind(value: Any) -> str:
+    """What a value is that can be set, in words; empty for any other."""
+    return next((words for words, kinds in _KINDS.items() if isinstance(value, kinds)), "")
+
+
+def _what(value: Any) -> str:
+    """What a value is that cannot be set."""
+    if inspect.isroutine(value):
+        return "a method" if inspect.ismethod(value) else "a function"
+    if isinstance(value, (type, ModuleType)):
+        return "a class" if isinstance(value, type) else "a module"
+    return f"of the type {type(value).__name__}"
+
+
+def _shown(value: Any) -> str:
+    return shortened(repr(value), _WORDS)
+
+
+def _all_shown(values: Sequence[Any]) -> str:
+    """Values of several places in words, equal ones once."""
+    return ", ".join(dict.fromkeys(map(_shown, values)))
