@@ -173,22 +173,24 @@ def _goes_on(name: str, what: str, steps: tuple[Step, ...], words: tuple[str, ..
     )
 
 
+_FORGOTTEN = after(
+    span("keep_alive"),
+    "the main process finds that no client has been in touch, and ends the world. A client that attaches before keeps "
+    "it.",
+)
+_UNTIL_FORGOTTEN = (
+    "All ranks keep their variables until then. `%distributed attach` brings back all that the ranks have reported."
+)
+
+
 def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
-    over = after(
-        span("keep_alive"),
-        "the main process finds that no client has been in touch, and ends the world. A client that attaches before "
-        "keeps it.",
-    )
     steps = (
         after(
             span(0.0), "until then, the main process frees ranks that wait for a failed rank, as it does for a client."
         ),
     )
-    kept = (
-        "All ranks keep their variables until then. `%distributed attach` brings back all that the ranks have reported."
-    )
-    return Situation(name, what, over, steps, span(1.0), "ok", (), kept, "whole", "whole")
+    return Situation(name, what, _FORGOTTEN, steps, span(1.0), "ok", (), _UNTIL_FORGOTTEN, "whole", "whole")
 
 
 _HEAL = by(AT_ONCE, "the client asks the main process for a replacement that leaves the run alone.")
@@ -450,6 +452,66 @@ SITUATIONS: tuple[Situation, ...] = (
         LOGS_ALONE,
         "ended",
         "ended",
+    ),
+    dies(
+        "prompt-killed",
+        "A rank is killed (SIGKILL) at a prompt, such as `input()` or a debugger's, and others wait for it.",
+        ("rank {rank} was killed (SIGKILL)", ECHO),
+    ),
+    Situation(
+        "prompt-peer-failed",
+        "The cell raises on a rank while another rank is at a prompt.",
+        ERROR_REPORTED,
+        (
+            RELEASE,
+            after(
+                span(0.0),
+                "the prompt stays open. The rank there goes on once it is answered, and is released when it waits for "
+                "others.",
+            ),
+        ),
+        None,
+        "error",
+        ("ZeroDivisionError on rank {rank}", ECHO),
+        EVERYTHING,
+        "whole",
+        "whole",
+    ),
+    Situation(
+        "prompt-kernel-killed",
+        "The notebook's kernel is killed or crashes while a rank is at a prompt.",
+        _FORGOTTEN,
+        (
+            after(
+                span(0.0),
+                "until then, the rank waits for its answer. A client that attaches sees what it asks "
+                "(`Session.prompts`) and answers it (`%distributed prompt`, `Session.answer`).",
+            ),
+        ),
+        None,
+        "ok",
+        (),
+        _UNTIL_FORGOTTEN,
+        "whole",
+        "whole",
+    ),
+    Situation(
+        "prompt-page-closed",
+        "The notebook's page is closed or reloaded while a rank is at a prompt.",
+        after(span(0.0), "nobody notices: the kernel waits for the run, and the rank for its answer."),
+        (
+            after(
+                span(0.0),
+                "Jupyter does not show the input box again. The cell's panel and the sidebar have a field for the "
+                "answer, and the kernel then withdraws its own question.",
+            ),
+        ),
+        None,
+        "ok",
+        (),
+        EVERYTHING,
+        "whole",
+        "whole",
     ),
     _goes_on(
         "elastic-killed",

@@ -291,6 +291,17 @@ class RankPdb(pdb.Pdb):
         )
         return super().break_here(cast("FrameType", seen))
 
+    def stop_here(self, frame: FrameType) -> bool:
+        """Whether to stop. Code that no code of the user has called is IPython's, between two statements of a cell."""
+        return super().stop_here(frame) and any(
+            self._is_own(step.f_code.co_filename) for step, _ in traceback.walk_stack(frame)
+        )
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        """Stop where a function begins; not where the next statement of a cell does, as its line comes next."""
+        if frame.f_code.co_name != "<module>":
+            super().user_call(frame, argument_list)
+
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
         """The stack without what lies above the user's code."""
         stack, index = super().get_stack(f, t)
@@ -301,9 +312,9 @@ class RankPdb(pdb.Pdb):
         """A line of the stack, with the names of cells."""
         return self._named(super().format_stack_entry(frame_lineno, lprefix))
 
-    def message(self, msg: str) -> None:
-        """Print ``msg``, with the names of cells."""
-        super().message(self._named(msg))
+    def message(self, msg: object) -> None:
+        """Print ``msg``, with the names of cells. pdb passes values, too, as for ``whatis``."""
+        super().message(self._named(str(msg)))
 
     def _named(self, text: str) -> str:
         return _FILE.sub(lambda found: self._name_of(found[0]) or found[0], text)

@@ -166,6 +166,26 @@ window.Lock(victim, MPI.LOCK_EXCLUSIVE)
     "kernel-killed": "meet()",
     "kernel-restarted": "meet()",
     "kernel-shut-down": "time.sleep(60)",
+    "prompt-killed": """
+import threading
+def die():
+    go(GO)
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == victim:
+    threading.Thread(target=die, daemon=True).start()
+    input("token? ")
+meet()
+""",
+    "prompt-peer-failed": """
+if rank == victim:
+    go(GO)
+    1 / 0
+if rank == (victim + 1) % (last + 1):
+    print("typed", input("token? "))
+meet()
+""",
+    "prompt-kernel-killed": _ALONE.format('print("typed", input("token? "))'),
+    "prompt-page-closed": _ALONE.format('print("typed", input("token? "))'),
 }
 """The code for all ranks, by name of the situation."""
 

@@ -50,6 +50,9 @@ HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES, *PR
 KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 """Situations in which the client, a notebook's kernel, ends."""
 
+PROMPTS = ("prompt-killed", "prompt-peer-failed", "prompt-kernel-killed", "prompt-page-closed")
+"""Situations in which a rank of a notebook's cell is at a prompt; see :mod:`.prompt_play`."""
+
 
 class Plan(NamedTuple):
     """A situation and the circumstances of its play."""
@@ -79,9 +82,10 @@ def frameworks_of(situation: str) -> list[Framework]:
 
 def modes_of(situation: str) -> list[Mode]:
     """The modes that make sense for the situation."""
-    if situation in (*CHANGES, *PROFILES):
+    # A rank's death at a prompt frees the others at once: an interrupt would find no cell.
+    if situation in (*CHANGES, *PROFILES, "prompt-killed"):
         return ["attended"]
-    if situation in (*SERVERS, *ELASTIC):
+    if situation in (*SERVERS, *ELASTIC, *PROMPTS):
         return ["attended", "interrupted"]
     if situation in KERNELS:
         return ["alone", "interrupted"] if situation != "kernel-shut-down" else ["alone"]

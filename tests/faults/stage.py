@@ -9,9 +9,10 @@ from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.faults.changes import ChangePlay
 from tests.faults.elastic_play import ElasticPlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import CHANGES, ELASTIC, KERNELS, PROFILES, SERVERS, Plan
+from tests.faults.plans import CHANGES, ELASTIC, KERNELS, PROFILES, PROMPTS, SERVERS, Plan
 from tests.faults.play import Play
 from tests.faults.profile_play import ProfilePlay
+from tests.faults.prompt_play import PromptPlay
 from tests.faults.servers_play import ServersPlay
 from tests.faults.worlds import Worlds
 
@@ -42,7 +43,7 @@ class Stage(Worlds):
             play = ProfilePlay(self, plan)
         else:
             kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
-            kinds |= dict.fromkeys(ELASTIC, ElasticPlay)
+            kinds |= dict.fromkeys(ELASTIC, ElasticPlay) | dict.fromkeys(PROMPTS, PromptPlay)
             play = kinds.get(plan.situation, Play)(self, plan)
         try:
             seconds, outcome = play.run()

@@ -83,6 +83,16 @@ def test_ranks_that_all_stop_are_led_together_or_one_by_one(trained):
     assert cell.display_texts == [UNDISTURBED]
 
 
+def test_next_goes_from_statement_to_statement_of_a_cell(ranks):
+    """Not into IPython, which runs them one by one."""
+    typed = ["@all n", "@all n", "@all whatis rank", "@all c"]
+    cell = ranks.send(f"%%distributed\n{RANK}breakpoint()\ntwice = rank * 2\nprint(twice)", answers=typed).wait()
+
+    assert "-> twice = rank * 2" in cell.out
+    assert "-packages" not in cell.out
+    assert {"ranks 0-2 | <class 'int'>", "[0] 0", "[1] 2", "[2] 4"} <= {*cell.lines}
+
+
 def test_quitting_ends_the_cell_and_the_next_one_trains(trained):
     """The ranks that wait are freed at once."""
     cell = trained.send(training(3, "(1,)"), answers=[])
