@@ -39,6 +39,8 @@ TOLD = 2.0
 """Seconds in which a debugger prints what a command asks for; after that its rank counts as going on."""
 POLL = 0.02
 GOES_ON = "goes on"
+ENDED = "has ended the cell"
+DEAD = "is dead"
 RUNS = "runs, and has no answer now"
 LOOKING = ("p", "pp", "whatis", "w", "where", "bt", "args")
 """The commands that a rank answers, too, that waits for others."""
@@ -156,7 +158,7 @@ class PromptDesk:
             else:
                 _print(f"At a debugger's prompt: {count_ranks(sorted(stopped))}. @RANK changes to one of them.\n")
         elif command.split()[0] in LOOKING:
-            self._say(run, there, command, [rank for rank in ranks if rank in run.unfinished and rank not in there])
+            self._say(run, there, command, [rank for rank in ranks if rank in run.ranks and rank not in there])
         elif not there:
             _print(f"No debugger is open on {count_ranks(ranks)}: {count_ranks(sorted(stopped))} stopped.\n")
         else:
@@ -181,10 +183,11 @@ class PromptDesk:
             return
         rows: dict[int, tuple[str, str]] = {}
         for rank in asked:
-            ended = GOES_ON if rank in run.unfinished else "has ended the cell"
-            rows[rank] = ("", said[rank].rstrip("\n") if rank in said else ended)
-        if others and line is not None:
-            answers = self._requests.ask_agents([*others], TOLD, Evaluate(run.number, line))
+            rows[rank] = ("", said[rank].rstrip("\n") if rank in said else _now(run, rank))
+        rows |= {rank: ("", _now(run, rank)) for rank in others if rank not in run.unfinished}
+        waiting = [rank for rank in others if rank in run.unfinished]
+        if waiting and line is not None:
+            answers = self._requests.ask_agents(waiting, TOLD, Evaluate(run.number, line))
             for rank, answer in answers.items():
                 rows[rank] = ("", "does not answer now") if answer is None else (answer.waits, answer.text or RUNS)
         _print(answer_table(rows))
@@ -208,6 +211,11 @@ def _addressed(line: str | None) -> tuple[str | None, str]:
     """The ranks that a line names, and the command; None where it names none."""
     found = _ADDRESS.match(line or "")
     return (found[1], (found[2] or "").strip()) if found else (None, "")
+
+
+def _now(run: Run, rank: int) -> str:
+    """What a rank does that is at no prompt."""
+    return GOES_ON if rank in run.unfinished else DEAD if rank in run.lost else ENDED
 
 
 def _open(run: Run, asked: Mapping[int, int]) -> dict[int, int]:
