@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import PromptClosed, PromptOpened
-from jupyter_dtrain.plugins.patches import Patch, meant
+from jupyter_dtrain.plugins.patches import Patch, caller, meant
 
 from .interrupts import CellStopped
 
@@ -226,10 +226,21 @@ class RankPrompts:
         raise meant(RuntimeError(words))
 
     def _input(self, _original: Any, prompt: Any = "", /) -> str:
-        return self.ask("input", _text(prompt), "input()")
+        try:
+            return self.ask("input", _text(prompt), "input()")
+        except KeyboardInterrupt:
+            # A debugger that a library has made of pdb's, as torch.distributed.breakpoint() does.
+            if _is_debugger(caller()):
+                raise CellStopped("it was interrupted at a debugger's prompt") from None
+            raise
 
     def _getpass(self, _original: Any, prompt: Any = "Password: ", stream: Any = None, **_options: Any) -> str:  # noqa: ARG002
         return self.ask("password", _text(prompt), "getpass()")
+
+
+def _is_debugger(frame: FrameType) -> bool:
+    """Whether pdb's loop asks in ``frame``, which catches KeyboardInterrupt and asks again."""
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "pdb"
 
 
 def _text(prompt: Any) -> str:

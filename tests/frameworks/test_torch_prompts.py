@@ -108,3 +108,26 @@ def test_quitting_frees_the_others_and_the_next_cell_trains(notebook, losses):
     assert "Rank 1 quit at a debugger's prompt" in cell.traceback
     assert "ranks 0,2 waited in all_reduce and were released" in cell.traceback
     assert results(notebook.ok(TRAINED)) == losses
+
+
+def test_the_breakpoint_of_torch_stops_one_rank(notebook):
+    """Its own debugger asks in the notebook, too; the others wait in its barrier."""
+    code = "%%distributed\nloss = rank + 0.5\ndist.breakpoint(1)\nloss"
+    cell = notebook.send(code, answers=["up", "p loss", "!loss = 7.5", "c"]).wait()
+
+    assert {asked for asked, _ in cell.asked} == {"rank 1: (Pdb) "}
+    assert "[1] 1.5" in cell.lines
+    assert results(cell) == ["[0] 0.5", "[1] 7.5", "[2] 2.5"]
+
+
+def test_stop_ends_the_debugger_of_torch(notebook, losses):
+    """It catches KeyboardInterrupt, and would ask again."""
+    cell = notebook.send("%%distributed\ndist.breakpoint(1)", answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    notebook.interrupt()
+    cell.wait()
+
+    assert len(cell.asked) == 1
+    assert "Interrupted" in cell.said or "KeyboardInterrupt" in cell.said
+    assert "Rank 1: running" not in cell.err
+    assert results(notebook.ok(TRAINED)) == losses
