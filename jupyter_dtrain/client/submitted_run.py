@@ -20,7 +20,9 @@ from jupyter_dtrain.core.events import Batch, Event, Finished
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
-from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.wire.messages import Cell, Done, Watching
+from jupyter_dtrain.wire.prompt_messages import NotePrompts
+from jupyter_dtrain.wire.questions import Answers, silent
 from jupyter_dtrain.wire.values import Parcel
 
 from .missed_events import MissedEvents
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 ASKING = 1.0
-"""Seconds that the ranks of a run that seems to hang may take to say where they are."""
+"""Seconds that the ranks of a run that seems to hang may take to say where they are, and all to take a note."""
+TELLING = 10
+"""How often ranks get a note that some of them do not confirm."""
 READING = 2.0
 """Seconds that a world which is stopped may wait while its ranks' last words are read."""
 
@@ -229,9 +233,23 @@ class SubmittedRun:
         asks = bool(self.run.fold.prompts)
         if asks and self._asked_since is None:
             self._asked_since = now
+            self._tell_of_prompts()
         elif not asks and self._asked_since is not None:
             self._deadline += now - self._asked_since
             self._asked_since = None
+            self._tell_of_prompts()
+
+    def _tell_of_prompts(self, tries: int = TELLING) -> None:
+        """Tell the ranks whether some of them ask a person: they have deadlines of their own."""
+        if not self._connection.steward.controls:
+            return
+
+        def said(answers: Answers[Done]) -> None:
+            if silent(answers) and tries > 1:
+                self._tell_of_prompts(tries - 1)
+
+        note = NotePrompts(self.run.number, bool(self.run.fold.prompts))
+        self._connection.questions.ask(list(self.run.unfinished), ASKING, said, note)
 
     def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
         self._connection.questions.stacks(ranks, ASKING, then)

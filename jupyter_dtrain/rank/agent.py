@@ -66,7 +66,7 @@ from jupyter_dtrain.wire.messages import (
     replied,
 )
 from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
-from jupyter_dtrain.wire.prompt_messages import AnswerPrompt
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompt, NotePrompts
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.values import Received
 
@@ -109,7 +109,7 @@ RELEASE_PATIENCE = 10.0
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
 _Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
-_Direct = _Looking | AnswerPrompt | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
+_Direct = _Looking | AnswerPrompt | NotePrompts | ReleaseRank | InterruptRank | AnyProfileRequest | AnyHealingRequest
 
 
 KERNEL = Patch(
@@ -558,7 +558,6 @@ class Agent:
                 return self._position(waits=request.waits)
             case ReleaseRank():
                 self._release(request)
-                return Done()
             case ReadStack():
                 return self._main_thread.stack("idle" if self._running is None else "running")
             case ReachMemory():
@@ -571,11 +570,11 @@ class Agent:
                 return RecordRead(self._record.read())
             case AnswerPrompt():
                 self._prompts.answer(request)
-                return Done()
-            case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
-                return self._step_work.profile.answer(request, self._running)
+            case NotePrompts() | ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
+                return self._step_work.answer(request, self._running)
             case _:
                 return self._healing.answer(request, self._running)
+        return Done()
 
     def _interrupt(self, request: InterruptRank) -> bool:
         """Interrupt the cell and the processes that it has started; return whether the cell has taken it.
