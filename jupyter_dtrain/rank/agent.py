@@ -84,7 +84,7 @@ from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .process_tree import CellProcesses
-from .prompts import RankPrompts
+from .prompts import RankPrompts, tell_of_question
 from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
@@ -506,9 +506,13 @@ class Agent:
 
     def _system(self, _original: Any, cmd: str) -> None:
         """Run ``!command`` without a terminal, and show its output in order with what Python prints."""
+        before, _ = self._recorder.printed()
         raises_on_purpose(_run_command)(self._shell, cmd)
         try:
             self._descriptors.drain()
+            printed, last = self._recorder.printed()
+            if printed > before and self._shell.user_ns.get("_exit_code"):
+                tell_of_question(cmd, last)
         except Exception as error:  # noqa: BLE001 — else IPython's own function would run the command again
             COMMANDS.failed("system", error)
 
