@@ -14,19 +14,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.fold import asked_alike
-from jupyter_dtrain.core.stop_button import Withdrawn
+from jupyter_dtrain.core.stop_button import StopButton, Withdrawn
 from jupyter_dtrain.core.world import count_ranks, parse_ranks
 from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate
+
+from .submitted_run import at_prompts
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import PromptOpened
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.core.stop_button import StopButton
 
     from .link import Link
     from .rank_requests import RankRequests
@@ -37,6 +38,8 @@ TAKEN = 6.0
 """Seconds in which the ranks take an answer; the steward tries for five."""
 TOLD = 2.0
 """Seconds in which a debugger prints what a command asks for; after that its rank counts as going on."""
+LINGER = 1.0
+"""Seconds in which ranks may ask again before nobody attends to them any more."""
 POLL = 0.02
 GOES_ON = "goes on"
 ENDED = "has ended the cell"
@@ -108,6 +111,25 @@ class PromptDesk:
                     self._debug(run, stopped, stop_button)
             except Withdrawn:
                 _forget_typed()
+
+    def attend_all(self, running: Callable[[], list[Run]]) -> None:
+        """Ask the person at this process what ranks of the ``running`` runs ask, until none has asked for a while.
+
+        Stop leaves what is open as it is. Raises :class:`BadRequest` where nobody can answer, or nobody asks.
+        """
+        if why := why_unanswered(wait=True, ask=None):
+            raise BadRequest(f"Nobody can answer a prompt here: {why}.")
+        if not _asking(running()):
+            raise BadRequest("No rank is at a prompt.")
+        with StopButton() as stop_button:
+            until = time.monotonic() + LINGER
+            while time.monotonic() < until and not stop_button.fell:
+                for run in _asking(running()):
+                    self.attend(run, stop_button)
+                    until = time.monotonic() + LINGER
+                time.sleep(POLL)
+        for run in _asking(running()):
+            _print(f"{at_prompts(run)}.\n")
 
     def answer(self, run: int, prompts: dict[int, int], text: str | None) -> None:
         """Answer the same to several ranks; ``prompts`` has the number of each rank's prompt. None: end of input."""
@@ -211,6 +233,10 @@ def _addressed(line: str | None) -> tuple[str | None, str]:
     """The ranks that a line names, and the command; None where it names none."""
     found = _ADDRESS.match(line or "")
     return (found[1], (found[2] or "").strip()) if found else (None, "")
+
+
+def _asking(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.fold.prompts and not run.done]
 
 
 def _now(run: Run, rank: int) -> str:

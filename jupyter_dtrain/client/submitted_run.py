@@ -20,6 +20,7 @@ from jupyter_dtrain.core.events import Batch, Event, Finished
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.messages import Cell, Done, Watching
 from jupyter_dtrain.wire.prompt_messages import NotePrompts
 from jupyter_dtrain.wire.questions import Answers, silent
@@ -40,6 +41,10 @@ CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 ASKING = 1.0
 """Seconds that the ranks of a run that seems to hang may take to say where they are, and all to take a note."""
+PAUSE = 3.0
+"""Seconds without a prompt after which the next one is told again, of a run for which no cell waits."""
+GATHER = 0.3
+"""Seconds in which several ranks that ask are told of together."""
 TELLING = 10
 """How often ranks get a note that some of them do not confirm."""
 READING = 2.0
@@ -47,6 +52,15 @@ READING = 2.0
 
 
 _log = logging.getLogger(__name__)
+
+
+def at_prompts(run: Run) -> str:
+    """The ranks of ``run`` that are at a prompt, and what ends that, as a clause."""
+    ranks = sorted(run.fold.prompts)
+    return (
+        f"{count_ranks(ranks).capitalize()} of run {run.number} {'is' if len(ranks) == 1 else 'are'} at a prompt: "
+        "%distributed prompt answers it, %distributed interrupt ends the cell"
+    )
 
 
 class SubmittedRun:
@@ -90,6 +104,10 @@ class SubmittedRun:
         """When the run's own ``timeout`` interrupts it, if no rank asks a person until then."""
         self._asked_since: float | None = None
         """Since when ranks ask a person; None while they do not."""
+        self._say_at = math.inf
+        """When the person at this process learns of them: no cell of this process waits for the run."""
+        self._answered = -math.inf
+        """When the last of them was answered."""
         self._interruption: Interruption | None = None
         self._stuck: dict[int, str] = {}
         """The calls in which ranks wait that cannot be released, as the steward reported."""
@@ -226,17 +244,23 @@ class SubmittedRun:
             wake = self._interruption.tick(now)
             self.over = self._interruption.over
             return wake
-        return min(self._hangs.tick(now), deadline)
+        if now >= self._say_at:
+            self._say_at = math.inf
+            if self.run.fold.prompts:
+                self.painting.note(f"{at_prompts(self.run)}.")
+        return min(self._hangs.tick(now), deadline, self._say_at)
 
     def _hold_deadline(self, now: float) -> None:
         """Leave the time for which ranks ask a person out of the run's own ``timeout``."""
         asks = bool(self.run.fold.prompts)
         if asks and self._asked_since is None:
+            if self.adopted and self._connection.steward.controls and now > self._answered + PAUSE:
+                self._say_at = now + GATHER
             self._asked_since = now
             self._tell_of_prompts()
         elif not asks and self._asked_since is not None:
             self._deadline += now - self._asked_since
-            self._asked_since = None
+            self._asked_since, self._answered = None, now
             self._tell_of_prompts()
 
     def _tell_of_prompts(self, tries: int = TELLING) -> None:

@@ -233,7 +233,7 @@ class RankPrompts:
         try:
             return self.ask("input", _text(prompt), "input()")
         except KeyboardInterrupt:
-            # A debugger that a library has made of pdb's, as torch.distributed.breakpoint() does.
+            # A debugger that a library has made of pdb's, such as one that stops a single rank.
             if _is_debugger(caller()):
                 raise CellStopped("it was interrupted at a debugger's prompt") from None
             raise
