@@ -464,6 +464,16 @@ class Session:
             if prompts:
                 self._cells.desk.answer(run, {rank: one.number for rank, one in prompts.items()}, text)
 
+    def attend(self) -> None:
+        """Ask the person at this notebook or terminal what ranks ask, as a cell does that waits for its run.
+
+        For runs that another client has begun, such as a kernel that was killed. Returns once no rank has asked
+        anything for a second. Stop leaves it, and what is open, too. Raises :class:`BadRequest` where nobody asks or
+        nobody can answer, and :class:`ReadOnly`.
+        """
+        self._link.check_drives()
+        self._cells.desk.attend_all(lambda: self.running)
+
     @property
     def loop(self) -> RunningLoop:
         """The loop of the cell that runs now, to pause it and steer it between two of its steps."""

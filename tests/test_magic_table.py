@@ -134,7 +134,7 @@ ELSEWHERE = {
 """By magic, the options that Python has elsewhere: a name of jupyter_dtrain, or words."""
 
 PYTHON_ALONE = {
-    "ask": "a magic finds out whether a person is there",
+    "ask": "a magic finds out whether a person can answer",
     "code": "the cell below the magic's line",
     "data": "the notebook's variable",
     "folder": "DIR/NAME names it",

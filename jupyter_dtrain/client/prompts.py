@@ -14,19 +14,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.fold import asked_alike
-from jupyter_dtrain.core.stop_button import Withdrawn
+from jupyter_dtrain.core.stop_button import StopButton, Withdrawn
 from jupyter_dtrain.core.world import count_ranks, parse_ranks
 from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate
+
+from .submitted_run import at_prompts
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import PromptOpened
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.core.stop_button import StopButton
 
     from .link import Link
     from .rank_requests import RankRequests
@@ -37,8 +38,12 @@ TAKEN = 6.0
 """Seconds in which the ranks take an answer; the steward tries for five."""
 TOLD = 2.0
 """Seconds in which a debugger prints what a command asks for; after that its rank counts as going on."""
+LINGER = 1.0
+"""Seconds in which ranks may ask again before nobody attends to them any more."""
 POLL = 0.02
 GOES_ON = "goes on"
+ENDED = "has ended the cell"
+DEAD = "is dead"
 RUNS = "runs, and has no answer now"
 LOOKING = ("p", "pp", "whatis", "w", "where", "bt", "args")
 """The commands that a rank answers, too, that waits for others."""
@@ -107,6 +112,25 @@ class PromptDesk:
             except Withdrawn:
                 _forget_typed()
 
+    def attend_all(self, running: Callable[[], list[Run]]) -> None:
+        """Ask the person at this process what ranks of the ``running`` runs ask, until none has asked for a while.
+
+        Stop leaves what is open as it is. Raises :class:`BadRequest` where nobody can answer, or nobody asks.
+        """
+        if why := why_unanswered(wait=True, ask=None):
+            raise BadRequest(f"Nobody can answer a prompt here: {why}.")
+        if not _asking(running()):
+            raise BadRequest("No rank is at a prompt.")
+        with StopButton() as stop_button:
+            until = time.monotonic() + LINGER
+            while time.monotonic() < until and not stop_button.fell:
+                for run in _asking(running()):
+                    self.attend(run, stop_button)
+                    until = time.monotonic() + LINGER
+                time.sleep(POLL)
+        for run in _asking(running()):
+            _print(f"{at_prompts(run)}.\n")
+
     def answer(self, run: int, prompts: dict[int, int], text: str | None) -> None:
         """Answer the same to several ranks; ``prompts`` has the number of each rank's prompt. None: end of input."""
         self._link.ask(AnswerPrompts(self._link.me.id, run, prompts, text))
@@ -156,7 +180,7 @@ class PromptDesk:
             else:
                 _print(f"At a debugger's prompt: {count_ranks(sorted(stopped))}. @RANK changes to one of them.\n")
         elif command.split()[0] in LOOKING:
-            self._say(run, there, command, [rank for rank in ranks if rank in run.unfinished and rank not in there])
+            self._say(run, there, command, [rank for rank in ranks if rank in run.ranks and rank not in there])
         elif not there:
             _print(f"No debugger is open on {count_ranks(ranks)}: {count_ranks(sorted(stopped))} stopped.\n")
         else:
@@ -181,10 +205,11 @@ class PromptDesk:
             return
         rows: dict[int, tuple[str, str]] = {}
         for rank in asked:
-            ended = GOES_ON if rank in run.unfinished else "has ended the cell"
-            rows[rank] = ("", said[rank].rstrip("\n") if rank in said else ended)
-        if others and line is not None:
-            answers = self._requests.ask_agents([*others], TOLD, Evaluate(run.number, line))
+            rows[rank] = ("", said[rank].rstrip("\n") if rank in said else _now(run, rank))
+        rows |= {rank: ("", _now(run, rank)) for rank in others if rank not in run.unfinished}
+        waiting = [rank for rank in others if rank in run.unfinished]
+        if waiting and line is not None:
+            answers = self._requests.ask_agents(waiting, TOLD, Evaluate(run.number, line))
             for rank, answer in answers.items():
                 rows[rank] = ("", "does not answer now") if answer is None else (answer.waits, answer.text or RUNS)
         _print(answer_table(rows))
@@ -208,6 +233,15 @@ def _addressed(line: str | None) -> tuple[str | None, str]:
     """The ranks that a line names, and the command; None where it names none."""
     found = _ADDRESS.match(line or "")
     return (found[1], (found[2] or "").strip()) if found else (None, "")
+
+
+def _asking(runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.fold.prompts and not run.done]
+
+
+def _now(run: Run, rank: int) -> str:
+    """What a rank does that is at no prompt."""
+    return GOES_ON if rank in run.unfinished else DEAD if rank in run.lost else ENDED
 
 
 def _open(run: Run, asked: Mapping[int, int]) -> dict[int, int]:

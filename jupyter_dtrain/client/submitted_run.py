@@ -20,7 +20,10 @@ from jupyter_dtrain.core.events import Batch, Event, Finished
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
-from jupyter_dtrain.wire.messages import Cell, Watching
+from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.wire.messages import Cell, Done, Watching
+from jupyter_dtrain.wire.prompt_messages import NotePrompts
+from jupyter_dtrain.wire.questions import Answers, silent
 from jupyter_dtrain.wire.values import Parcel
 
 from .missed_events import MissedEvents
@@ -37,12 +40,27 @@ if TYPE_CHECKING:
 CAUSE = 2.0
 """Seconds that a run whose ranks were asked to end waits for the reason; a missing steward is noticed in half."""
 ASKING = 1.0
-"""Seconds that the ranks of a run that seems to hang may take to say where they are."""
+"""Seconds that the ranks of a run that seems to hang may take to say where they are, and all to take a note."""
+PAUSE = 3.0
+"""Seconds without a prompt after which the next one is told again, of a run for which no cell waits."""
+GATHER = 0.3
+"""Seconds in which several ranks that ask are told of together."""
+TELLING = 10
+"""How often ranks get a note that some of them do not confirm."""
 READING = 2.0
 """Seconds that a world which is stopped may wait while its ranks' last words are read."""
 
 
 _log = logging.getLogger(__name__)
+
+
+def at_prompts(run: Run) -> str:
+    """The ranks of ``run`` that are at a prompt, and what ends that, as a clause."""
+    ranks = sorted(run.fold.prompts)
+    return (
+        f"{count_ranks(ranks).capitalize()} of run {run.number} {'is' if len(ranks) == 1 else 'are'} at a prompt: "
+        "%distributed prompt answers it, %distributed interrupt ends the cell"
+    )
 
 
 class SubmittedRun:
@@ -86,6 +104,12 @@ class SubmittedRun:
         """When the run's own ``timeout`` interrupts it, if no rank waits for a person until then."""
         self._asked_since: float | None = None
         """Since when ranks wait for a person; None while they do not."""
+        self._told_open = False
+        """Whether the ranks were told that some of them ask a person."""
+        self._say_at = math.inf
+        """When the person at this process learns of them: no cell of this process waits for the run."""
+        self._answered = -math.inf
+        """When the last of them was answered."""
         self._interruption: Interruption | None = None
         self._stuck: dict[int, str] = {}
         """The calls in which ranks wait that cannot be released, as the steward reported."""
@@ -222,16 +246,40 @@ class SubmittedRun:
             wake = self._interruption.tick(now)
             self.over = self._interruption.over
             return wake
-        return min(self._hangs.tick(now), deadline)
+        if now >= self._say_at:
+            self._say_at = math.inf
+            if self.run.fold.prompts:
+                self.painting.note(f"{at_prompts(self.run)}.")
+        return min(self._hangs.tick(now), deadline, self._say_at)
 
     def _hold_deadline(self, now: float) -> None:
         """Leave the time for which ranks wait for a person out of the run's own ``timeout``."""
-        asks = self.run.fold.stands
-        if asks and self._asked_since is None:
+        stands, asks = self.run.fold.stands, bool(self.run.fold.prompts)
+        if stands and self._asked_since is None:
             self._asked_since = now
-        elif not asks and self._asked_since is not None:
+        elif not stands and self._asked_since is not None:
             self._deadline += now - self._asked_since
             self._asked_since = None
+        if asks is self._told_open:
+            return
+        self._told_open = asks
+        self._tell_of_prompts()
+        if not asks:
+            self._answered = now
+        elif self.adopted and self._connection.steward.controls and now > self._answered + PAUSE:
+            self._say_at = now + GATHER
+
+    def _tell_of_prompts(self, tries: int = TELLING) -> None:
+        """Tell the ranks whether some of them ask a person: they have deadlines of their own."""
+        if not self._connection.steward.controls:
+            return
+
+        def said(answers: Answers[Done]) -> None:
+            if silent(answers) and tries > 1:
+                self._tell_of_prompts(tries - 1)
+
+        note = NotePrompts(self.run.number, bool(self.run.fold.prompts))
+        self._connection.questions.ask(list(self.run.unfinished), ASKING, said, note)
 
     def _ask_stacks(self, ranks: list[int], then: Callable[[Stacks], None]) -> None:
         self._connection.questions.stacks(ranks, ASKING, then)

@@ -45,6 +45,11 @@ def interrupt(args: Parsed) -> None:
     )
 
 
+def prompt(_args: Parsed) -> None:
+    """``%distributed prompt``."""
+    current().attend()
+
+
 def kill_arguments(parser: MagicParser) -> None:
     """Arguments of ``kill``."""
     parser.add_argument("ranks", metavar="RANKS", help="ranks to kill, such as 2 or 0,3-5", completer=some_ranks)

@@ -351,6 +351,14 @@ _OWN: tuple[Verb, ...] = (
         formerly="sync",
     ),
     Verb(
+        "prompt",
+        "looking inside",
+        "answer what ranks ask in a cell that another kernel has begun, as by input() or breakpoint()",
+        _none,
+        running.prompt,
+        "Session.attend",
+    ),
+    Verb(
         "stacks",
         "looking inside",
         "show where in its code each rank is, while it runs or waits",

@@ -66,7 +66,7 @@ from jupyter_dtrain.wire.messages import (
     replied,
 )
 from jupyter_dtrain.wire.profile_messages import AnyProfileRequest, BeginProfile, EndProfile, ReadProfile, ReadTrace
-from jupyter_dtrain.wire.prompt_messages import AnswerPrompt
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompt, NotePrompts
 from jupyter_dtrain.wire.reports import Report
 from jupyter_dtrain.wire.steering_messages import AnySteeringRequest, CarryOut, HoldSteps, LeaveSteps, ReadSteps
 from jupyter_dtrain.wire.values import Received
@@ -86,7 +86,7 @@ from .metrics import MetricBuffer
 from .namespace import bound_first, fetch_values, send_code_along, store_values
 from .plugins import Plugins
 from .process_tree import CellProcesses
-from .prompts import RankPrompts
+from .prompts import RankPrompts, tell_of_question
 from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
@@ -112,7 +112,7 @@ RELEASE_PATIENCE = 10.0
 
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
 _Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
-_Changing = AnswerPrompt | ReleaseRank | InterruptRank
+_Changing = AnswerPrompt | NotePrompts | ReleaseRank | InterruptRank
 _Direct = _Looking | _Changing | AnyProfileRequest | AnySteeringRequest | AnyHealingRequest
 
 
@@ -514,9 +514,13 @@ class Agent:
 
     def _system(self, _original: Any, cmd: str) -> None:
         """Run ``!command`` without a terminal, and show its output in order with what Python prints."""
+        before, _ = self._recorder.printed()
         raises_on_purpose(_run_command)(self._shell, cmd)
         try:
             self._descriptors.drain()
+            printed, last = self._recorder.printed()
+            if printed > before and self._shell.user_ns.get("_exit_code"):
+                tell_of_question(cmd, last)
         except Exception as error:  # noqa: BLE001 — else IPython's own function would run the command again
             COMMANDS.failed("system", error)
 
@@ -567,18 +571,17 @@ class Agent:
                 return self._look(request)
             case ReleaseRank():
                 self._release(request)
-                return Done()
             case InterruptRank():
                 return Signalled(self._interrupt(request))
             case AnswerPrompt():
                 self._prompts.answer(request)
-                return Done()
-            case ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
-                return self._step_work.profile.answer(request, self._running)
+            case NotePrompts() | ReadProfile() | BeginProfile() | EndProfile() | ReadTrace():
+                return self._step_work.answer(request, self._running)
             case ReadSteps() | HoldSteps() | CarryOut() | LeaveSteps():
                 return self._gate.answer(request)
             case _:
                 return self._healing.answer(request, self._running)
+        return Done()
 
     def _look(self, request: _Looking) -> msgspec.Struct:
         match request:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import PromptClosed, PromptOpened
-from jupyter_dtrain.plugins.patches import Patch, meant
+from jupyter_dtrain.plugins.patches import Patch, caller, meant
 
 from .interrupts import CellStopped
 
@@ -60,6 +60,10 @@ LOOK = 0.2
 """Seconds between two looks of a waiting thread whether its cell still runs."""
 PAUSE = 0.1
 """Seconds that a refusal takes from the third one on: code may catch even that, in a loop."""
+WIDTH = 60
+"""Characters of a command in a sentence about it."""
+_ASKING = ("?", ":", "]", "EOFError: EOF when reading a line\n")
+"""Ends of the last line of a command that has asked, and found no input."""
 SECOND, THIRD = 2, 3
 """Refusals of one cell: the cell shows the second one, and the third raises :class:`NoAnswer`."""
 
@@ -226,10 +230,34 @@ class RankPrompts:
         raise meant(RuntimeError(words))
 
     def _input(self, _original: Any, prompt: Any = "", /) -> str:
-        return self.ask("input", _text(prompt), "input()")
+        try:
+            return self.ask("input", _text(prompt), "input()")
+        except KeyboardInterrupt:
+            # A debugger that a library has made of pdb's, such as one that stops a single rank.
+            if _is_debugger(caller()):
+                raise CellStopped("it was interrupted at a debugger's prompt") from None
+            raise
 
     def _getpass(self, _original: Any, prompt: Any = "Password: ", stream: Any = None, **_options: Any) -> str:  # noqa: ARG002
         return self.ask("password", _text(prompt), "getpass()")
+
+
+def tell_of_question(command: str, last: str) -> None:
+    """Say what a command has died of that has failed, if its ``last`` line is a question: it has no keyboard."""
+    if not last.rstrip(" ").endswith(_ASKING):
+        return
+    name = command.strip().partition("\n")[0]
+    name = name if len(name) <= WIDTH else f"{name[:WIDTH]}…"
+    told = (
+        f"{'' if last.endswith(chr(10)) else chr(10)}[jupyter-dtrain] `{name}` seems to have asked something, and a "
+        "process that a cell starts has no keyboard: give it the answer, as in pip uninstall -y x."
+    )
+    print(told, file=sys.stderr)  # noqa: T201 — into the cell's output
+
+
+def _is_debugger(frame: FrameType) -> bool:
+    """Whether pdb's loop asks in ``frame``, which catches KeyboardInterrupt and asks again."""
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "pdb"
 
 
 def _text(prompt: Any) -> str:

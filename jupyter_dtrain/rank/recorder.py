@@ -107,6 +107,11 @@ class _Tail:
         self._last.extend(line.rpartition("\r")[2][:TAIL_WIDTH] for line in complete)
         self._open = rest.rpartition("\r")[2][:TAIL_WIDTH] if rest else ""
 
+    @property
+    def last(self) -> str:
+        """The last line, with its end where it has one."""
+        return self._open or (f"{self._last[-1]}\n" if self._last else "")
+
     def totals(self) -> Totals:
         tail = [*self._last, self._open] if self._open else list(self._last)
         return Totals(self.bytes, self.lines, tail[-TAIL_LINES:])
@@ -408,6 +413,14 @@ class Recorder:
             if self._current is not None and self._pending:
                 self._spool_pending(self._current)
                 self._wake.notify()
+
+    def printed(self) -> tuple[int, str]:
+        """The bytes of text that the cell has printed so far, and the last line, with its end where it has one."""
+        with self.shield, self._lock:
+            if self._current is None:
+                return 0, ""
+            self._spool_pending(self._current)
+            return self._current.tail.bytes, self._current.tail.last
 
     def append(self, body: Body) -> bool:
         """Record an event other than text, in its order with the text. Outside a run this drops it: False."""

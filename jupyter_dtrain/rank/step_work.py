@@ -10,7 +10,8 @@ meeting every few seconds, so that rank 0's clock alone decides. Then all stage 
 while threads write it.
 
 Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no
-more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell. Where no framework
+more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell; the time in which
+ranks ask a person does not count. Where no framework
 in use shows its steps, an order that counts steps is refused, or says so after a cell; one that goes by time is then
 the session's, between cells.
 """
@@ -23,9 +24,13 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
+
 from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Body, Checked
+from jupyter_dtrain.wire.messages import Done
+from jupyter_dtrain.wire.prompt_messages import NotePrompts
 
 from .contents import parts_of
 from .profiling import RankProfile
@@ -36,6 +41,7 @@ from .user_text import words_of
 if TYPE_CHECKING:
     from jupyter_dtrain.plugins.framework import Part
     from jupyter_dtrain.wire.messages import Watching
+    from jupyter_dtrain.wire.profile_messages import AnyProfileRequest
 
     from .metrics import MetricBuffer
     from .plugins import Plugins
@@ -110,6 +116,8 @@ class StepWork:
         self._stepped = False
         self._orders: dict[str, _Standing] = {}
         self._active: list[_Standing] = []
+        self._prompts_open = False
+        """Whether ranks of the run ask a person, as far as is known: they come to a meeting after the answer."""
 
     def place(self, order: Order, steps: int, seconds: float) -> None:
         """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread.
@@ -133,10 +141,17 @@ class StepWork:
                 order.saving.done.wait(max(0.0, deadline - time.monotonic()))
         return list(gone)
 
+    def answer(self, request: NotePrompts | AnyProfileRequest, running: int | None) -> msgspec.Struct:
+        """Answer a request about the work of ``running``, the run whose cell the rank runs. Control thread."""
+        if isinstance(request, NotePrompts):
+            self._prompts_open = request.open and request.run == running
+            return Done()
+        return self.profile.answer(request, running)
+
     def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
         """Begin a cell. ``whole``: it runs on all ranks; ``elastic``: it goes on without some. Main thread."""
         self._check, self._every = watch.check, max(1, watch.check_every)
-        self._named, self._stepped = [], False
+        self._named, self._stepped, self._prompts_open = [], False, False
         self._made = {}
         self._active = list(self._orders.values()) if whole and not elastic else []
         if self._orders and elastic:
@@ -232,7 +247,9 @@ class StepWork:
         request = comm.Iallreduce(mine, all_of_them, op=MPI.MIN)
         deadline, pause = time.monotonic() + PATIENCE, 0.0
         while not request.Test():
-            if time.monotonic() > deadline:
+            if self._prompts_open:
+                deadline = time.monotonic() + PATIENCE
+            elif time.monotonic() > deadline:
                 raise TimeoutError(f"not all ranks came to step {step} within {PATIENCE:g} s")
             time.sleep(pause)
             pause = min(0.005, pause + 0.0001)

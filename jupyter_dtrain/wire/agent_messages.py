@@ -24,7 +24,7 @@ from .healing_messages import AnyHealingRequest
 from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
 from .profile_messages import AnyProfileRequest
-from .prompt_messages import AnswerPrompt, Evaluate
+from .prompt_messages import AnswerPrompt, Evaluate, NotePrompts
 from .steering_messages import AnySteeringRequest
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -327,6 +327,7 @@ AnyAgentRequest = (
     | ReadMemory
     | ReadMemoryRecord
     | AnswerPrompt
+    | NotePrompts
     | Evaluate
     | AnyProfileRequest
     | AnySteeringRequest

@@ -44,6 +44,13 @@ class Evaluate(AgentRequest[Evaluated], frozen=True, tag="evaluate"):
     command: str
 
 
+class NotePrompts(AgentRequest[Done], frozen=True, tag="note_prompts"):
+    """Note whether ranks of the run ask a person: what waits for them here with a deadline then has none."""
+
+    run: int
+    open: bool
+
+
 class AnswerPrompt(AgentRequest[Done], frozen=True, tag="prompt"):
     """Answer a prompt of this rank. One that was answered before, or has ended, changes nothing."""
 

@@ -10,8 +10,8 @@ import pytest
 from jupyter_dtrain import DistributedError
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.snapshots import newest, read_manifest
-from tests.session.cells import run, same, values
-from tests.steward.until import until
+from tests.session.cells import run, same, texts, values
+from tests.steward.until import PATIENCE, stays, until
 
 MODEL = """
 import torch
@@ -120,6 +120,44 @@ def test_snapshots_are_saved_between_steps_of_a_cell(sharded, snapshot_folder):
     run(sharded, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
     until(lambda: newest_step(snapshot_folder, "times") is not None)
     sharded.stop_saving()
+
+
+ALONE = """
+from jupyter_dtrain.rank import step_work
+alone = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+"""
+ASKED = """
+kept, step_work.PATIENCE = step_work.PATIENCE, 0.5
+try:
+    for index in range(3):
+        if index == 1 and dist.get_rank() == 1: input("how? ")
+        alone(torch.ones(2)).sum().backward()
+        optimizer.step()
+finally:
+    step_work.PATIENCE = kept
+"""
+
+
+@pytest.mark.here("the snapshots' folder must be shared")
+def test_a_rank_at_a_prompt_is_waited_for(sharded, snapshot_folder):
+    """The others wait for it between two steps, for longer than for one that is late."""
+    run(sharded, ALONE)
+    sharded.save("asked", ["alone"], every=1)
+    cell = sharded.run(ASKED, wait=False, ask=True, view=None)
+    try:
+        until(lambda: sharded.prompts)
+        stays(lambda: not cell.text(0), 2.0)
+        sharded.answer("so")
+        assert cell.wait(PATIENCE)
+    finally:
+        sharded.interrupt()
+        assert cell.wait(PATIENCE)
+        sharded.stop_saving("asked")
+
+    assert cell.outcome == "ok"
+    assert texts(cell) == same("", 2)
+    assert newest_step(snapshot_folder, "asked") is not None
 
 
 @pytest.mark.here("the snapshots' folder must be shared")

@@ -88,3 +88,47 @@ def test_two_notebooks(open_notebook):
     assert "World 'shared' has ended." in second.ok("%distributed stop --all").out
     assert "No world of yours is running" in second.ok("%distributed stop --all").out
     assert "not allowed with" in second.run("%distributed stop shared --all").said
+
+
+ASKED = """
+%%distributed
+import os
+rank = int(os.environ['RANK'])
+x = rank + 40
+if rank == 1: breakpoint()
+print("went on", x, input("and? "))
+"""
+
+
+AT_PROMPTS = "Ranks 0-1 of run 1 are at a prompt"
+
+
+def test_the_next_kernel_answers_what_a_rank_asks(open_notebook):
+    """It hears of it as it attaches; nobody else's box is needed, and Stop leaves the prompt open."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain\n%distributed start -n 2 --name asked")
+    notebook.send(ASKED.strip(), answers=[]).wait_for(lambda cell: cell.asked)
+    notebook.manager.provisioner.process.kill()
+    until(lambda: not notebook.manager.is_alive())
+
+    notebook = open_notebook()
+    notebook.ok("%load_ext jupyter_dtrain")
+    attached = notebook.ok("%distributed attach asked")
+    attached.wait_for(lambda cell: "at a prompt" in cell.said)
+    assert f"{AT_PROMPTS}: %distributed prompt answers it, %distributed interrupt ends the cell." in attached.said
+    assert "takes no questions" in notebook.run("%distributed prompt").said
+
+    left = notebook.send("%distributed prompt", answers=[])
+    left.wait_for(lambda cell: cell.asked)
+    notebook.interrupt()
+    left.wait()
+    assert left.reply["status"] == "ok", left.said
+    assert AT_PROMPTS in left.out
+
+    cell = notebook.send("%distributed prompt", answers=["one", "p x", "c", "two"]).wait()
+    assert [asked for asked, _ in cell.asked] == ["rank 0: and? ", "rank 1 (Pdb) ", "rank 1 (Pdb) ", "rank 1: and? "]
+    assert "41" in cell.lines
+    attached.wait_for(lambda cell: "went on 41 two" in cell.out)
+    assert "went on 40 one" in attached.out
+    assert "No rank is at a prompt." in notebook.send("%distributed prompt", answers=[]).wait().said
+    notebook.ok("%distributed stop")

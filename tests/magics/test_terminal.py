@@ -214,6 +214,66 @@ def test_auto_mode_runs_plain_lines_on_the_ranks(opened):
     assert "42" in said[3]
 
 
+def test_a_question_of_the_ranks_is_answered_where_it_stands(opened):
+    """Once for both; a password is not shown."""
+    opened.send("%%distributed\nimport getpass\nprint('I am', input('name? '), len(getpass.getpass('key: ')))")
+    opened.process.expect_exact("ranks 0-1: name? ")
+    opened.process.sendline("Ada")
+    opened.process.expect_exact("ranks 0-1: key: ")
+    opened.process.sendline("hidden")
+    said = opened.prompt()
+
+    assert "[0-1] I am Ada 6" in said
+    assert "hidden" not in said
+
+
+def test_a_debugger_of_one_rank_asks_all(opened):
+    """Answers are one table, and the cell goes on."""
+    opened.send(
+        "%%distributed\nimport os\nrank = int(os.environ['RANK'])\nx = rank + 40\n"
+        "if rank == 1: breakpoint()\nprint('went on', x)"
+    )
+    opened.process.expect_exact("rank 1 (Pdb) ")
+    opened.process.expect_exact("went on 40")
+    opened.process.sendline("@all p x")
+    opened.process.expect_exact("rank 1 (Pdb) ")
+    table = plain(opened.process.before).replace("\r\n", "\n")
+    opened.process.sendline("c")
+    said = opened.prompt()
+
+    assert "rank 0 | has ended the cell\nrank 1 | 41\n" in table
+    assert "[1] went on 41" in said
+
+
+DIES = """
+import os, pathlib, signal, threading, time
+def die():
+    while not pathlib.Path("die").exists(): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=die, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("end", ["Ctrl-C", "death"])
+def test_a_half_typed_line_is_no_input_of_the_next_prompt(opened, end):
+    """Neither where the person stops the cell nor where the rank that has asked dies."""
+    dies = DIES if end == "death" else ""
+    opened.send(f"%%distributed -r 1\n{dies}\ninput('half? ')")
+    opened.process.expect_exact("rank 1: half? ")
+    opened.process.send("kept = 'no")
+    opened.process.expect_exact("kept = 'no")
+    if end == "death":
+        pathlib.Path(opened.folder, "die").touch()
+    else:
+        opened.process.sendintr()
+    opened.prompt()
+    opened.process.sendline("40 + 2")
+
+    assert re.search(r"Out\[\d+\]: 42", opened.prompt())
+    if end == "death":
+        assert "2 ranks" in opened.run("%distributed restart")
+
+
 @pytest.mark.parametrize(
     "end",
     [

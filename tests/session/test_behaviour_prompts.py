@@ -172,6 +172,24 @@ print(input("parent? "))
     assert said(cell)[0].endswith("yes\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("printf 'Overwrite (y/n)? '; exit 1", True),
+        ("python -c 'input(\"Proceed? \")'", True),
+        ("printf 'Overwrite (y/n)? '", False),
+        ("echo 'Is it there?'; exit 1", False),
+        ("exit 1", False),
+    ],
+)
+def test_a_command_that_asks_ends_and_says_why(world, command, asked):
+    """It finds no input. A command that has not failed has asked nothing."""
+    cell = run(world, f"print('now?', end='')\n!{command}", "0")
+
+    hint = f"[jupyter-dtrain] `{command}` seems to have asked something, and a process that a cell starts has no"
+    assert (hint in [line[: len(hint)] for line in said(cell)[0].splitlines()]) is asked, said(cell)[0]
+
+
 def test_a_client_that_only_looks_answers_nothing(world):
     """It sees the prompt; the steward refuses its answer, whatever the client believes of itself."""
     cell = ask(world, "print(input())", "0")
