@@ -33,6 +33,8 @@ class NotebookCell(msgspec.Struct, frozen=True):
     """The notebook's variables that ``-i`` sends first."""
     brought: tuple[str, ...] = ()
     """The notebook's variables that it sets: those of ``--pull`` and ``-o``."""
+    steered: tuple[str, ...] = ()
+    """What a person asked of its loop while it ran here, each as a sentence: a job runs the cell without that."""
 
     @property
     def name(self) -> str:

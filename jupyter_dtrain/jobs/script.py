@@ -172,7 +172,8 @@ def _section(cell: NotebookCell, code: Python, world: JobWorld, words: _Words) -
         body = _coroutine(cell, code, words)
     if condition:
         body = f"if {condition}:\n{indented(body)}"
-    return f"{head}\n{body}"
+    told = [f"# {sentence}"[:_WIDTH] for sentence in cell.steered]
+    return "\n".join([head, *told, body])
 
 
 def _condition(cell: NotebookCell, world: JobWorld, words: _Words) -> str:

@@ -33,6 +33,7 @@ from jupyter_dtrain.launch.local import default_size
 from jupyter_dtrain.launch.options import assign_roles, check
 from jupyter_dtrain.launch.slurm.options import SlurmOptions
 from jupyter_dtrain.session import current
+from jupyter_dtrain.store import Store
 
 from .cells import cell_parser, rank_parser
 from .doctor import SLURM
@@ -45,6 +46,8 @@ _VERB: Final = rf"%(?:{'|'.join(VERB_NAMES)})"
 _START: Final = re.compile(rf"^[ \t]*{_VERB}[ \t]+start\b(.*)$", re.MULTILINE)
 _AUTO: Final = re.compile(rf"^[ \t]*{_VERB}[ \t]+auto[ \t]+(on|off)\b", re.MULTILINE)
 _HEADING: Final = re.compile(r"^#+\s+(.+?)\s*#*$", re.MULTILINE)
+_LATEST: Final = 200
+"""Runs of this session's world in which an export looks for what a person asked of their loops."""
 _CONTINUED: Final = re.compile(rf"({_VERB}[^\n]*)\\\n")
 
 
@@ -163,7 +166,24 @@ def read_session() -> Notebook:
             *problems,
             f"Cell{'' if one else 's'} {listed(failed)} failed, so {'it is' if one else 'they are'} left out.",
         ]
-    return Notebook("this session", list(_cells(codes)), world, problems)
+    return Notebook("this session", _steered(_cells(codes)), world, problems)
+
+
+def _steered(cells: Iterable[NotebookCell]) -> list[NotebookCell]:
+    """The cells with what a person asked of their loops while they ran in this session's world."""
+    found = list(cells)
+    try:
+        runs = Store.open().runs(_LATEST, current().name)
+    except DtrainError:
+        return found
+    # The newest run of each text comes first.
+    acts: dict[str, tuple[str, ...]] = {}
+    for run in runs:
+        acts.setdefault(run.source.strip(), tuple(f"Steered after step {act.step}: {act.words}" for act in run.acts))
+    return [
+        msgspec.structs.replace(cell, steered=acts.get(cell.source.strip(), ())) if cell.on_ranks else cell
+        for cell in found
+    ]
 
 
 def _cells(codes: Iterable[_Code]) -> Iterator[NotebookCell]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 LOOP = """%%distributed --no-wait --name steered
@@ -64,6 +66,10 @@ def test_what_was_done_is_kept(steered):
 
     assert "What was asked of its loop" in shown.said
     assert "set rates['lr']=0.05 lr=2.5" in shown.said
+    steered.ok("%distributed export torchrun --with-local job.py")
+    script = (steered.folder / "job.py").read_text()
+    assert re.search(r"^# Steered after step \d+: set rates\['lr'\]=0.05 lr=2.5$", script, re.MULTILINE)
+    assert "between" not in re.sub(r"^#.*$", "", script, flags=re.MULTILINE)
 
 
 def test_what_is_wrong_with_a_line_is_said(ranks):
