@@ -198,12 +198,6 @@ class Agent:
         """How often each thing that cells have left behind has raised since the last cell began."""
         self._timer = StepTimer(plugins, self._sources.name_of)
         self._prompts = RankPrompts(recorder, self._tracebacks, self._interrupts, self._timer)
-        self._debugger = RankDebugger(
-            self._prompts,
-            self._sources,
-            self._main_thread.waits,
-            lambda: {"rank": self._place.rank, "step": metrics.step},
-        )
         self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
@@ -220,13 +214,20 @@ class Agent:
             report,
             min(healing.heritage, default=None),
         )
+        self._debugger = RankDebugger(
+            self._prompts,
+            self._sources,
+            self._main_thread.waits,
+            lambda: {"rank": self._place.rank, "step": metrics.step},
+            self._cell_end.lost_others,
+        )
         self._step_work = step_work
         self._questions = RankQuestions(
             self._shell.user_ns,
             self._shell.user_ns_hidden,
             plugins,
             place,
-            self._debugger.evaluate,
+            self._debugger.answer,
             self._main_thread.is_alone,
         )
         self._record = MemoryRecorder(plugins, self._questions.holdings, self._is_users, self._tracebacks.line)
