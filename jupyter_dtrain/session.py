@@ -479,6 +479,20 @@ class Session:
         """The loop of the cell that runs now, to pause it and steer it between two of its steps."""
         return self._loop
 
+    def debug(self, ranks: Ranks = None) -> None:
+        """Show the last error of each of ``ranks`` (default: all), and look at all of them in Python's debugger.
+
+        The person at this notebook or terminal gets its prompt, and ``q`` leaves it. The errors are those that Python
+        keeps anyway, until the next cell that fails or :meth:`free`. Raises :class:`BadRequest` where no rank has an
+        error, and where nobody can answer, :class:`RanksBusy`, :class:`RanksDead` and :class:`ReadOnly`.
+        """
+        desk = self._cells.desk
+        failed = desk.look_at_failures(self._link.choose_living(ranks))
+        try:
+            self.run("%debug", failed, metrics=False, name="debug")
+        finally:
+            desk.leaves = False
+
     def interrupt(self, *, force: bool = False) -> None:
         """Interrupt every cell that runs, on every rank; variables stay. Returns at once; cells end by the deadline.
 

@@ -21,13 +21,14 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.fold import asked_alike
 from jupyter_dtrain.core.stop_button import StopButton, Withdrawn
 from jupyter_dtrain.core.world import count_ranks, parse_ranks
-from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate, ReadLastError
 
 from .submitted_run import at_prompts
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import PromptOpened
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.wire.prompt_messages import LastError
 
     from .link import Link
     from .rank_requests import RankRequests
@@ -45,6 +46,9 @@ GOES_ON = "goes on"
 ENDED = "has ended the cell"
 DEAD = "is dead"
 RUNS = "runs, and has no answer now"
+LEAVING = ("q", "quit", "exit", "c", "cont", "continue")
+"""The commands that leave a debugger which only looks at an error."""
+RELEASED = "waited for a rank that failed"
 LOOKING = ("p", "pp", "whatis", "w", "where", "bt", "args")
 """The commands that a rank answers, too, that waits for others."""
 _ADDRESS = re.compile(r"\s*@\s*(all|[\d,: -]*\d)(?:\s+(.*))?\Z", re.DOTALL)
@@ -90,6 +94,10 @@ class PromptDesk:
         """The run that was attended last."""
         self._focus = -1
         """The rank of that run whose debugger was used last."""
+        self._next_focus = -1
+        """The rank whose debugger is used first in the next run."""
+        self.leaves = False
+        """Whether q leaves the debuggers of all ranks."""
         self._told: dict[int, int] = {}
         """By rank, the number of the prompt whose debugger's words were shown."""
 
@@ -99,7 +107,7 @@ class PromptDesk:
             return
         time.sleep(SETTLE)
         if self._run != run.number:
-            self._run, self._focus = run.number, -1
+            self._run, self._focus, self._next_focus = run.number, self._next_focus, -1
             self._told.clear()
         while (prompts := run.fold.prompts) and not run.done and not stop_button.fell:
             stopped = {rank: one for rank, one in prompts.items() if one.kind == "debugger"}
@@ -130,6 +138,24 @@ class PromptDesk:
                 time.sleep(POLL)
         for run in _asking(running()):
             _print(f"{at_prompts(run)}.\n")
+
+    def look_at_failures(self, ranks: list[int]) -> list[int]:
+        """Show the last error of each of ``ranks``; those that have one. Until :attr:`leaves` is unset, q leaves all.
+
+        Raises :class:`BadRequest` where nobody can answer, or there is no error, and :class:`RanksBusy`.
+        """
+        if why := why_unanswered(wait=True, ask=None):
+            raise BadRequest(f"Nobody can answer a debugger here: {why}.")
+        self._requests.check_idle(ranks, "look at the last error")
+        answers = self._requests.ask_agents(ranks, TAKEN, ReadLastError())
+        found = {rank: one for rank, one in answers.items() if one is not None and one.error}
+        if not found:
+            raise BadRequest(f"There is no error to look at on {count_ranks(ranks)}.")
+        _print(failure_table(answers))
+        self.leaves = True
+        # Of several, the one that has brought the others down.
+        self._next_focus = next((rank for rank in sorted(found) if not found[rank].echo), min(found))
+        return sorted(found)
 
     def answer(self, run: int, prompts: dict[int, int], text: str | None) -> None:
         """Answer the same to several ranks; ``prompts`` has the number of each rank's prompt. None: end of input."""
@@ -166,6 +192,10 @@ class PromptDesk:
         self._focus = focus
         named, command = _addressed(line)
         if named is None:
+            if self.leaves and command in LEAVING:
+                self.answer(run.number, {rank: one.number for rank, one in stopped.items()}, line)
+                _await(lambda: run.done, TAKEN)
+                return
             self._say(run, {focus: asked}, line)
             return
         try:
@@ -229,10 +259,24 @@ def answer_table(rows: Mapping[int, tuple[str, str]]) -> str:
     return "".join(f"{name:<{width}} | {words}".rstrip() + "\n" for name, words in table)
 
 
+def failure_table(found: Mapping[int, LastError | None]) -> str:
+    """The last error of each rank and where it was raised, equal ones once; None for a rank that does not answer."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, one in sorted(found.items()):
+        if one is None:
+            row = ("does not answer now", "")
+        else:
+            row = (RELEASED if one.echo else one.error or "no error", one.line)
+        groups.setdefault(row, []).append(rank)
+    rows = [(count_ranks(ranks), *row) for row, ranks in groups.items()]
+    widths = [max(len(row[at]) for row in rows) for at in (0, 1)]
+    return "".join(f"{who:<{widths[0]}} | {what:<{widths[1]}} | {at}".rstrip(" |") + "\n" for who, what, at in rows)
+
+
 def _addressed(line: str | None) -> tuple[str | None, str]:
-    """The ranks that a line names, and the command; None where it names none."""
+    """The ranks that a line names, and the command; None where it names none. The end of the input quits."""
     found = _ADDRESS.match(line or "")
-    return (found[1], (found[2] or "").strip()) if found else (None, "")
+    return (found[1], (found[2] or "").strip()) if found else (None, "q" if line is None else line.strip())
 
 
 def _asking(runs: Iterable[Run]) -> list[Run]:

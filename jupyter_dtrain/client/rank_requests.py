@@ -136,13 +136,13 @@ class RankRequests:
     def push(self, values: Mapping[str, Any], ranks: list[int]) -> None:
         """As :meth:`.Session.push`."""
         doing = f"push {', '.join(values)}"
-        self._check_idle(ranks, doing)
+        self.check_idle(ranks, doing)
         self._store(dict.fromkeys(ranks, self.pack(values, ranks)), doing)
 
     def scatter(self, name: str, values: Mapping[int, Any]) -> None:
         """Bind ``name`` on each rank to its own value. ``values``: by rank."""
         doing = f"scatter {name}"
-        self._check_idle(values, doing)
+        self.check_idle(values, doing)
         self._store({rank: self.pack({name: value}, [rank]) for rank, value in values.items()}, doing)
 
     def _store(self, parcels: Mapping[int, Parcel], doing: str) -> None:
@@ -178,7 +178,8 @@ class RankRequests:
         found = {rank: answer.found for rank, answer, _ in self._ask_idle(asked, "free memory")}
         return {rank: found[rank] for rank in ranks}
 
-    def _check_idle(self, ranks: Collection[int], doing: str) -> None:
+    def check_idle(self, ranks: Collection[int], doing: str) -> None:
+        """Raise :class:`RanksBusy` while one of ``ranks`` works on a run. ``doing``: what cannot be done then."""
         busy = {rank: run for rank, run in self._busy().items() if rank in ranks}
         if busy:
             raise RanksBusy(f"Cannot {doing}: {still_work(busy)}.")
@@ -191,7 +192,7 @@ class RankRequests:
         ``requests``: by rank, each with its buffers. The list of buffers is emptied before the next answer. Raises
         :class:`TransferFailed`, after the last answer, if a rank has failed.
         """
-        self._check_idle(requests, doing)
+        self.check_idle(requests, doing)
         world, channel = self._bound()
         deadline = time.monotonic() + self._settings.transfer_timeout
         failed: dict[str, list[int]] = {}

@@ -50,6 +50,18 @@ def prompt(_args: Parsed) -> None:
     current().attend()
 
 
+def debug_arguments(parser: MagicParser) -> None:
+    """Arguments of ``debug``."""
+    parser.add_argument(
+        "ranks", nargs="?", metavar="RANKS", help="ranks, such as 2 or 0,3-5 (default: all)", completer=some_ranks
+    )
+
+
+def debug(args: Parsed) -> None:
+    """``%distributed debug [RANKS]``."""
+    current().debug(args.ranks)
+
+
 def kill_arguments(parser: MagicParser) -> None:
     """Arguments of ``kill``."""
     parser.add_argument("ranks", metavar="RANKS", help="ranks to kill, such as 2 or 0,3-5", completer=some_ranks)

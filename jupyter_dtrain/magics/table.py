@@ -359,6 +359,14 @@ _OWN: tuple[Verb, ...] = (
         "Session.attend",
     ),
     Verb(
+        "debug",
+        "looking inside",
+        "look at the last error of each rank in Python's debugger, side by side; q leaves it",
+        running.debug_arguments,
+        running.debug,
+        "Session.debug",
+    ),
+    Verb(
         "stacks",
         "looking inside",
         "show where in its code each rank is, while it runs or waits",

@@ -202,12 +202,6 @@ class Agent:
         """How often each thing that cells have left behind has raised since the last cell began."""
         self._timer = StepTimer(plugins, self._sources.name_of)
         self._prompts = RankPrompts(recorder, self._tracebacks, self._interrupts, self._timer)
-        self._debugger = RankDebugger(
-            self._prompts,
-            self._sources,
-            self._main_thread.waits,
-            lambda: {"rank": self._place.rank, "step": metrics.step},
-        )
         self._processes = CellProcesses(plugins.services())
         plugins.bounded = self._interrupts.bounded
         self._cell_end = CellEnd(
@@ -224,6 +218,13 @@ class Agent:
             report,
             min(healing.heritage, default=None),
         )
+        self._debugger = RankDebugger(
+            self._prompts,
+            self._sources,
+            self._main_thread.waits,
+            lambda: {"rank": self._place.rank, "step": metrics.step},
+            self._cell_end.lost_others,
+        )
         self._step_work = step_work
         self._acts = LoopActs(self._shell, plugins, self._sources, self._tracebacks)
         self._gate = step_work.gate = StepGate(recorder, metrics, self._acts, self._interrupts, self._timer)
@@ -232,7 +233,7 @@ class Agent:
             self._shell.user_ns_hidden,
             plugins,
             place,
-            self._debugger.evaluate,
+            self._debugger.answer,
             self._main_thread.is_alone,
         )
         self._record = MemoryRecorder(plugins, self._questions.holdings, self._is_users, self._tracebacks.line)

@@ -26,9 +26,10 @@ from IPython.core.error import UsageError
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.plugins.patches import Patch, caller, meant
-from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated
+from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated, LastError, ReadLastError
 
 from .scripts import is_script
+from .user_text import words_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.stacks import Wait
@@ -49,6 +50,8 @@ DEBUGGER = Patch(
     lost="pdb.set_trace() starts a debugger without a keyboard",
 )
 
+LONGEST: Final = 200
+"""Characters of an error, and of its line, in a table."""
 MOST: Final = 64_000
 """Characters of what a command prints that reach the person."""
 _CELL = re.compile(r"(?:cell |in ?)?\[?(\d+)\]?\Z", re.IGNORECASE)
@@ -73,16 +76,19 @@ class RankDebugger:
         sources: CellSources,
         waits: Callable[[], Wait | None],
         here: Callable[[], dict[str, Any]],
+        is_echo: Callable[[BaseException], bool],
     ) -> None:
         """``waits``: the call in which the main thread waits for other ranks.
 
-        ``here``: names that conditions of breakpoints may use besides those of the frame.
+        ``here``: names that conditions of breakpoints may use besides those of the frame. ``is_echo``: whether an error
+        only says that another rank has failed.
         """
         self._prompts = prompts
         self._waits = waits
         self._main = threading.main_thread().ident or 0
         self._sources = sources
         self._here = here
+        self._is_echo = is_echo
         self._started: dict[int, RankPdb] = {}
         """By thread, the debuggers of the cell that runs."""
         self.follows_errors = False
@@ -123,6 +129,27 @@ class RankDebugger:
     def is_used(self) -> bool:
         """Whether the cell has started one."""
         return bool(self._started)
+
+    def answer(self, question: Evaluate | ReadLastError) -> Evaluated | LastError:
+        """Answer a question about this rank. Raises as :meth:`evaluate`; any thread but the main one."""
+        return self.evaluate(question) if isinstance(question, Evaluate) else self._failure()
+
+    def _failure(self) -> LastError:
+        error = getattr(sys, "last_value", None)
+        if error is None or error.__traceback__ is None:
+            return LastError("")
+        own = [
+            (frame, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if self._is_own(frame.f_code.co_filename)
+        ]
+        words = words_of(error).partition("\n")[0][:LONGEST]
+        if not own:
+            return LastError(words, echo=self._is_echo(error))
+        frame, line = own[-1]
+        file = frame.f_code.co_filename
+        at = f"{self._sources.name_of(file) or file}, line {line}: {linecache.getline(file, line).strip()}"
+        return LastError(words, at[:LONGEST], self._is_echo(error))
 
     def evaluate(self, question: Evaluate) -> Evaluated:
         """Carry out a command that only looks, in the innermost frame of the user's code.
@@ -303,10 +330,12 @@ class RankPdb(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The stack without what lies above the user's code."""
+        """The stack without what lies above the user's code, in whose innermost frame a look at an error begins."""
         stack, index = super().get_stack(f, t)
-        first = next((at for at, (frame, _) in enumerate(stack) if self._is_own(frame.f_code.co_filename)), 0)
-        return stack[first:], max(0, index - first)
+        own = [at for at, (frame, _) in enumerate(stack) if self._is_own(frame.f_code.co_filename)]
+        if not own:
+            return stack, index
+        return stack[own[0] :], max(0, (own[-1] if f is None else index) - own[0])
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
         """A line of the stack, with the names of cells."""

@@ -29,7 +29,7 @@ from jupyter_dtrain.wire.agent_messages import (
     SurroundingsRead,
 )
 from jupyter_dtrain.wire.messages import accepted, refused
-from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated
+from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated, LastError, ReadLastError
 
 from .holdings import Holdings
 from .inspection import complete, describe
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from .plugins import Plugins
 
-Question = Complete | Describe | ReadSurroundings | ReadVariables | ReadMemory | Evaluate
+Question = Complete | Describe | ReadSurroundings | ReadVariables | ReadMemory | Evaluate | ReadLastError
 
 _KINDS: Final[dict[type, str]] = {
     Complete: "inspection",
@@ -54,6 +54,7 @@ _KINDS: Final[dict[type, str]] = {
     ReadVariables: "inventory",
     ReadMemory: "holdings",
     Evaluate: "evaluation",
+    ReadLastError: "evaluation",
 }
 
 
@@ -66,18 +67,18 @@ class RankQuestions:
         hidden: Collection[str],
         plugins: Plugins,
         place: Placement,
-        evaluate: Callable[[Evaluate], Evaluated],
+        debug: Callable[[Evaluate | ReadLastError], Evaluated | LastError],
         alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """``hidden``: names of the namespace that are not the user's; ``alone``: whether no thread of a cell runs.
 
-        ``evaluate`` carries out a debugger's command.
+        ``debug`` answers the questions of a debugger.
         """
         self._namespace = namespace
         self._hidden = hidden
         self._plugins = plugins
         self._place = place
-        self._evaluate = evaluate
+        self._debug = debug
         self.inventory = RankInventory(namespace, hidden, plugins)
         self.holdings = Holdings(namespace, hidden, plugins, self.inventory, alone)
         self._free = {kind: threading.Semaphore(1) for kind in _KINDS.values()}
@@ -111,8 +112,8 @@ class RankQuestions:
                 return self.inventory.read(question)
             case ReadMemory(most=most, seconds=seconds):
                 return MemoryRead(self.holdings.read(most, seconds))
-            case Evaluate():
-                return self._evaluate(question)
+            case Evaluate() | ReadLastError():
+                return self._debug(question)
             case ReadSurroundings():
                 return SurroundingsRead(self._look_around())
 

@@ -24,7 +24,7 @@ from .healing_messages import AnyHealingRequest
 from .lent_memory import MemoryPlace
 from .messages import AgentRequest, Cell, Done, Request, Watching
 from .profile_messages import AnyProfileRequest
-from .prompt_messages import AnswerPrompt, Evaluate, NotePrompts
+from .prompt_messages import AnswerPrompt, Evaluate, NotePrompts, ReadLastError
 from .steering_messages import AnySteeringRequest
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -329,6 +329,7 @@ AnyAgentRequest = (
     | AnswerPrompt
     | NotePrompts
     | Evaluate
+    | ReadLastError
     | AnyProfileRequest
     | AnySteeringRequest
     | AnyHealingRequest

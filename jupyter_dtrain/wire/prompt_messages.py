@@ -44,6 +44,21 @@ class Evaluate(AgentRequest[Evaluated], frozen=True, tag="evaluate"):
     command: str
 
 
+class LastError(msgspec.Struct, frozen=True):
+    """The error that Python keeps as the last one of a rank."""
+
+    error: str
+    """Its type and text; empty where there is none."""
+    line: str = ""
+    """The innermost line of the user's own code; empty where none of it is left."""
+    echo: bool = False
+    """Whether it only says that another rank has failed."""
+
+
+class ReadLastError(AgentRequest[LastError], frozen=True, tag="last_error"):
+    """Ask for the last error of a rank."""
+
+
 class NotePrompts(AgentRequest[Done], frozen=True, tag="note_prompts"):
     """Note whether ranks of the run ask a person: what waits for them here with a deadline then has none."""
 

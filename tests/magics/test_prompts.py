@@ -20,6 +20,13 @@ def train():
     return loss
 train()
 """
+DIVIDES = """%%distributed
+def work(by):
+    part = torch.tensor([1.0 * by])
+    if by == 1: 1 / 0
+    dist.all_reduce(part)
+work(rank)
+"""
 UNDISTURBED = "[0-2] 42.0234375"
 
 
@@ -135,6 +142,42 @@ def test_the_last_error_is_looked_at_where_it_was_raised(trained):
 
     assert "0" in cell.lines, cell.out
     assert cell.reply["status"] == "ok"
+
+
+def test_the_last_errors_of_all_ranks_are_looked_at_side_by_side(trained):
+    """First the one that has brought the others down; q leaves all of them, and nothing is interrupted."""
+    trained.run(DIVIDES)
+    cell = trained.send("%distributed debug", answers=["@all p by", "u", "p rank", "q"]).wait()
+    table = [[part.strip() for part in line.split(" | ")] for line in cell.lines if " | " in line]
+
+    assert cell.reply["status"] == "ok", cell.said
+    assert [row[:2] for row in table[:2]] == [
+        ["ranks 0,2", "waited for a rank that failed"],
+        ["rank 1", "ZeroDivisionError: division by zero"],
+    ], cell.out
+    assert [row[2].partition(", ")[2] for row in table[:2]] == [
+        "line 5: dist.all_reduce(part)",
+        "line 4: if by == 1: 1 / 0",
+    ]
+    assert {asked for asked, _ in cell.asked} == {"ranks 0-2, at 1 (Pdb) "}
+    assert table[2:] == [[f"rank {rank}", str(rank)] for rank in range(3)], cell.out
+    assert "1" in cell.lines
+    assert trained.ok(training(9, "()")).display_texts == [UNDISTURBED]
+
+
+def test_ranks_without_an_error_say_so(trained):
+    """And where nobody can answer, or no rank has one, the reason is said at once."""
+    trained.ok("%distributed free")
+    assert "There is no error to look at on ranks 0-2." in trained.send("%distributed debug", answers=[]).wait().said
+    trained.run("%%distributed -r 2\n1 / 0")
+    cell = trained.send("%distributed debug", answers=["q"]).wait()
+    assert [line.split(" | ")[1].strip() for line in cell.lines if " | " in line] == [
+        "no error",
+        "ZeroDivisionError: division by zero",
+    ]
+    assert [asked for asked, _ in cell.asked] == ["rank 2 (Pdb) "]
+    assert "There is no error to look at on rank 0." in trained.send("%distributed debug 0", answers=[]).wait().said
+    assert "takes no questions" in trained.run("%distributed debug").said
 
 
 def test_a_box_is_withdrawn_when_its_rank_dies(open_notebook):

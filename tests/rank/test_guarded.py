@@ -54,7 +54,7 @@ def test_a_question_is_refused_even_where_nothing_says_which_cell_asks(monkeypat
     shell = Shell()
     prompts = RankPrompts(None, None, None)
     prompts.install(shell)
-    RankDebugger(prompts, None, None, dict).install(shell)
+    RankDebugger(prompts, None, None, dict, None).install(shell)
 
     for ask in (lambda: input("Name? "), breakpoint, lambda: getpass.getpass(prompt="Key? "), pdb.set_trace):
         with pytest.raises((RuntimeError, NoAnswer), match="nobody can answer"):
