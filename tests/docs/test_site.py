@@ -50,7 +50,7 @@ def test_what_is_made_of_parsers_settings_and_options_says_what_they_say(script)
 @pytest.mark.parametrize("page", [page for page in pages() if page.suffix == ".md"], ids=lambda page: page.name)
 def test_the_links_of_a_page_lead_to_files_and_headings(page):
     """Sphinx sees the links between the pages of docs; README and its like link into them."""
-    for link in LINK.findall(page.read_text()):
+    for link in LINK.findall(re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)):
         path, _, heading = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}"
