@@ -310,6 +310,10 @@ class Cells:
         The number counts this cell's steps, from 1; the call comes on the thread of the training loop. None ends that.
         """
 
+    def stepping(self) -> Any:
+        """Return the optimizer that steps first in this cell, see :meth:`follow_steps`; None before its first step."""
+        return None
+
     def recording(self) -> Recording | None:
         """Return a fresh use of the framework's profiler; None where there is nothing yet that it could record.
 

@@ -41,6 +41,10 @@ _KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
 """The kinds of values that may be set, by their words; a value is of the first that fits."""
 
 
+OPTIMIZER: Final = "optimizer"
+"""The name under which a person means the optimizer that steps first, where the loop has no variable of that name."""
+
+
 class CannotSet(Exception):
     """Why a value cannot be set, as a clause."""
 
@@ -166,10 +170,12 @@ def find(path: str, names: LoopNames, plugins: Plugins) -> Place:
     """Where the value of ``path`` is kept. Raises :class:`CannotSet` where there is no such place."""
     first, steps = _parsed(path)
     seen = names.read()
-    if first not in seen:
-        raise CannotSet(f"it has no {first}")
     owner: Any = None
-    value, where = seen[first], first
+    where = first
+    if first in seen:
+        value = seen[first]
+    elif first != OPTIMIZER or not steps or (value := plugins.stepping()) is None:
+        raise CannotSet(f"it has no {first}")
     for at in range(len(steps) + 1):
         rest = "".join(step.words for step in steps[at:])
         if (found := plugins.setting(value, rest, path, seen)) is not None:

@@ -219,6 +219,10 @@ class Plugins:
         """Call ``call`` after each step of the optimizer that steps first; None ends that."""
         self._notify("follow_steps", call)
 
+    def stepping(self) -> Any:
+        """The optimizer whose steps :meth:`follow_steps` counts; None where there is none."""
+        return next((found for _, found in self._answers("stepping", lambda one: one) if found is not None), None)
+
     def profilers(self) -> list[str]:
         """Titles of the frameworks in use whose profiler can record something now."""
         using = {name: title for name, title in self._answers("in_use", as_text) if title}

@@ -89,6 +89,8 @@ def test_a_value_is_set_on_all_ranks_or_on_none(ranks):
     assert printed(ranks, "print(model.module[2].p, mine)") == {rank: f"0.0 {rank + 0.5}\n" for rank in range(4)}
     with pytest.raises(NotSteered, match="Nothing was changed"):
         ranks.loop.undo()
+    assert "optimizer.lr: 0.1 -> 0.2" in ranks.loop.set("optimizer.lr=0.2").words
+    assert printed(ranks, "opt.param_groups[0]['lr']") == dict.fromkeys(range(4), "0.2\n")
     ranks.interrupt()
 
     assert cell.wait(PATIENCE)

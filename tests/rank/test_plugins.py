@@ -60,6 +60,7 @@ def ask_all(plugins):
         "children_ended": lambda: plugins.children_ended({1}),
         "steps": plugins.steps,
         "follow_steps": lambda: plugins.follow_steps(None),
+        "stepping": plugins.stepping,
         "recording": lambda: (plugins.profilers(), plugins.recording()),
         "is_log": lambda: plugins.is_log("line"),
         "on_host": lambda: plugins.on_host("value"),

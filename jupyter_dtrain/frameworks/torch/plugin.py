@@ -136,6 +136,10 @@ class Torch(Framework):
         """Call ``call`` after each step of the optimizer that steps first; None ends that."""
         self._steps.follow(call)
 
+    def stepping(self) -> Any:
+        """Return the optimizer that steps first in this cell."""
+        return self._steps.optimizer
+
     def recording(self) -> Recording | None:
         """Return PyTorch's profiler."""
         return TorchRecording() if "torch.autograd.profiler" in sys.modules else None

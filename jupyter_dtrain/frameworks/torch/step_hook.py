@@ -43,6 +43,11 @@ class StepHook:
         """Call ``call`` after each step of the optimizer that steps first from now on; None ends that."""
         self._call, self._first, self._count = call, None, 0
 
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that steps first; None before that, and once it is gone."""
+        return None if self._first is None else self._first()
+
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 — torch's signature
         if (call := self._call) is None or is_captured():
             return
