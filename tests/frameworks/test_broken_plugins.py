@@ -159,7 +159,7 @@ ASKED = set(MEMBERS) - {
     # Only in a profile, whose asker hears of it.
     "recording",
     # Where a cell lasts; only of variables that are compared or set, of snapshots, of dead ranks that are replaced.
-    *("part_of", "part_at", "sleeps", "parts", "states", "setting", "save_values", "misfit", "load_values"),
+    *("part_of", "part_at", "sleeps", "parts", "states", "setting", "stepping", "save_values", "misfit", "load_values"),
     *("cannot_heal", "forbids_heal", "forbids_fewer", "bequeath", "inherit", "rejoin"),
 }
 """The members that these cells come by."""
