@@ -20,7 +20,7 @@ from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_dtrain.core.errors import BadRequest, Refused
+from jupyter_dtrain.core.errors import BadRequest, ReadOnly, Refused
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import starting, worlds
@@ -28,6 +28,7 @@ from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.launch.options import options as known_options
 from jupyter_dtrain.view.contents import inventory_rows, inventory_words
 from jupyter_dtrain.wire.profiling import STEPS, check_request
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompts
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
 from .messages import HeldVariables
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 BY = "the JupyterLab sidebar"
 """The name of these clients in messages that other clients read."""
 BY_CELL = "the button in its panel"
+BY_PAGE = "the JupyterLab page"
+"""Where a prompt was answered that was not answered in the box below its cell."""
+LONGEST_LINE = 100_000
+"""The most characters that a person may answer to a prompt."""
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 MOST_ROWS = 400
@@ -90,6 +95,18 @@ class WorldHandler(ApiHandler):
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """A page's answer to prompts of ranks."""
+
+    run: int
+    prompts: dict[int, int]
+    """The number of the prompt, by rank."""
+    text: str | None
+    """A line without its end; null for the end of the input."""
+    kernel: str
+    """The id of the kernel of a notebook that is open in the page."""
+
+
 class ActionHandler(ApiHandler):
     """``/dtrain/worlds/ID/ACTION``."""
 
@@ -98,6 +115,8 @@ class ActionHandler(ApiHandler):
         """Do the action; the body may name ``ranks``.
 
         ``profile`` only begins; the body may have ``steps``, and ``folder`` for the trace, below the server's root.
+        ``answer`` is for the page that has the driver's notebook, whose ``kernel`` the body names:
+        see :class:`Answer`.
         """
         monitor = await self.world(key)
         act = {
@@ -108,6 +127,7 @@ class ActionHandler(ApiHandler):
             "stacks": self._stacks,
             "variables": self._variables,
             "profile": self._profile,
+            "answer": self._answer,
         }[action]
         await act(monitor)
 
@@ -122,6 +142,20 @@ class ActionHandler(ApiHandler):
                 raise BadRequest(explain_read_only(world.name, world.driver.words))
         begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
+
+    async def _answer(self, monitor: Monitor) -> None:
+        # Neither the line nor what is wrong with it is in any message: it may be a password.
+        given = msgspec.convert(self.body(), readable(Answer), str_keys=True)
+        if given.text and (len(given.text) > LONGEST_LINE or given.text.splitlines() != [given.text]):
+            raise BadRequest(f"An answer is one line of at most {LONGEST_LINE:,} characters.")
+        if not given.prompts:
+            raise BadRequest("Name the prompts to answer: in `prompts`, the number of each rank's prompt.")
+        steward, driver = monitor.peer(), monitor.driver
+        if driver is None or not driver.kernel or driver.kernel != given.kernel:
+            told = explain_read_only(monitor.summary.name, "" if driver is None else driver.words)
+            raise ReadOnly(f"Prompts are answered in the notebook that controls the world. {told}")
+        await steward.ask(AnswerPrompts(driver.id, given.run, given.prompts, given.text, BY_PAGE))
+        self.answer({}, HTTPStatus.ACCEPTED)
 
     async def _heal(self, monitor: Monitor) -> None:
         await monitor.peer().heal(BY)
@@ -336,7 +370,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", WorldsHandler),
         (rf"worlds/{key}", WorldHandler),
-        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables|profile)", ActionHandler),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables|profile|answer)", ActionHandler),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", OutputHandler),
         (rf"worlds/{key}/runs/(\d+)/cell", CellHandler),
         (rf"worlds/{key}/profiles/(\d+)", ProfileHandler),

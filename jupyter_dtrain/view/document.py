@@ -39,6 +39,7 @@ from jupyter_dtrain.core.pipelines import Timeline
 from jupyter_dtrain.core.readings import ReadingLine
 from jupyter_dtrain.core.step_summary import StepSummary
 
+from .prompts import prompt_words
 from .rank_summary import standing
 from .step_time import StepTimePart
 from .step_time import packed as packed_step_time
@@ -239,6 +240,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     marks: list[Mark] = []
     prompts: list[PromptPart] = []
     """What ranks ask a person; only in live runs."""
+    asked: str = ""
+    """Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is."""
     thinned: bool = False
     """True if ranks logged faster than the connection can carry; the document then has only extremes."""
     step: int | None = None
@@ -402,12 +405,18 @@ def status(picture: Picture) -> Status:
         remark=picture.remark,
         marks=picture.marks,
         prompts=prompt_parts(picture.prompts) if picture.outcome == "running" else [],
+        asked=_asked(picture) if picture.outcome == "running" else "",
         step=max(picture.steps.values(), default=None),
         steps_per_second=picture.speed.steps,
         samples_per_second=picture.speed.samples,
         reach=list(picture.reach) if picture.outcome == "running" else [],
         bars=[_fewer(bars[number]) for number in sorted(bars)][-_BARS:],
     )
+
+
+def _asked(picture: Picture) -> str:
+    unfinished = [rank for rank, state in picture.states.items() if state in ("running", "waiting")]
+    return prompt_words(picture.prompts, picture.samples, unfinished)
 
 
 def _fewer(bar: Bar) -> Bar:

@@ -4,8 +4,8 @@ export type RunRankState = "asking" | "dead" | "error" | "idle" | "interrupted" 
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
-export type ItemKind = "apart" | "dead" | "ended" | "failed" | "hung" | "nan" | "slow" | "start";
-export type ItemLevel = "error" | "warning";
+export type ItemKind = "apart" | "asks" | "dead" | "ended" | "failed" | "hung" | "nan" | "slow" | "start";
+export type ItemLevel = "error" | "info" | "warning";
 export type Steps = string | [number, number, number];
 
 /**
@@ -248,6 +248,8 @@ export interface RunDocument {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is. */
+  asked?: string;
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */
@@ -287,6 +289,8 @@ export interface Status {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is. */
+  asked?: string;
   /** True if ranks logged faster than the connection can carry; the document then has only extremes. */
   thinned?: boolean;
   /** The step of the rank that is furthest ahead. */

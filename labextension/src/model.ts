@@ -186,8 +186,9 @@ export class RunModel {
   pipelines: Pipeline[] = [];
   /** Steps that all charts mark, and why. */
   marks: Mark[] = [];
-  /** What ranks ask a person. */
+  /** What ranks ask a person, and a sentence on that, which is empty while none asks. */
   prompts: readonly PromptPart[] = [];
+  asked = "";
   leftOut = 0;
   /** For each rank, how far its events are included. */
   reach: number[] = [];
@@ -260,6 +261,7 @@ export class RunModel {
       this.remark = other.remark;
       this.marks = other.marks;
       this.prompts = other.prompts;
+      this.asked = other.asked;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -328,6 +330,7 @@ export class RunModel {
     this.stepTime = status.step_time ?? null;
     this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
     this.prompts = status.prompts ?? [];
+    this.asked = status.asked ?? "";
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],
