@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .attention import Attention, Kind, Level, RunFinding
     from .follower import FollowedRun
 
-OF_RANKS: Final = ("dead", "hung", "slow")
+OF_RANKS: Final = ("dead", "hung", "slow", "asks")
 """The kinds of items that are over when the ranks are."""
-OF_RUNS: Final = ("hung", "nan", "apart", "slow", "failed")
+OF_RUNS: Final = ("hung", "nan", "apart", "slow", "failed", "asks")
 """The kinds of items that are settled when a person runs the cell again: that person has seen them."""
 
 
@@ -92,6 +92,13 @@ class Alarms:
         mark = str(time.time())
         self._report("hung", "warning", f"Run {run.number} looks hung. {head}", run=run, detail=rest, mark=mark)
 
+    def run_asks(self, run: FollowedRun, words: str) -> None:
+        """Report that ranks of ``run`` ask a person, as ``words`` say; empty words settle that."""
+        self._settle("asks", run=run.number)
+        if words:
+            told = f"Run {run.number}: {words[:1].lower()}{words[1:].removesuffix('.')}"
+            self._report("asks", "info", told, run=run, mark=str(time.time()))
+
     def ranks_failed(self, run: FollowedRun) -> None:
         """Report the ranks of ``run`` that have failed while others go on, each once."""
         for error, ranks in _causes(run):
@@ -102,7 +109,7 @@ class Alarms:
 
     def run_ended(self, run: FollowedRun) -> None:
         """Settle what was reported while ``run`` went on, and report a long run that failed."""
-        self._settle("hung", "failed", run=run.number)
+        self._settle("hung", "failed", "asks", run=run.number)
         if run.run_state.elapsed < LONG or not run.alarming:
             return
         words = f"Run {run.number}: {ending(run.fold.outcome, [])} after {took(run.run_state.elapsed)}"

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.metrics import Columns
     from jupyter_dtrain.view.document import Picture
 
-Kind = Literal["dead", "hung", "nan", "apart", "slow", "failed", "ended", "start"]
-"""``ended`` is a world that ended by itself, ``start`` one that did not start."""
-Level = Literal["error", "warning"]
+Kind = Literal["dead", "hung", "nan", "apart", "slow", "failed", "ended", "start", "asks"]
+"""``ended`` is a world that ended by itself, ``start`` one that did not start; ``asks``: ranks are at a prompt."""
+Level = Literal["error", "warning", "info"]
+"""``info``: nothing is wrong."""
 
 MOST: Final = 100
 """Items that are kept."""

@@ -21,6 +21,7 @@ from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.view.document import document, status
 from jupyter_dtrain.view.points import News, Packet, PointQueue
+from jupyter_dtrain.view.prompts import prompt_words
 from jupyter_dtrain.view.run_state import RunState
 from jupyter_dtrain.view.timelines import LIVE_BYTES, packed
 from jupyter_dtrain.wire.spool import spool_path
@@ -45,6 +46,9 @@ DOCUMENT_BYTES: Final = 60_000
 
 POINTS: Final = 2500
 """The most points in one message: about 13 kB."""
+
+ASKED: Final = 2.0
+"""Seconds for which ranks have asked a person when that needs attention, and have asked no one when it needs none."""
 
 JUDGE: Final = 2.0
 """Seconds between two looks for what needs attention."""
@@ -91,6 +95,10 @@ class FollowedRun:
         """When the pages get the next message about it, in ``time.monotonic()`` seconds."""
         self.failed = 0
         """How many ranks had failed when that was last reported."""
+        self.asks = False
+        """Whether it was reported that ranks ask a person."""
+        self._asks_since: float | None = None
+        """Since when that is no longer so, or not yet."""
         self.over = False
         """Whether its end was reported."""
         self.hang_detector: HangDetector | None = None
@@ -166,6 +174,20 @@ class FollowedRun:
         self._judge_at = now + JUDGE
         self._step = self.fold.step
         return self.judge.look(self.picture(with_metrics=False))
+
+    def asked(self, now: float) -> str | None:
+        """What ranks wait for that ask a person, if that is to be reported now; empty if they no longer do, else None.
+
+        A prompt that a person answers at once is none, and a debugger goes on asking.
+        """
+        if bool(self.fold.prompts) == self.asks:
+            self._asks_since = None
+            return None
+        self._asks_since = now if self._asks_since is None else self._asks_since
+        if now < self._asks_since + ASKED and self.fold.unfinished:
+            return None
+        self.asks, self._asks_since = not self.asks, None
+        return prompt_words(self.fold.prompts, self.fold.samples, self.fold.unfinished)
 
     def show(self, shown: dict[int, Any], waits: dict[int, str]) -> None:
         """Take the states of its unfinished ranks as :func:`.rank_state` folds them, and the calls in which they wait.

@@ -20,14 +20,16 @@ from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_dtrain.core.errors import BadRequest, Refused
+from jupyter_dtrain.core.errors import BadRequest, ReadOnly, Refused
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import describe_launchers
 from jupyter_dtrain.launch.options import options as known_options
 from jupyter_dtrain.view.contents import inventory_rows, inventory_words
 from jupyter_dtrain.wire.profiling import STEPS, check_request
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompts
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
 from .messages import HeldVariables
@@ -36,6 +38,8 @@ from .steward import Silent
 from .stored_runs import RunCsv, RunPoints, RunsHandler, StoredRunHandler
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.core.world import Client
+
     from .messages import Message, NewsMessage
     from .monitor import Monitor
     from .observatory import Observatory
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 BY = "the JupyterLab sidebar"
 """The name of these clients in messages that other clients read."""
 BY_CELL = "the button in its panel"
+BY_PAGE = "the JupyterLab page"
+"""Where a prompt was answered that was not answered in the box below its cell."""
+LONGEST_LINE = 100_000
+"""The most characters that a person may answer to a prompt."""
 MOST_WAITING = 400
 """The most messages that wait for a slow page; beyond that the page gets the whole state again."""
 MOST_ROWS = 400
@@ -90,6 +98,27 @@ class WorldHandler(ApiHandler):
         self.answer({}, HTTPStatus.ACCEPTED)
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """A page's answer to prompts of ranks."""
+
+    run: int
+    prompts: dict[int, int]
+    """The number of the prompt, by rank."""
+    text: str | None
+    """A line without its end; null for the end of the input."""
+    kernel: str
+    """The id of the kernel of a notebook that is open in the page."""
+
+
+class ActAsked(msgspec.Struct, frozen=True):
+    """What a page asks of the loop of a run."""
+
+    run: int
+    act: LoopAct
+    kernel: str
+    """The id of the kernel of a notebook that is open in the page."""
+
+
 class ActionHandler(ApiHandler):
     """``/dtrain/worlds/ID/ACTION``."""
 
@@ -98,6 +127,8 @@ class ActionHandler(ApiHandler):
         """Do the action; the body may name ``ranks``.
 
         ``profile`` only begins; the body may have ``steps``, and ``folder`` for the trace, below the server's root.
+        ``answer`` is for the page that has the driver's notebook, whose ``kernel`` the body names:
+        see :class:`Answer`. So is ``steer``, which waits for what becomes of the act: see :class:`ActAsked`.
         """
         monitor = await self.world(key)
         act = {
@@ -108,6 +139,8 @@ class ActionHandler(ApiHandler):
             "stacks": self._stacks,
             "variables": self._variables,
             "profile": self._profile,
+            "answer": self._answer,
+            "steer": self._steer,
         }[action]
         await act(monitor)
 
@@ -122,6 +155,33 @@ class ActionHandler(ApiHandler):
                 raise BadRequest(explain_read_only(world.name, world.driver.words))
         begun = await monitor.steward().ask(InterruptRun(by, ranks, force))
         self.answer({"run": begun.run}, HTTPStatus.ACCEPTED)
+
+    async def _answer(self, monitor: Monitor) -> None:
+        # Neither the line nor what is wrong with it is in any message: it may be a password.
+        given = msgspec.convert(self.body(), readable(Answer), str_keys=True)
+        if given.text and (len(given.text) > LONGEST_LINE or given.text.splitlines() != [given.text]):
+            raise BadRequest(f"An answer is one line of at most {LONGEST_LINE:,} characters.")
+        if not given.prompts:
+            raise BadRequest("Name the prompts to answer: in `prompts`, the number of each rank's prompt.")
+        driver = self._driver(monitor, given.kernel, "Prompts are answered in the notebook that controls the world.")
+        await monitor.peer().ask(AnswerPrompts(driver.id, given.run, given.prompts, given.text, BY_PAGE))
+        self.answer({}, HTTPStatus.ACCEPTED)
+
+    async def _steer(self, monitor: Monitor) -> None:
+        given = msgspec.convert(self.body(), readable(ActAsked))
+        driver = self._driver(monitor, given.kernel, "A loop is steered by the notebook that controls the world.")
+        found = await monitor.peer().steer(given.act, driver.id, f"{BY_PAGE} of {driver.words}", given.run)
+        ranks = {str(rank): one.text for rank, one in found.ranks.items()}
+        self.answer({"words": found.words, "step": found.step, "ranks": ranks})
+
+    def _driver(self, monitor: Monitor, kernel: str, what: str) -> Client:
+        """The client that drives the world, if ``kernel`` is its own. Raises :class:`ReadOnly`, with ``what``."""
+        monitor.peer()
+        driver = monitor.driver
+        if driver is None or not driver.kernel or driver.kernel != kernel:
+            told = explain_read_only(monitor.summary.name, "" if driver is None else driver.words)
+            raise ReadOnly(f"{what} {told}")
+        return driver
 
     async def _heal(self, monitor: Monitor) -> None:
         await monitor.peer().heal(BY)
@@ -336,7 +396,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
     found: list[tuple[str, type[JupyterHandler]]] = [
         (r"worlds", WorldsHandler),
         (rf"worlds/{key}", WorldHandler),
-        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables|profile)", ActionHandler),
+        (rf"worlds/{key}/(interrupt|heal|restart|kill|stacks|variables|profile|answer|steer)", ActionHandler),
         (rf"worlds/{key}/runs/(\d+)/ranks/(\d+)/output", OutputHandler),
         (rf"worlds/{key}/runs/(\d+)/cell", CellHandler),
         (rf"worlds/{key}/profiles/(\d+)", ProfileHandler),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.core.events import RankState
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.core.start_failures import StartFailure
+    from jupyter_dtrain.core.world import Client
     from jupyter_dtrain.view.document import RankState as RunRankState
 
     from .messages import CellOutputs, Message, WorldPhase
@@ -351,6 +352,8 @@ class Monitor:
         """Find what needs the person's attention."""
         for found in run.look(now):
             self._alarms.run_showed(run, found)
+        if (asked := run.asked(now)) is not None:
+            self._alarms.run_asks(run, asked)
         if run.fold.unfinished and run.failed != len(run.fold.errors):
             run.failed = len(run.fold.errors)
             self._alarms.ranks_failed(run)
@@ -441,6 +444,11 @@ class Monitor:
         """The profiles of running loops. Raises :class:`OtherVersion` as :meth:`peer`."""
         self._check_protocol()
         return self._profiles
+
+    @property
+    def driver(self) -> Client | None:
+        """The client that drives the world, as far as its main process has said; None for another protocol's."""
+        return self._state.driver if isinstance(self._state, WorldState) else None
 
     async def stacks(self, ranks: list[int] | None) -> str:
         """Where ranks are now, in words; None: all. Raises as :meth:`peer`."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound=msgspec.Struct)
 
+STEPS = 60.0
+"""Seconds in which the ranks of a loop that is steered must make a step."""
 PATIENCE = 3.0
 """Seconds that a steward may take to answer."""
 
@@ -103,7 +105,7 @@ class Steward:
             raise ReplaceFailed(f"The dead ranks could not be replaced: {state.words}.")
         return state
 
-    async def steer(self, act: LoopAct, client: str, by: str, run: int, patience: float) -> SteerState:
+    async def steer(self, act: LoopAct, client: str, by: str, run: int, patience: float = STEPS) -> SteerState:
         """Have an act done on the loop of ``run``, and wait for what becomes of it.
 
         ``client``: the id of the client that controls the world; ``patience``: seconds in which the ranks must make a

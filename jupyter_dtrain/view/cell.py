@@ -25,6 +25,8 @@ from jupyter_dtrain.core.events import (
     Error,
     Output,
     Progress,
+    PromptClosed,
+    PromptOpened,
     Started,
     Steered,
 )
@@ -35,6 +37,7 @@ from .live_line import UNFINISHED, LiveLine
 from .outbox import Outbox
 from .overflow import Overflow, Tally
 from .pace import DISPLAY, FRONT_END, RATE, Pace
+from .prompts import prompt_words
 from .rich import RICH, Known, RichOutputs, paint_results
 from .splitter import LineSplitter
 
@@ -56,8 +59,12 @@ SILENT: Final = 2.0
 LINE: Final = 1.0
 """Seconds between two updates of the line that says how the run goes."""
 
+ASKED: Final = 0.1
+"""Seconds after which a prompt that was opened or closed is shown: ranks ask together, and debuggers ask on."""
+
 _ERRORS: Final = "errors"
 _PAUSED: Final = "paused"
+_PROMPTS: Final = "prompts"
 _STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 
 
@@ -115,6 +122,12 @@ class CellView:
         """Whether that line is shown now."""
         self._standing: dict[str, str] = {}
         """The words that :meth:`stand` shows now, by topic; empty ones were taken back."""
+        self._prompts: dict[int, PromptOpened] = {}
+        """What ranks ask a person."""
+        self._prompts_at: float | None = None
+        """When that is to be shown as it is then."""
+        self._asked: set[int] = set()
+        """The ranks of which it was said, where nothing can be taken back, that they ask."""
         self._errors_at: float | None = None
         """When errors are to be shown that are not shown yet."""
         self._failed: set[int] = set()
@@ -149,7 +162,7 @@ class CellView:
         self._counted: set[int] = set()  # ranks whose text is only counted, because some of it was left out
         self._news = False  # the notice does not show everything yet
         self.shows_bars = True
-        """Whether loops' bars appear as text; a panel draws them instead."""
+        """Whether loops' bars and the words on prompts appear as text; a panel has them instead."""
 
     def feed(self, batch: Batch, now: float) -> None:
         """Take the next events of one rank and show what can be shown."""
@@ -171,8 +184,7 @@ class CellView:
 
     def _take(self, rank: int, body: Body, now: float) -> None:
         if isinstance(body, Output):
-            if not body.log:
-                self._output(rank, body, now)
+            self._output(rank, body, now)
         elif isinstance(body, (Display, ClearOutput)):
             self._rich.push(rank, body, now)
         elif isinstance(body, CommMessage):
@@ -185,6 +197,8 @@ class CellView:
             self._hosts[rank], self._logs[rank] = body.host, body.spool
         elif isinstance(body, Error):
             self._errors_at = now + SETTLING if self._errors_at is None else self._errors_at
+        elif isinstance(body, (PromptOpened, PromptClosed)):
+            self._ask(rank, body if isinstance(body, PromptOpened) else None, now)
         elif isinstance(body, Dropped):
             words = f"{human(body.bytes)} of output were not kept: {body.reason}"
             self._merger.push(rank, "stderr", words, now)
@@ -218,6 +232,8 @@ class CellView:
         for stream in _STREAMS:
             self._end_line(rank, stream, now)
         self._merger.idle(rank)
+        if rank in self._prompts:
+            self._ask(rank, None, now)
         if _ERRORS in self._standing and self._errors_at is None:
             self._errors_at = now + SETTLING
         self._show(now)
@@ -246,7 +262,7 @@ class CellView:
 
     def _show_line(self, now: float) -> float | None:
         """Redraw the line that says how the run goes, if no other line is redrawn; returns when that is due next."""
-        if self._line is None or self._live.shows:
+        if self._line is None or self._live.shows or self._rests:
             return None
         if self._line_at is None:
             self._line_at = now + SILENT
@@ -263,6 +279,35 @@ class CellView:
 
     def _display_of(self, topic: str) -> str:
         return f"{self._name}-{topic}"
+
+    def _ask(self, rank: int, prompt: PromptOpened | None, now: float) -> None:
+        """A rank asks a person, or asks no more."""
+        if prompt is None:
+            self._prompts.pop(rank, None)
+        else:
+            self._prompts[rank] = prompt
+        self._prompts_at = now + ASKED
+        if self._rests:
+            self._hide_line(now)
+            self._live.close(now)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether lines that are redrawn must rest: in a terminal they would overwrite what a person types."""
+        return bool(self._prompts) and not self._erases
+
+    def _show_prompts(self, now: float) -> None:
+        """Say who is at a prompt, and who waits for that."""
+        self._prompts_at = now + LINE if self._prompts and self._erases else None
+        if not self.shows_bars:
+            return
+        fold = None if self._run is None else self._run.fold
+        words = prompt_words(self._prompts, *((fold.samples, fold.unfinished) if fold is not None else ({}, ())))
+        if self._erases:
+            self.stand(_PROMPTS, words, now)
+        elif self._prompts.keys() - self._asked:
+            self._asked |= self._prompts.keys()
+            self.note(words, now)
 
     def _show_errors(self, now: float) -> None:
         """Show the errors of ranks while others go on."""
@@ -281,9 +326,11 @@ class CellView:
         """Do what is due; returns the time of the next wanted call, or ``None``."""
         if self._errors_at is not None and now >= self._errors_at:
             self._show_errors(now)
+        if self._prompts_at is not None and now >= self._prompts_at:
+            self._show_prompts(now)
         due = (self._show(now), self._live.tick(now), self._rich.tick(now), self._show_line(now))
-        wanted = [*due, self._merger.deadline(), self._errors_at]
-        if not self._full:
+        wanted = [*due, self._merger.deadline(), self._errors_at, self._prompts_at]
+        if not self._full and not self._rests:
             for key in self._open:
                 since = self._splitters[key].since + UNFINISHED
                 if since > now:
@@ -326,6 +373,8 @@ class CellView:
         return self._full or bool(self._counted)
 
     def _output(self, rank: int, output: Output, now: float) -> None:
+        if output.log:
+            return
         tally = self._tallies[rank]
         # Before all else, shown or not: the notice gives the whole amount.
         tally.count(output.text)
@@ -361,7 +410,7 @@ class CellView:
         if self._full or not self.shows_bars:
             return
         if not bar.ended:
-            if not self._merger.waiting(rank):
+            if not self._merger.waiting(rank) and not self._rests:
                 self._hide_line(now)
                 self._live.show(rank, stream, bar.text, now)
         elif not bar.text:
@@ -392,7 +441,7 @@ class CellView:
 
     def _show(self, now: float) -> float | None:
         self._paint(self._merger.ready(now), now)
-        if not self._full:
+        if not self._full and not self._rests:
             self._watch(now)
         self._live.tick(now)
         self._rich.tick(now)

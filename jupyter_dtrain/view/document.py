@@ -40,6 +40,7 @@ from jupyter_dtrain.core.readings import ReadingLine
 from jupyter_dtrain.core.steering import RecordedAct
 from jupyter_dtrain.core.step_summary import StepSummary
 
+from .prompts import prompt_words
 from .rank_summary import standing
 from .step_time import StepTimePart
 from .step_time import packed as packed_step_time
@@ -243,6 +244,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     marks: list[Mark] = []
     prompts: list[PromptPart] = []
     """What ranks ask a person; only in live runs."""
+    asked: str = ""
+    """Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is."""
     acts: list[RecordedAct] = []
     """The newest acts of persons on its loop, oldest first."""
     paused: int | None = None
@@ -416,6 +419,7 @@ def status(picture: Picture) -> Status:
         remark=picture.remark,
         marks=picture.marks,
         prompts=prompt_parts(picture.prompts) if picture.outcome == "running" else [],
+        asked=_asked(picture) if picture.outcome == "running" else "",
         acts=[_shortened(act) for act in picture.acts[-_ACTS:]],
         paused=picture.paused if picture.outcome == "running" else None,
         step=max(picture.steps.values(), default=None),
@@ -428,6 +432,11 @@ def status(picture: Picture) -> Status:
 
 def _shortened(act: RecordedAct) -> RecordedAct:
     return msgspec.structs.replace(act, words=act.words[:_TEXT], by=act.by[:_TEXT], said=act.said[:_TEXT])
+
+
+def _asked(picture: Picture) -> str:
+    unfinished = [rank for rank, state in picture.states.items() if state in ("running", "waiting")]
+    return prompt_words(picture.prompts, picture.samples, unfinished)
 
 
 def _fewer(bar: Bar) -> Bar:

@@ -1,10 +1,10 @@
 """The panel of one run: a widget above the cell's output while the run goes on, then its saved form.
 
-A panel appears once there is something to show: a metric, a progress bar, or a run that lasts :data:`PATIENCE`
-seconds. Earlier output goes below an empty display, which the panel fills later; a run with nothing to show leaves it
-empty. Points go to the front end a few times a second, thinned to :data:`BYTES_PER_SECOND`. The panel's own memory is
-bounded too; every two seconds it copies that for pages that open later. Where widgets are impossible, only the saved
-form appears.
+A panel appears once there is something to show: a metric, a progress bar, a prompt, or a run that lasts
+:data:`PATIENCE` seconds. Earlier output goes below an empty display, which the panel fills later; a run with nothing to
+show leaves it empty. Points go to the front end a few times a second, thinned to :data:`BYTES_PER_SECOND`. The panel's
+own memory is bounded too; every two seconds it copies that for pages that open later. Where widgets are impossible,
+only the saved form appears.
 
 A panel that fails goes quiet: neither the run nor the cell's text suffers.
 """
@@ -218,7 +218,7 @@ class Panel:
         """Make the widget once there is something to show and its modules are imported."""
         assert self._began is not None
         assert self._actions is not None
-        if not self.has_something and now < self._began + PATIENCE:
+        if not self.has_something and not self._gathered.fold.prompts and now < self._began + PATIENCE:
             return self._began + PATIENCE
         if self._loading is None:
             self._loading = threading.Thread(target=self._load, name="dtrain-panel", daemon=True)

@@ -18,9 +18,13 @@ from jupyter_dtrain.core.events import (
     Display,
     Dropped,
     Event,
+    Finished,
     Metrics,
     Output,
+    PromptClosed,
+    PromptOpened,
     Result,
+    Steered,
     StepParts,
 )
 from jupyter_dtrain.core.fold import RunFold
@@ -56,6 +60,10 @@ SUMMARY_SHARE: Final = 0.02
 """The share of the time that such summaries may take in a large world, whose panel then gets them less often."""
 LINGER: Final = 5.0
 """Seconds for which a sentence on slow steps stays after it no longer holds: at its limit it would come and go."""
+DISTURBED: Final = 20.0
+"""Seconds after a prompt in which nothing is said on slow steps: ranks that waited for the person took long ones."""
+ASKED_SHARE: Final = 0.02
+"""The share of a run's time that its ranks may have asked a person, if its end is to say why its steps were slow."""
 LIVE_POINTS: Final = 60
 """Points of a course in a run that goes on."""
 
@@ -164,6 +172,11 @@ class RunState:
         self._summarised = False  # as far as the fold is
         self._summary_at = -math.inf
         self._slow_until = -math.inf
+        self._asked_at: float | None = None
+        """When the first of the ranks that ask a person now has asked, in seconds since the epoch."""
+        self._asked = 0.0
+        """Seconds for which ranks have asked a person before that."""
+        self._disturbed_until = -math.inf
 
     @property
     def words(self) -> dict[int, str]:
@@ -203,6 +216,8 @@ class RunState:
         self._reach[event.rank] = event.seq + 1
         if isinstance(event.body, StepParts):
             self._summarised = False
+        elif isinstance(event.body, (PromptOpened, PromptClosed, Steered, Finished)):
+            self._note_prompts(event.time)
         if not isinstance(event.body, Metrics):
             return []
         self._thinned = self._thinned or any(series.left_out for series in event.body.series)
@@ -224,6 +239,8 @@ class RunState:
         if outcome == "running":
             recent = {rank: part.recent for rank, part in parts.items() if part.recent is not None}
         hosts = {rank: part.host for rank, part in parts.items() if part.started is not None}
+        judged = self._is_judged(over=outcome != "running")
+        steps = stepped(self.fold.steps, recent)
         return Picture(
             self._run,
             self._size,
@@ -241,16 +258,34 @@ class RunState:
             timelines=self.fold.pipelines.timelines() if with_metrics else [],
             reach=list(self._reach.values()),
             reading=self.fold.readings.lines(self.fold.pipelines.microbatches),
-            step_time=self._step_time(over=outcome != "running"),
+            step_time=self._step_time(over=outcome != "running", judged=judged),
             divergence=self.fold.divergences.first,
             prompts=self.fold.prompts,
             acts=recorded(self.fold),
             paused=self.fold.paused,
-            **stepped(self.fold.steps, recent),
+            **(steps if judged else {**steps, "slow": None}),
         )
 
-    def _step_time(self, *, over: bool) -> StepSummary | None:
-        """Where the time of the steps goes: made anew after news, at most once a second while the run goes on."""
+    def _note_prompts(self, when: float) -> None:
+        """Ranks may have begun to wait for a person, or wait no more."""
+        if self.fold.stands:
+            self._asked_at = when if self._asked_at is None else self._asked_at
+        elif self._asked_at is not None:
+            self._asked += max(0.0, when - self._asked_at)
+            self._asked_at = None
+            self._disturbed_until = time.monotonic() + DISTURBED
+
+    def _is_judged(self, *, over: bool) -> bool:
+        """Whether the time of steps says anything on them: that for which ranks have waited for a person does not."""
+        if over:
+            return self._asked <= ASKED_SHARE * self.elapsed
+        return not self.fold.stands and time.monotonic() >= self._disturbed_until
+
+    def _step_time(self, *, over: bool, judged: bool) -> StepSummary | None:
+        """Where the time of the steps goes: made anew after news, at most once a second while the run goes on.
+
+        Not ``judged``: it gives no reasons why they are slow.
+        """
         now = time.monotonic()
         if over:
             self._summary = summarise(self.fold)
@@ -264,6 +299,8 @@ class RunState:
                 self._summary = msgspec.structs.replace(self._summary, slow=before.slow)
             took = time.thread_time() - began
             self._summary_at = now + max(SUMMARY_PERIOD, took / SUMMARY_SHARE)
+        if self._summary is not None and self._summary.slow and not judged:
+            return msgspec.structs.replace(self._summary, slow=[])
         return self._summary
 
     def _take_points(self, rank: int, name: str, points: Columns) -> bool:

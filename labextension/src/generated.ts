@@ -4,8 +4,8 @@ export type RunRankState = "asking" | "dead" | "error" | "held" | "idle" | "inte
 export type RunOutcome = "error" | "interrupted" | "lost" | "ok" | "running";
 export type WorldRankState = "dead" | "idle" | "running" | "starting" | "stopped" | "unreachable" | "waiting";
 export type WorldPhase = "ending" | "failed" | "running" | "starting" | "unreachable";
-export type ItemKind = "apart" | "dead" | "ended" | "failed" | "hung" | "nan" | "slow" | "start";
-export type ItemLevel = "error" | "warning";
+export type ItemKind = "apart" | "asks" | "dead" | "ended" | "failed" | "hung" | "nan" | "slow" | "start";
+export type ItemLevel = "error" | "info" | "warning";
 export type Steps = string | [number, number, number];
 
 /**
@@ -268,6 +268,8 @@ export interface RunDocument {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is. */
+  asked?: string;
   /** The newest acts of persons on its loop, oldest first. */
   acts?: RecordedAct[];
   /** The step after which all ranks are paused; missing while they are not. */
@@ -311,6 +313,8 @@ export interface Status {
   marks?: Mark[];
   /** What ranks ask a person; only in live runs. */
   prompts?: PromptPart[];
+  /** Which ranks are at a prompt, and which wait for that, as a sentence; empty where none is. */
+  asked?: string;
   /** The newest acts of persons on its loop, oldest first. */
   acts?: RecordedAct[];
   /** The step after which all ranks are paused; missing while they are not. */

@@ -1,7 +1,7 @@
 /** The state of a run in the front end: loaded from a document, updated by messages, read by the components. */
 
 import { Column } from "./column";
-import type { PromptPart, ReadingLine, StepTimePart } from "./generated";
+import type { PromptPart, RecordedAct, ReadingLine, StepTimePart } from "./generated";
 import type { Outcome, PipelinePart, RankState, RunDocument, Status } from "./runDocument";
 import { decodeFloats, decodeShorts, decodeSteps } from "./runDocument";
 
@@ -186,8 +186,13 @@ export class RunModel {
   pipelines: Pipeline[] = [];
   /** Steps that all charts mark, and why. */
   marks: Mark[] = [];
-  /** What ranks ask a person. */
+  /** What ranks ask a person, and a sentence on that, which is empty while none asks. */
   prompts: readonly PromptPart[] = [];
+  /** The newest acts of persons on its loop, oldest first. */
+  acts: readonly RecordedAct[] = [];
+  /** The step after which all ranks are paused; null while they are not. */
+  pausedAt: number | null = null;
+  asked = "";
   leftOut = 0;
   /** For each rank, how far its events are included. */
   reach: number[] = [];
@@ -260,6 +265,9 @@ export class RunModel {
       this.remark = other.remark;
       this.marks = other.marks;
       this.prompts = other.prompts;
+      this.acts = other.acts;
+      this.pausedAt = other.pausedAt;
+      this.asked = other.asked;
       this.version = Math.max(version, this.version + 1);
       this.began = other.began;
       this.changed();
@@ -328,6 +336,9 @@ export class RunModel {
     this.stepTime = status.step_time ?? null;
     this.marks = (status.marks ?? []).map(([step, words]) => ({ step, words }));
     this.prompts = status.prompts ?? [];
+    this.acts = status.acts ?? [];
+    this.pausedAt = status.paused ?? null;
+    this.asked = status.asked ?? "";
     this.ranks = status.ranks.map((row) => ({
       rank: row[0],
       node: row[1],

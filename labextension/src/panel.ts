@@ -9,6 +9,7 @@ import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
 import type { PanelProfile } from "./generated";
 import { isMain, type Metric, type RunModel } from "./model";
+import { PromptRows, type Answerer } from "./prompts";
 import { RankStrip } from "./rankStrip";
 import type { StepTimeView } from "./stepTime";
 import { onThemeChange, themeOf, type Theme } from "./theme";
@@ -30,6 +31,8 @@ export interface Answer {
 export interface Questions {
   /** `tell` gets what is going on until the answer comes, as sentences. */
   ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer>;
+  /** Answers what ranks ask; absent where nothing can. */
+  readonly prompts?: Answerer;
 }
 
 /** With up to this many ranks, each has a line of its own by default. */
@@ -55,6 +58,7 @@ export class RunPanel {
   private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
   private reading = h("div", { class: "dtrain-reading" });
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
+  private prompts = new PromptRows(() => this.questions?.prompts ?? null);
   private strip: RankStrip;
   private bars = new ProgressBars();
   /** Where the time of steps goes: what draws it is loaded at the first step that tells. */
@@ -122,6 +126,7 @@ export class RunPanel {
         this.interruptButton,
       ),
       this.notice,
+      this.prompts.node,
       this.reading,
       this.fault,
       this.strip.node,
@@ -182,6 +187,7 @@ export class RunPanel {
     for (const end of this.ends) end();
     for (const chart of this.charts.values()) chart.destroy();
     if (this.stepTime !== "asked") this.stepTime?.destroy();
+    this.prompts.destroy();
     this.root.replaceChildren();
   }
 
@@ -238,6 +244,8 @@ export class RunPanel {
       for (const [rank, words] of outliers(metric)) apart.set(rank, `${metric.name} ${words}`);
     }
     this.showSummary();
+    const asks = model.outcome === "running" && !this.paused;
+    this.prompts.update(model.run, asks ? model.asked : "", asks ? model.prompts : []);
     this.strip.update(model, this.chosen, apart);
     this.bars.update(model);
     this.tools.hidden = metrics.length === 0;

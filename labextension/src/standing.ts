@@ -14,6 +14,7 @@ export const SHAPES: Record<Look, [path: string, filled: boolean, words: string]
   waiting: ["M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M6 3.5v2.8l1.8 1", false, "waiting"],
   calling: ["M1.5 4.2H10M7.4 1.8L10 4.2M10.5 7.8H2M4.6 10.2L2 7.8", false, "in a call"],
   asking: ["M2 2.5H10V8H6.5L4 10.2V8H2Z", false, "at a prompt"],
+  held: ["M4 2.5V9.5M8 2.5V9.5", false, "paused"],
   sent: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8M4 6H8", false, "queued"],
   idle: ["M6 2a4 4 0 1 0 0 8a4 4 0 1 0 0-8", false, "idle"],
   running: ["M3 1.5L10.5 6L3 10.5Z", true, "running"],
@@ -63,6 +64,7 @@ const GRAVE: readonly RankState[] = [
   "unreachable",
   "stopped",
   "asking",
+  "held",
   "waiting",
   "sent",
 ];

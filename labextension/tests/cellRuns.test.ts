@@ -76,6 +76,7 @@ class Server {
     { id: "w", driver: { kernel: "k", there: true }, runs: [{ number: 3, cell: "cell" }], run: { number: 3 } },
   ];
   changed = new Signal<this, string>(this);
+  answering = new Signal<this, [string, number[], Promise<unknown>]>(this);
   model: RunModel | null = null;
   wanted = new Map<unknown, string>();
   answers: (Partial<CellOutputs> | Error)[] = [];
@@ -120,12 +121,14 @@ class Page {
   disposed = new Signal<object, undefined>({});
   status = new Signal<object, string>({});
   path = "old/a.ipynb";
+  widgets: unknown[] = [];
 
   constructor(server: Server) {
     const path = () => this.path;
     const notebook = {
       isDisposed: false,
       disposed: this.disposed,
+      content: { widgets: this.widgets },
       context: {
         ready: Promise.resolve(),
         saveState: this.saveState,

@@ -25,7 +25,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
     "/dtrain/worlds": "dtrain/worlds",
     "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
-    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables|profile)": "dtrain/worlds/some/interrupt",
+    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables|profile|answer|steer)": "dtrain/worlds/some/answer",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
     r"/dtrain/worlds/([^/]+)/profiles/(\d+)": "dtrain/worlds/some/profiles/1",
@@ -107,6 +107,7 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     assert await status_of(jp_fetch, "dtrain/worlds", "GET") == 200
     assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/worlds/some", "DELETE") == 403
+    assert await status_of(jp_fetch, "dtrain/worlds/some/answer", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/runs/1", "GET") == 404
     assert await status_of(jp_fetch, "dtrain/runs/1", "PATCH") == 403
     assert await status_of(jp_fetch, "dtrain/runs/1", "DELETE") == 403

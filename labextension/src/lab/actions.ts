@@ -61,6 +61,17 @@ export class Actions {
     return this.findCell(id) !== null;
   }
 
+  /** Whether a notebook of the kernel with this id is open. */
+  hasKernel(id: string): boolean {
+    return this.notebooks?.find((panel) => panel.sessionContext.session?.kernel?.id === id) !== undefined;
+  }
+
+  /** Whether the notebook that is in front has the cell with this id. */
+  isInFront(cell: string): boolean {
+    const widgets = this.notebooks?.currentWidget?.content.widgets ?? [];
+    return widgets.some(({ model }) => model.id === cell);
+  }
+
   /** Show the cell with this id, and make it the active one. */
   async openCell(id: string): Promise<void> {
     const found = this.findCell(id);

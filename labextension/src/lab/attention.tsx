@@ -58,7 +58,7 @@ function ItemRow(props: SectionProps & { item: Item; create: (again?: string) =>
   const [stacks, setStacks] = useState("");
   const world = actions.worlds.find(item.world);
   const about = [
-    item.level === "error" ? trans.__("error") : trans.__("warning"),
+    item.level === "info" ? "" : item.level === "error" ? trans.__("error") : trans.__("warning"),
     item.count > 1 && item.ranks.length > 1 ? trans.__("ranks %1", rankList(item.ranks)) : "",
     item.name,
     new Date(1000 * item.time).toLocaleTimeString(),

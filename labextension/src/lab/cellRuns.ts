@@ -21,6 +21,8 @@ import type { Answer, Question, Questions } from "../panel";
 import { Receiver, type News } from "../receiver";
 import { MIME, type RunDocument } from "../runDocument";
 import { NotFound } from "./connection";
+import { answererOf } from "./prompts";
+import { StaleBoxes, type Asked } from "./staleBoxes";
 import type { Worlds } from "./worlds";
 
 const WIDGET = "application/vnd.jupyter.widget-view+json";
@@ -92,6 +94,8 @@ function viewOf(buffer: ArrayBuffer | ArrayBufferView): DataView {
 
 /** Sends requests to the server. */
 class Asker implements Questions {
+  readonly prompts;
+
   constructor(
     private worlds: Worlds,
     private mark: Mark,
@@ -99,7 +103,9 @@ class Asker implements Questions {
     private kernel: string,
     /** Where the notebook is now, below the server's root: a person may move it while its cell runs. */
     private notebook: () => string,
-  ) {}
+  ) {
+    this.prompts = answererOf(worlds, mark.world, (driver) => driver === kernel);
+  }
 
   async ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer> {
     const { world, run } = this.mark;
@@ -210,12 +216,14 @@ class NotebookRuns {
   private shown = new Map<string, Shown>();
   private watched = new WeakSet();
   private refused = new Set<string>();
+  private boxes: StaleBoxes;
 
   constructor(
     private panel: NotebookPanel,
     private worlds: Worlds,
     private scheduled: Scheduled,
   ) {
+    this.boxes = new StaleBoxes(panel, (cell) => this.asked(cell));
     void panel.context.ready.then(() => {
       // With real-time collaboration the outputs are shared: whoever ran the cell writes them for all.
       if (!panel.isDisposed && !panel.context.model.collaborative) this.begin();
@@ -230,7 +238,10 @@ class NotebookRuns {
     };
     const look = (_: unknown, what: string): void => {
       if (what === "worlds") this.find();
-      if (what !== "items") this.follow();
+      if (what !== "items") {
+        this.follow();
+        this.boxes.look();
+      }
     };
     const runs = (_: unknown, { cell }: { cell: { model: unknown } }): void => {
       this.run(cell.model as CodeCell);
@@ -238,12 +249,16 @@ class NotebookRuns {
     const hear = (_: unknown, message: KernelMessage.IMessage): void => {
       for (const one of [...this.shown.values()]) if (this.hear(one, message)) this.followOne(one);
     };
+    const answers = (_: unknown, [kernel, ranks, sent]: [string, number[], Promise<unknown>]): void => {
+      if (kernel === panel.sessionContext.session?.kernel?.id) this.boxes.answer(ranks, sent);
+    };
     const saving = (_: unknown, state: string): void => {
       if (state === "started") this.keep();
     };
     watchAll();
     cells.changed.connect(watchAll);
     worlds.changed.connect(look);
+    worlds.answering.connect(answers);
     scheduled.connect(runs);
     panel.sessionContext.iopubMessage.connect(hear);
     // Cells that a kernel has left behind go on in the ranks, and only the server tells how.
@@ -253,6 +268,7 @@ class NotebookRuns {
     });
     panel.sessionContext.statusChanged.connect((__, status) => {
       if (GONE.includes(status)) this.disown();
+      this.boxes.look();
     });
     panel.context.saveState.connect(saving);
     void panel.sessionContext.ready.then(() => {
@@ -260,7 +276,9 @@ class NotebookRuns {
     });
     panel.disposed.connect(() => {
       worlds.changed.disconnect(look);
+      worlds.answering.disconnect(answers);
       scheduled.disconnect(runs);
+      this.boxes.destroy();
       for (const one of [...this.shown.values()]) this.drop(one);
     });
   }
@@ -447,6 +465,25 @@ class NotebookRuns {
       before?.stop();
       resumed.set(cell, new Resumed(worlds, cell, world, run));
     }
+  }
+
+  /** What the runs of a cell ask: none where they have ended, null where the page knows of no run. */
+  private asked(cell: string): Asked {
+    const { panel, worlds } = this;
+    const kernel = panel.sessionContext.session?.kernel?.id;
+    if (!worlds.connected || kernel === undefined) return null;
+    let found: Asked = null;
+    for (const world of worlds.worlds) {
+      if (world.driver?.kernel !== kernel) continue;
+      if (world.run?.cell === cell) found ??= [];
+      for (const run of world.runs) {
+        if (run.cell !== cell) continue;
+        const model = worlds.of(world.id).run(run.number);
+        if (model === null) return null;
+        found = [...(found ?? []), ...model.prompts];
+      }
+    }
+    return found;
   }
 
   private cellOf(id: string): CodeCell | undefined {

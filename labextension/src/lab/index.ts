@@ -22,7 +22,8 @@ import { addRunsTab } from "./runsTab"; // eslint-disable-line jupyter/prefer-la
 import { PANEL, Sidebar, createWorld, icon } from "./sidebar";
 // The item in the status bar is there when the page opens.
 import { addStatus } from "./status"; // eslint-disable-line jupyter/prefer-lazy-imports
-import { notify } from "./toasts";
+// It registers a listener, which must hear the first item.
+import { notify } from "./toasts"; // eslint-disable-line jupyter/prefer-lazy-imports
 // It opens the stream when the page opens, so that notifications appear even while the panel is hidden.
 import { Worlds } from "./worlds"; // eslint-disable-line jupyter/prefer-lazy-imports
 
@@ -102,7 +103,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       followCells(notebooks, worlds, NotebookActions.executionScheduled);
       viewOutputs(notebooks, trans);
     }
-    notify(worlds, settings, trans, show);
+    notify(worlds, settings, trans, show, (cell) => actions.isInFront(cell));
     if (editors !== null) new Pills(worlds, notebooks, trans, show).register(editors);
     if (bar !== null) addStatus(bar, worlds, trans, show);
     addRunsTab(app, palette, restorer, { actions, trans });

@@ -28,12 +28,16 @@ const SHOWN: Record<Level, Item["level"][]> = {
   none: [],
   errors: ["error"],
   warnings: ["error", "warning"],
-  all: ["error", "warning"],
+  all: ["error", "warning", "info"],
 };
 
-/** Whether an item becomes a notification. A run that failed is in sight while the page has the focus. */
-export function isTold(item: Item, level: Level, now: number, focus: boolean): boolean {
-  return now - item.time <= FRESH && SHOWN[level].includes(item.level) && !(item.kind === "failed" && focus);
+/**
+ * Whether an item becomes a notification. While the page has the `focus`, a run that failed is in sight; and so is a
+ * prompt if the notebook `inFront` is the one with its cell.
+ */
+export function isTold(item: Item, level: Level, now: number, focus: boolean, inFront = false): boolean {
+  const inSight = focus && (item.kind === "failed" || (item.kind === "asks" && inFront));
+  return now - item.time <= FRESH && SHOWN[level].includes(item.level) && !inSight;
 }
 
 /** Whether the end of a run becomes a notification. */

@@ -242,7 +242,7 @@ function RankDetail(props: SectionProps & { world: World; rank: RankShown; detai
           {trans.__("Output")}
         </button>
         <button
-          disabled={!["sent", "running", "asking", "waiting"].includes(rank.state)}
+          disabled={!["sent", "running", "asking", "held", "waiting"].includes(rank.state)}
           onClick={() => void actions.interrupt(world, [rank.rank])}
         >
           {trans.__("Interrupt")}

@@ -9,6 +9,7 @@ import type { Actions } from "./actions";
 import { AttentionList } from "./attention";
 import { Fragment, h } from "./jsx";
 import { Losses } from "./losses";
+import { Prompts } from "./prompts";
 import { RankList } from "./ranks";
 import { Section, Tool } from "./section";
 import { WorldList } from "./worldList";
@@ -150,6 +151,7 @@ function Contents(props: {
           </button>
         </div>
       )}
+      <Prompts {...shared} />
       <AttentionList items={worlds.items} create={create} {...shared} />
       <WorldList worlds={worlds.worlds} selected={selected} create={create} {...shared} />
       {selected !== null && details !== null && (

@@ -9,16 +9,18 @@ import type { Worlds } from "./worlds";
 /** Milliseconds after which a notification leaves; what it says stays in the panel. */
 const LEAVES = 10_000;
 
-/** Show them as the settings say; their button calls `show`. */
+/** Show them as the settings say; their button calls `show`. `isInFront`: whether a cell is in the notebook in front. */
 export function notify(
   worlds: Worlds,
   settings: { notifications: Level },
   trans: TranslationBundle,
   show: () => void,
+  isInFront: (cell: string) => boolean,
 ): void {
   const options = { autoClose: LEAVES, actions: [{ label: trans.__("Show"), callback: show }] };
   worlds.arrived.connect((_, item) => {
-    if (!isTold(item, settings.notifications, Date.now() / 1000, document.hasFocus())) return;
+    const inFront = isInFront(item.cell);
+    if (!isTold(item, settings.notifications, Date.now() / 1000, document.hasFocus(), inFront)) return;
     Notification.emit(
       item.words.includes(item.name) ? item.words : `${item.words} (${item.name})`,
       item.level,

@@ -145,6 +145,7 @@ export class Worlds {
   private stream: Stream;
   private changedSignal = new Signal<this, Change>(this);
   private arrivedSignal = new Signal<this, Item>(this);
+  private answeringSignal = new Signal<this, [kernel: string, ranks: number[], sent: Promise<unknown>]>(this);
   private endedSignal = new Signal<this, [World, RunSummary]>(this);
 
   constructor(readonly settings: ServerConnection.ISettings) {
@@ -164,6 +165,11 @@ export class Worlds {
   /** Emitted after every change. */
   get changed(): ISignal<this, Change> {
     return this.changedSignal;
+  }
+
+  /** Emitted when this page answers prompts. */
+  get answering(): ISignal<this, [kernel: string, ranks: number[], sent: Promise<unknown>]> {
+    return this.answeringSignal;
   }
 
   /** Emitted for each run that ends while the page looks. */
@@ -266,6 +272,22 @@ export class Worlds {
     place?: { place: "cell"; kernel: string },
   ): Promise<void> {
     await request(this.settings, "POST", ["worlds", id, action], { ranks, ...place });
+  }
+
+  /**
+   * Answer prompts of a run. `prompts`: the number of the prompt by rank; `kernel`: that of the driver's notebook, which
+   * is open in this page.
+   */
+  async answer(
+    id: string,
+    run: number,
+    prompts: Record<number, number>,
+    text: string | null,
+    kernel: string,
+  ): Promise<void> {
+    const sent = request(this.settings, "POST", ["worlds", id, "answer"], { run, prompts, text, kernel });
+    this.answeringSignal.emit([kernel, Object.keys(prompts).map(Number), sent]);
+    await sent;
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {
