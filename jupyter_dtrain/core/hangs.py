@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .causes import is_echo, told_briefly
 from .events import Sample, StepParts
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 AskStacks = Callable[[list[int], Callable[[Stacks], None]], None]
 """Asks ranks for their stacks, and returns at once; the last argument gets them soon, or never."""
+
+
+LOOK: Final = 1.0
+"""Seconds between two looks whether a rank still asks a person."""
 
 
 class HangDetector:
@@ -69,9 +73,10 @@ class HangDetector:
         """Ask where the ranks are if none has moved for the limit; return when the next call may be useful."""
         ranks = self._fold.unfinished
         if ranks and self._fold.stands:
-            # What ends that is an event, from which on the rank has moved.
+            # None of them stands still by itself: whatever ends that, they have their time anew.
+            self._since = {rank: max(since, now) for rank, since in self._since.items()}
             self.withdraw()
-            return math.inf
+            return now + LOOK
         if not ranks:
             return math.inf
         due = max(self._since[rank] for rank in ranks) + self._limit

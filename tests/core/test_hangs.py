@@ -156,6 +156,21 @@ def test_nothing_hangs_while_a_rank_asks_a_person(scene):
     assert scene.notes[2].startswith("No rank has moved for 30 s.")
 
 
+def test_those_that_a_person_kept_waiting_have_their_time_anew(scene):
+    """Also where the rank that asked has ended the cell, as after Stop."""
+    scene.say(1, Sample(0.0, 1))
+    scene.say(0, PromptOpened(1, "input", "token? "))
+    scene.wait(100)
+    scene.say(1, Sample(0.0, 1, still=100.0))
+    scene.say(0, PromptClosed(1, "interrupted"))
+    scene.say(0, Finished("interrupted", 100.0))
+    scene.wait(29)
+    assert scene.notes == []
+    scene.wait(1)
+
+    assert scene.notes[0].startswith("Rank 1 has not moved for 30 s.")
+
+
 def test_a_rank_that_dies_asks_no_more(scene):
     """The others may hang then."""
     scene.say(0, PromptOpened(1, "input", "token? "))

@@ -36,7 +36,7 @@ class PromptPlay(Play):
             folders = notebook.run("print(*session.request.passing_folders)").split()
             pids = ast.literal_eval(notebook.run("print([rank.pid for rank in session.world.ranks])"))
             before = {rank: (pid,) for rank, pid in enumerate(pids)}
-            notebook.client.execute(f"%%distributed\n{self.code}", allow_stdin=True)
+            notebook.client.execute(f"%%distributed\n{self.code}", allow_stdin=True, stop_on_error=False)
             asks = (plan.victim + 1) % plan.size if plan.situation == "prompt-peer-failed" else plan.victim
             box = notebook.client.get_stdin_msg(timeout=PATIENCE)["content"]["prompt"]
             self._check(box == f"rank {asks}: token? ", f"the box asks {box!r}")
@@ -46,8 +46,8 @@ class PromptPlay(Play):
             run = session.last_run
             assert run is not None
             self._until(lambda: asks in session.prompts, "another client sees the prompt")
-            began = time.monotonic()
             limit = self._go_on(notebook, session, run, asks)
+            began = time.monotonic()
             self._check(run.wait(limit), f"the cell goes on after {limit:g} s")
             seconds = time.monotonic() - began
             outcomes = ["interrupted", self.row.outcome] if plan.mode == "interrupted" else [self.row.outcome]
@@ -80,6 +80,7 @@ class PromptPlay(Play):
         situation, interrupts = self.plan.situation, self.plan.mode == "interrupted"
         self._check(session.controls is (situation == "prompt-kernel-killed"), "another client drives the world")
         if situation == "prompt-killed":
+            self._stays_open(session, asks)
             self._go.touch()
         elif situation == "prompt-peer-failed":
             self._go.touch()
