@@ -1,7 +1,8 @@
 """The prompts of ranks, where the person is: the cell that waits for a run asks what its ranks ask.
 
 The cell waits on the main thread, which is the one that may ask in a kernel and in a terminal. It asks once for all
-ranks whose questions are the same, and the steward passes the answer on to them.
+ranks whose questions are the same, and the steward passes the answer on to them. A run that another client has begun
+has no such cell: ``%distributed prompt`` asks for it, and Stop there leaves the prompts open.
 
 Under failure: a question is withdrawn when Stop is pressed, when it was answered elsewhere, and when its rank or its
 run has ended. Where nobody can answer, the ranks know before the cell begins, and a call that asks fails at once.

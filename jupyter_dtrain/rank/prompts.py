@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -62,6 +63,7 @@ PAUSE = 0.1
 """Seconds that a refusal takes from the third one on: code may catch even that, in a loop."""
 WIDTH = 60
 """Characters of a command in a sentence about it."""
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _ASKING = ("?", ":", "]", "EOFError: EOF when reading a line\n")
 """Ends of the last line of a command that has asked, and found no input."""
 SECOND, THIRD = 2, 3
@@ -244,7 +246,7 @@ class RankPrompts:
 
 def tell_of_question(command: str, last: str) -> None:
     """Say what a command has died of that has failed, if its ``last`` line is a question: it has no keyboard."""
-    if not last.rstrip(" ").endswith(_ASKING):
+    if not _COLOUR.sub("", last).rstrip(" ").endswith(_ASKING):
         return
     name = command.strip().partition("\n")[0]
     name = name if len(name) <= WIDTH else f"{name[:WIDTH]}…"

@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
-from jupyter_dtrain.core.stop_button import Latch, StopButton
+from jupyter_dtrain.core import stop_button
+from jupyter_dtrain.core.stop_button import Latch, StopButton, Withdrawn
+from tests.steward.until import PATIENCE, until
 
 
 def press():
@@ -64,6 +66,77 @@ def test_a_program_with_its_own_handler_keeps_it():
 
     assert heard == ["own"]
     assert not presses.fell
+
+
+def never():
+    return False
+
+
+def question(then):
+    """A question that nobody answers; ``then()`` happens meanwhile. As a kernel's, it goes on after any Exception."""
+    try:
+        then()
+        threading.Event().wait(PATIENCE)
+    except Exception:  # noqa: BLE001 — as ipykernel's raw_input
+        threading.Event().wait(PATIENCE)
+    pytest.fail("nothing ended the question")
+
+
+def test_a_press_ends_a_question_and_is_counted():
+    heard = []
+    with StopButton() as presses:
+        presses.pass_to(lambda: heard.append("heard"))
+        with pytest.raises(Withdrawn), presses.asking(never):
+            question(press)
+        press()  # after the question it raises nothing
+
+    assert presses.fell
+    assert heard == ["heard", "heard"]
+
+
+def test_a_question_after_a_press_does_not_begin():
+    begun = []
+    with StopButton() as presses:
+        press()
+        with pytest.raises(Withdrawn), presses.asking(never):
+            begun.append(1)
+
+    assert begun == []
+
+
+def test_a_question_that_needs_no_answer_is_withdrawn():
+    """Another thread has found that out."""
+    asked = threading.Event()
+    with StopButton() as presses:
+        with pytest.raises(Withdrawn), presses.asking(asked.is_set):
+            question(asked.set)
+
+        assert not presses.fell
+    until(lambda: not questions())
+
+
+def questions():
+    return [thread for thread in threading.enumerate() if thread.name == "dtrain-question"]
+
+
+def test_an_answer_that_comes_as_the_question_is_withdrawn_ends_it_once(monkeypatch):
+    """Whichever is first: nothing is raised after the question, and nothing of it is left."""
+    monkeypatch.setattr(stop_button, "LOOK", 0.0001)
+    ended = []
+    with StopButton() as presses:
+        for turn in range(300):
+            try:
+                with presses.asking(lambda: True):
+                    for _ in range(turn * 20):
+                        pass
+                ended.append("answered")
+            except Withdrawn:
+                ended.append("withdrawn")
+            for _ in range(2000):
+                pass
+
+    assert len(ended) == 300
+    until(lambda: not questions())
 
 
 def test_a_latch_lets_all_pass_once_it_is_open():

@@ -129,7 +129,7 @@ def test_a_question_that_waits_stops_no_other():
             assert go.wait(10)
             raise SystemExit
 
-    questions = RankQuestions({"slow": Slow(), "loss": 1}, (), Plugins([]), placements(["here"])[0])
+    questions = RankQuestions({"slow": Slow(), "loss": 1}, (), Plugins([]), placements(["here"])[0], None)
     assert questions.ask(Complete("slow."), answers.put)
     assert not questions.ask(Complete("lo"), answers.put)
     go.set()

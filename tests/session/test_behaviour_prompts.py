@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_dtrain import BadRequest, ReadOnly, RunTimeout, Session
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.wire.prompt_messages import AnswerPrompts
 from tests.session.cells import begin, fail, run, same, texts
 from tests.steward.until import PATIENCE, until
 
@@ -197,10 +198,14 @@ def test_a_client_that_only_looks_answers_nothing(world):
     other = Session.attach(world.name)
     try:
         until(lambda: 0 in other.prompts)
-        with pytest.raises(ReadOnly):
-            other.answer("theirs")
+        for act in (lambda: other.answer("theirs"), other.attend, other.debug):
+            with pytest.raises(ReadOnly):
+                act()
         with pytest.raises(Refused, match="is controlled by"):
             other._cells.desk.answer(cell.number, {0: 1}, "theirs")
+        for client in ("", "nobody", other._link.me.id):
+            with pytest.raises(Refused, match="is controlled by"):
+                other._link.ask(AnswerPrompts(client, cell.number, {0: 1}, "theirs"))
     finally:
         other.leave()
     world.answer("mine", 0)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.world import Client
 from jupyter_dtrain.steward.lease import Lease
@@ -56,6 +57,21 @@ def test_a_client_takes_over_when_it_says_so(lease):
     assert lease.join(client("b"), take_over=True)
     assert lease.driver.id == "b"
     assert not lease.renew("a", auto=False)
+
+
+def test_only_the_driver_does_what_is_the_driver_s(lease):
+    """Neither a client before it nor an observer, nor anybody while there is none."""
+    with pytest.raises(Refused, match="controlled by no notebook"):
+        lease.check_driver("")
+    lease.join(client("a"), take_over=False)
+    lease.join(client("b"), take_over=False)
+    lease.check_driver("a")
+    lease.join(client("c"), take_over=True)
+    lease.check_driver("c")
+
+    for other in ("a", "b", "", "nobody"):
+        with pytest.raises(Refused, match="only that client can do this"):
+            lease.check_driver(other)
 
 
 def test_a_client_that_left_is_followed_by_the_next(lease):

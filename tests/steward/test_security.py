@@ -18,7 +18,7 @@ from jupyter_dtrain import Session
 from jupyter_dtrain.core.events import EVENTS_MESSAGE
 from jupyter_dtrain.rank.plugins import Plugins
 from jupyter_dtrain.wire.messages import REQUEST_MESSAGE, STEWARD_REQUEST
-from tests.steward.until import family, runs, state_of, until, watch_of
+from tests.steward.until import PATIENCE, family, runs, state_of, until, watch_of
 
 HIDDEN = "hunter2-5f1c9e"
 LOOPBACK = {"127.0.0.1"}
@@ -280,6 +280,30 @@ def test_ranks_hear_only_those_who_hold_the_key(session, dealer, key, who) -> No
     assert not socket.poll(300)
     assert runs(rank.pid)
     assert runs(watch)
+
+
+@pytest.mark.parametrize("key", [b"wrong", b""])
+def test_a_prompt_takes_no_answer_that_is_not_signed(session, dealer, key) -> None:
+    """Neither the steward does, though it names the driver, nor the rank itself."""
+    cell = session.run("answered = input()", 0, wait=False, view=None, ask=True)
+    until(lambda: session.prompts)
+    answer = {"run": cell.number, "text": "forged"}
+    file = session._link.listing.connection_file
+    messages, info = forger(file, key=key)
+    steward = dealer(f"ipc://{info['ip']}-{info['control_port']}")
+    messages.send(
+        steward, STEWARD_REQUEST, {"op": "answer", "client": session._link.me.id, "prompts": {"0": 1}, **answer}
+    )
+    messages, info = forger(state_of(session).client_file, key=key)
+    ranks = dealer(f"{info['interface']}:{info['control']}")
+    target = session._link.world.rank(0).engine.encode()
+    messages.send(ranks, REQUEST_MESSAGE, {"op": "prompt", "number": 1, **answer}, ident=target)
+    heard = [socket.poll(500) for socket in (steward, ranks)]
+    session.answer("mine")
+
+    assert cell.wait(PATIENCE)
+    assert heard == [0, 0]
+    assert session.pull("answered", 0) == {0: "mine"}
 
 
 def test_announcements_that_are_not_signed_are_not_believed(session, dealer, caplog) -> None:
