@@ -21,11 +21,12 @@ from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.wire.messages import PROTOCOL
 from tests.store.conftest import FakeWorld, drain, points
 
+ACTIONS = "interrupt|heal|restart|kill|stacks|variables|profile|answer|steer"
 METHODS = ("get", "post", "put", "patch", "delete")
 EXAMPLES = {
     "/dtrain/worlds": "dtrain/worlds",
     "/dtrain/worlds/([^/]+)": "dtrain/worlds/some",
-    "/dtrain/worlds/([^/]+)/(interrupt|heal|restart|kill|stacks|variables|profile|answer|steer)": "dtrain/worlds/some/answer",
+    f"/dtrain/worlds/([^/]+)/({ACTIONS})": "dtrain/worlds/some/answer",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/ranks/(\d+)/output": "dtrain/worlds/some/runs/1/ranks/0/output",
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
     r"/dtrain/worlds/([^/]+)/profiles/(\d+)": "dtrain/worlds/some/profiles/1",
