@@ -11,6 +11,7 @@ ends a loop that is held as any other call. What a person's own code raises beco
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
@@ -93,13 +94,15 @@ class StepGate:
         """Whether an act is being done: the steps of its own loops are none of this one's."""
         self._deciding = threading.Lock()
         """Held for a moment: the loop has come to a step, or the control thread finds that it had passed it."""
+        # A child process would wait for an answer that never comes to it.
+        os.register_at_fork(after_in_child=self.end)
 
     # The thread of the loop.
 
     def begin(self, run: int, unfit: str) -> None:
         """Begin a cell. ``unfit``: why it cannot be steered, as a clause; empty where it can. Main thread."""
         self._run, self._newest, self._unfit = run, run, unfit
-        self._counts = {}
+        self._counts, self._armed = {}, None
 
     def end(self) -> None:
         """End the cell. Main thread."""

@@ -226,6 +226,28 @@ def test_a_pause_outlasts_a_rank_that_was_stopped(world):
     run(world, "gate.FORGOTTEN = forgotten")
 
 
+def test_a_process_that_the_cell_has_started_is_not_held(world):
+    """It was forked when the loop was yet to come to the step; only the rank's own loop is held there."""
+    code = """
+import os, time, jupyter_dtrain as dtrain
+from jupyter_dtrain.rank.rank_context import rank_home
+dtrain.step()
+while rank_home().step_work.gate._armed is None: time.sleep(0.01)
+began, child = time.monotonic(), os.fork()
+if not child:
+    for _ in range(100): dtrain.step()
+    os._exit(0)
+os.waitpid(child, 0)
+soon = time.monotonic() - began < 10
+dtrain.step()
+"""
+    cell = begin(world, code)
+    assert world.loop.between("print(soon)").step == 2
+    assert cell.wait(PATIENCE)
+
+    assert {text.splitlines()[1] for text in texts(cell).values()} == {"True"}
+
+
 def test_nothing_happens_where_a_rank_makes_no_step(world):
     """It is named; the others go on."""
     cell = begin(world, LOOP.replace("dtrain.step()", "dtrain.step() if rank != 1 else None"))
