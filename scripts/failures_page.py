@@ -55,6 +55,8 @@ The fault suite replaces the ranks after every play in which a rank has died on 
 * **A resize that drops ranks** (`--drop`) gives those above them other numbers. The ranks take the new numbers together
   with the new world, so a resize that fails leaves all numbers as they were. A rank that dies meanwhile is reported
   under the number that it has in the world as it is then.
+* **A loop is paused, or an act on it goes on**: a replacement and a resize are refused, as while any cell runs, and the
+  pause stays. `%distributed restart` ends the cell and the act, whose error says that the ranks have ended.
 * **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
   world is whole by then.
 

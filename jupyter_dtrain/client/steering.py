@@ -129,7 +129,7 @@ class RunningLoop:
                 time.sleep(POLL)
         except KeyboardInterrupt:
             with contextlib.suppress(DtrainError, Refused):
-                link.ask(WithdrawSteer(number))
+                link.ask(WithdrawSteer(link.me.id, number))
             raise
         if found.phase == "failed":
             raise NotSteered(found.words)

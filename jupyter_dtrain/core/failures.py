@@ -513,6 +513,64 @@ SITUATIONS: tuple[Situation, ...] = (
         "whole",
         "whole",
     ),
+    dies(
+        "between-killed",
+        "A rank is killed (SIGKILL) while it runs the code of `%distributed between`, and others wait for it.",
+        ("rank {rank} was killed (SIGKILL)", "Rank {rank} has died meanwhile. It may have been done on some", ECHO),
+    )._replace(
+        steps=(
+            LOST,
+            by(AT_ONCE, "the main process ends the act, and the other ranks go on with their loops."),
+            RELEASE,
+        ),
+    ),
+    Situation(
+        "between-ends-first",
+        "A rank ends the cell before the step at which the ranks were to run the code of `%distributed between`.",
+        by(AT_ONCE, "the main process asks the ranks how far they are, and one says that it has ended the cell."),
+        (
+            by(
+                AT_ONCE,
+                "the main process ends the act, and the ranks that stand at that step already go on with their loops. "
+                "No rank has run the code.",
+            ),
+        ),
+        span(1.0),
+        "ok",
+        ("Rank {rank} has ended the cell. Nothing was changed.",),
+        EVERYTHING,
+        "whole",
+        "whole",
+    ),
+    dies(
+        "paused-killed",
+        "A rank is killed (SIGKILL) while the loop is paused, and others wait for it when they go on.",
+        ("rank {rank} was killed (SIGKILL)", ECHO),
+    )._replace(
+        steps=(
+            LOST,
+            by(AT_ONCE, "the main process ends the pause, and the other ranks go on with their loops."),
+            RELEASE,
+        ),
+    ),
+    Situation(
+        "paused-kernel-killed",
+        "The notebook's kernel is killed or crashes while the loop is paused.",
+        _FORGOTTEN,
+        (
+            after(
+                span(0.0),
+                "until then, the ranks stand where they are. A client that attaches sees the pause, and ends it "
+                "(`%distributed resume`).",
+            ),
+        ),
+        None,
+        "ok",
+        (),
+        _UNTIL_FORGOTTEN,
+        "whole",
+        "whole",
+    ),
     _goes_on(
         "elastic-killed",
         "A rank of a cell with `--elastic` is killed (SIGKILL).",

@@ -171,6 +171,8 @@ def describe_act(kind: str, step: int, found: Mapping[int, Acted]) -> str:
     """What became of an act after ``step`` on the ranks of ``found``, as a sentence or several."""
     if kind in PAUSES:
         return f"The loop was paused after step {step}."
+    if not found:
+        return f"It was stopped after step {step}, before it was done on any rank."
     ran = {rank: one for rank, one in found.items() if one.ok}
     raised = {rank: one for rank, one in found.items() if not one.ok}
     if not raised and kind != "between":

@@ -11,6 +11,7 @@ ends a loop that is held as any other call. What a person's own code raises beco
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
@@ -58,8 +59,8 @@ class _Order:
         self.given = self.done = 0
         """The newest stage that it was given, and the newest that it has carried out."""
         self.found: Acted | None = None
-        self.asked = time.monotonic()
-        """When the steward has asked for it last."""
+        self.unasked = 0
+        """The looks of a loop that is held since the steward has asked for it last."""
         self.error: BaseException | None = None
         """What a person's code has raised."""
 
@@ -89,27 +90,33 @@ class StepGate:
         """The order for which the loop is yet to come to its step."""
         self._orders: dict[str, _Order] = {}
         """The newest orders, by key."""
+        self._acting = False
+        """Whether an act is being done: the steps of its own loops are none of this one's."""
         self._deciding = threading.Lock()
         """Held for a moment: the loop has come to a step, or the control thread finds that it had passed it."""
+        # A child process would wait for an answer that never comes to it.
+        os.register_at_fork(after_in_child=self.end)
 
     # The thread of the loop.
 
     def begin(self, run: int, unfit: str) -> None:
         """Begin a cell. ``unfit``: why it cannot be steered, as a clause; empty where it can. Main thread."""
         self._run, self._newest, self._unfit = run, run, unfit
-        self._counts = {}
+        self._counts, self._armed = {}, None
 
     def end(self) -> None:
         """End the cell. Main thread."""
-        self._run = None
-        armed, self._armed = self._armed, None
-        if armed is not None:
-            armed.state = "left"
+        self._run = self._armed = None
+        # Also those of a loop that is held: an interrupt may have fallen into the moment in which it came to stand.
+        for order in self._orders.values():
+            order.state = "left"
         self._acts.end()
 
-    def step(self, source: str, count: int) -> None:
-        """Take note of a step, the ``count``-th of ``source`` in this cell, and hold if that was asked for."""
-        self._counts[source] = count
+    def step(self, source: str) -> None:
+        """Count a step of ``source`` in this cell, and hold if that was asked for."""
+        if self._acting:
+            return
+        count = self._counts[source] = self._counts.get(source, 0) + 1
         armed = self._armed
         if armed is not None and count >= armed.request.at and source == armed.request.source:
             self._come(armed, count, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
@@ -126,11 +133,11 @@ class StepGate:
     def _hold(self, order: _Order, frame: FrameType) -> None:
         request, run = order.request, self._run
         main = threading.current_thread() is threading.main_thread()
-        self._timer.resting = main
         words = request.words
         kind = words.partition(" ")[0]
-        self._emit(run, Steered(request.number, "held", request.at, self._metrics.step, kind, words, request.by))
         try:
+            self._timer.resting = main
+            self._emit(run, Steered(request.number, "held", request.at, self._metrics.step, kind, words, request.by))
             while not isinstance(task := self._next(order, run, main=main), LeaveSteps):
                 self._carry_out(order, task, frame)
         finally:
@@ -142,11 +149,14 @@ class StepGate:
             raise meant(error or RuntimeError(task.failed))
 
     def _next(self, order: _Order, run: int | None, *, main: bool) -> CarryOut | LeaveSteps:
+        order.unasked = 0
         while True:
             # Not an Event or a Condition: a thread that waits in one counts as one that waits for other threads.
             with contextlib.suppress(queue.Empty):
                 return order.tasks.get(timeout=LOOK)
-            if time.monotonic() - order.asked > FORGOTTEN:
+            # Looks and not the clock: a process that was stopped goes on before it hears what came meanwhile.
+            order.unasked += 1
+            if order.unasked * LOOK > FORGOTTEN:
                 self._recorder.write(
                     "stderr", "[jupyter-dtrain] This rank was not told how to go on after its step, and goes on.\n"
                 )
@@ -169,10 +179,13 @@ class StepGate:
         self._timer.resting = False
         began = time.monotonic()
         with self._recorder.copied() as printed:
+            self._acting = True
             try:
                 found = self._acts.apply(act, number, frame)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 found = Acted(ok=False, text=words_of(error))
+            finally:
+                self._acting = False
         found = msgspec.structs.replace(found, seconds=time.monotonic() - began)
         order.error = self._acts.raised
         self._emit(self._run, Steered(number, "done", step, found=found))
@@ -203,7 +216,7 @@ class StepGate:
         found = StepState(self._run, self._newest, dict(self._counts), unfit=self._unfit)
         if order is None:
             return found
-        order.asked = time.monotonic()
+        order.unasked = 0
         done = order.done
         return msgspec.structs.replace(found, state=order.state, done=done, found=order.found if done else None)
 

@@ -189,8 +189,8 @@ class StepWork:
     def count(self, source: Literal["step()", "loop"]) -> None:
         """Count a step of a loop that shows itself. Any thread may call it; those of the main thread count."""
         if threading.get_ident() == self._main and self.gate is not None:
-            made = self._made[source] = self._made.get(source, 0) + 1
-            self.gate.step(source, made)
+            self._made[source] = self._made.get(source, 0) + 1
+            self.gate.step(source)
 
     def _step(self, step: int) -> None:
         self._stepped, self._metrics.follow = True, None
@@ -205,7 +205,7 @@ class StepWork:
             if one.meets(step):
                 self._save(one, step)
         if self.gate is not None:
-            self.gate.step("optimizer", step)
+            self.gate.step("optimizer")
 
     def _report(self, step: int) -> None:
         name = self._check

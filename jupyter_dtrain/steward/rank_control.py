@@ -160,6 +160,7 @@ class RankControl:
     def given_up(self, run: int) -> None:
         """Note that ``run`` has ended without the ranks that still work on it."""
         self._release.given_up(run)
+        self._steering.given_up(run)
 
     def rank_died(self, rank: int, run: int | None) -> None:
         """Note that ``rank`` has died while it worked on ``run``; None: on no run that is known."""

@@ -102,6 +102,12 @@ class _Act:
         self.hold: _Hold | None = None
         self.counts: dict[int, int] = {}
         """The newest steps of the ranks on their way to the hold."""
+        self.answers: Answers[StepState] = {}
+        """The newest answers of the ranks."""
+        self.armed: dict[int, StepState] = {}
+        """Where the loops were when all ranks knew of the hold."""
+        self.past: set[str] = set()
+        """What has counted steps, and does so no more."""
 
     @property
     def kind(self) -> str:
@@ -165,11 +171,11 @@ class Steering:
     def _withdrawn(self, request: WithdrawSteer) -> Done:
         def withdraw() -> None:
             act = self._acts.get(request.number)
-            if act is None or act.state.phase != "going on":
+            if act is None or act.state.phase != "going on" or act.request.client != request.client:
                 return
             if act in self._waiting:
                 self._waiting.remove(act)
-                act.state = SteerState("failed", "It was withdrawn. Nothing was changed.", act.run.run)
+                self._refuse(act, "It was withdrawn.")
             elif act is self._act and act.deadline < math.inf:
                 self._fail(act, "It was withdrawn.")
 
@@ -210,8 +216,20 @@ class Steering:
     def forget(self) -> None:
         """Forget all that concerns the present ranks: they are gone."""
         self._holds.clear()
-        if self._act is not None:
-            self._fail(self._act, "The ranks have ended.")
+        self._end_all("The ranks have ended.", lambda _: True)
+
+    def given_up(self, run: int) -> None:
+        """Note that ``run`` has ended without the ranks that still work on it."""
+        if (hold := self._holds.pop(run, None)) is not None:
+            self._leave(hold)
+        self._end_all("The cell was ended meanwhile.", lambda act: act.run.run == run)
+
+    def _end_all(self, words: str, concerns: Callable[[_Act], bool]) -> None:
+        for act in [act for act in self._waiting if concerns(act)]:
+            self._waiting.remove(act)
+            self._refuse(act, words)
+        if self._act is not None and concerns(self._act):
+            self._fail(self._act, words)
 
     # The way of an act.
 
@@ -241,6 +259,10 @@ class Steering:
             act.next = lambda: self._look(act)
 
     def _look(self, act: _Act) -> None:
+        if dead := self._questions.dead(act.run.ranks):
+            has = "has" if len(dead) == 1 else "have"
+            self._fail(act, f"{count_ranks(dead).capitalize()} {has} died: not all ranks of the cell come to a step.")
+            return
         self._say(act, "The ranks are asked how far their loops are.")
         self._ask(act, act.run.ranks, lambda found: self._looked(act, found), ReadSteps(""))
 
@@ -266,7 +288,11 @@ class Steering:
         ]
         # A loop whose steps are slow has made some, and none since the first look.
         slow = now - act.looked >= STILL
-        made = [source for source in SOURCES if all(one.counts.get(source, 0) > 0 for one in found.values())]
+        made = [
+            source
+            for source in SOURCES
+            if source not in act.past and all(one.counts.get(source, 0) > 0 for one in found.values())
+        ]
         if not moved and not (slow and made):
             self._again(act, lambda: self._look(act), LOOKS)
             return
@@ -298,13 +324,19 @@ class Steering:
                 self._holds.pop(act.run.run, None)
                 self._leave(paused)
             if ready:
+                act.armed = found
                 self._again(act, lambda: self._await(act), POLL)
+            elif all(one.state in ("armed", "held") for one in found.values()):
+                self._again(act, tell, POLL)  # some are silent
             elif paused is not None:
-                self._fail(act, "Not all ranks took the step: they are paused still.")
+                self._fail(act, "Not all ranks took the step.")
             else:
                 self._retry(act, found)
 
-        self._ask(act, act.run.ranks, armed, order)
+        def tell() -> None:
+            self._ask(act, act.run.ranks, armed, order)
+
+        tell()
 
     def _retry(self, act: _Act, found: dict[int, StepState]) -> None:
         """Try a later step, since not all ranks have stood after the one that was chosen."""
@@ -330,9 +362,7 @@ class Steering:
         if why := self._unfit(act, found):
             self._fail(act, why)
         elif late and act.kind == "step":
-            self._fail(
-                act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}, and the loop goes on."
-            )
+            self._fail(act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}.")
         elif late:
             self._retry(act, found)
         elif len(found) == len(act.run.ranks) and all(one.state == "held" for one in found.values()):
@@ -345,7 +375,24 @@ class Steering:
             if any(count > act.counts.get(rank, -1) for rank, count in counts.items()):
                 act.deadline = time.monotonic() + act.request.patience
             act.counts.update(counts)
-            self._again(act, lambda: self._await(act), POLL)
+            if act.kind != "step" and self._is_past(act, hold, found):
+                act.past.add(hold.source)
+                self._retry(act, found)
+            else:
+                self._again(act, lambda: self._await(act), POLL)
+
+    def _is_past(self, act: _Act, hold: _Hold, found: dict[int, StepState]) -> bool:
+        """Whether the loop that was to stand has ended, as it seems, and the cell is in another one."""
+        if time.monotonic() < act.deadline - act.request.patience / 2 or len(found) < len(act.armed):
+            return False
+        grown = {
+            source
+            for source in SOURCES
+            for rank, one in found.items()
+            if one.counts.get(source, 0) > act.armed[rank].counts.get(source, 0)
+        }
+        others = [source for source in grown if all(one.counts.get(source, 0) for one in found.values())]
+        return hold.source not in grown and bool(others)
 
     def _pause(self, act: _Act, hold: _Hold) -> None:
         self._holds[act.run.run] = hold
@@ -421,21 +468,18 @@ class Steering:
 
         def said(answers: Answers[StepState]) -> None:
             if self._act is act:
-                self._asking = False
-                if time.monotonic() >= act.deadline:
-                    self._fail(act, self._late(act, answers))
-                else:
-                    then({rank: one for rank, one in answers.items() if one is not None})
+                self._asking, act.answers = False, answers
+                then({rank: one for rank, one in answers.items() if one is not None})
 
         self._asking = True
         self._questions.ask(ranks, ANSWER, said, question)
 
-    def _late(self, act: _Act, answers: Answers[StepState]) -> str:
+    def _late(self, act: _Act) -> str:
         """The words for an act whose time is over."""
         seconds = f"{act.request.patience:g} s"
-        if unheard := silent(answers):
+        if unheard := silent(act.answers):
             return f"{count_ranks(unheard).capitalize()} did not answer within {seconds}."
-        states = {rank: one for rank, one in answers.items() if one is not None}
+        states = {rank: one for rank, one in act.answers.items() if one is not None}
         if act.hold is not None and act.hold.stage:
             still = sorted(rank for rank, one in states.items() if one.done < act.hold.stage)
             return f"{count_ranks(still).capitalize()} did not look at it within {seconds}."
@@ -455,7 +499,12 @@ class Steering:
         )
 
     def _again(self, act: _Act, then: Callable[[], None], seconds: float) -> None:
-        act.next, act.due = then, time.monotonic() + seconds
+        """Do ``then`` in so many seconds, unless the act's time is over."""
+        now = time.monotonic()
+        if now >= act.deadline:
+            self._fail(act, self._late(act))
+            return
+        act.next, act.due = then, now + seconds
         self._post(lambda: None)
 
     def _say(self, act: _Act, words: str) -> None:
@@ -474,12 +523,18 @@ class Steering:
             self._leave(hold)
         elif hold is not None:
             hold.keep_at = time.monotonic() + KEEP
+        goes_on = "The loop goes on." if act.kind == "step" and act.tries else ""
+        paused = "The loop is paused still." if act.run.run in self._holds else goes_on
+        self._refuse(act, words, paused, began=began)
+        self._act, self._asking = None, False
+        self._post(lambda: None)
+
+    def _refuse(self, act: _Act, words: str, more: str = "", *, began: bool = False) -> None:
         nothing = "It may have been done on some ranks." if began else "Nothing was changed."
         if act.kind in ("pause", "resume", "step"):
             nothing = ""
-        act.state = SteerState("failed", f"{words} {nothing}".strip(), act.run.run, hold.at if hold is not None else 0)
-        self._act, self._asking = None, False
-        self._post(lambda: None)
+        said = " ".join(filter(None, (words, nothing, more)))
+        act.state = SteerState("failed", said, act.run.run, act.hold.at if act.hold is not None else 0)
 
     def _leave(self, hold: _Hold, failed: str = "") -> None:
         """Let ranks go on, or forget the step if they have not come to it; silent ones are told again."""

@@ -137,6 +137,11 @@ class Questions:
         greetings = {one: channel.greet(world.ranks[one].engine) for one in _living(world, [rank])}
         self._await([rank], patience, lambda answers: None if answers[rank] is None else then(), greetings)
 
+    def dead(self, ranks: list[int]) -> list[int]:
+        """Those of ``ranks`` that have ended; none where there is no world."""
+        bound = self._bound()
+        return [] if bound is None else [rank for rank in ranks if bound[0].rank(rank).has_ended]
+
     def _await(
         self, ranks: list[int], patience: float, then: Callable[[Answers[A]], None], futures: Futures[A]
     ) -> None:

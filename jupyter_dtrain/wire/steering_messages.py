@@ -60,8 +60,10 @@ class ReadSteer(StewardRequest[SteerState], frozen=True, tag="steer-state"):
 
 
 class WithdrawSteer(StewardRequest[Done], frozen=True, tag="steer-withdraw"):
-    """Give up the act ``number``, unless the ranks carry it out already: whoever asked for it has left."""
+    """Give up the act ``number``, unless the ranks carry it out already. Only who asked for it gives it up."""
 
+    client: str
+    """The id of the client."""
     number: int
 
 

@@ -98,6 +98,18 @@ while not os.path.exists(GO + "joined"):
 """
 """The victim dies, and so do as many of its successors as there are letters. The others work until one has joined."""
 
+STEERED = """
+import jupyter_dtrain
+going, value = True, 0
+def sleep():
+    time.sleep(600)
+while going:
+    time.sleep(0.01)
+    meet()
+    jupyter_dtrain.step()
+"""
+"""A loop that goes on until somebody steers it otherwise."""
+
 CELLS = {
     "raises": _ALONE.format("1 / 0"),
     "raises-everywhere": "1 / 0",
@@ -186,6 +198,21 @@ meet()
 """,
     "prompt-kernel-killed": _ALONE.format('print("typed", input("token? "))'),
     "prompt-page-closed": _ALONE.format('print("typed", input("token? "))'),
+    "between-killed": STEERED,
+    "between-ends-first": """
+import jupyter_dtrain
+value = made = 0
+while not os.path.exists(GO):
+    time.sleep(0.01)
+    if rank != victim or made < 30:
+        made += 1
+        jupyter_dtrain.step()
+        if made == 30:
+            print("here", flush=True)
+print("value", value)
+""",
+    "paused-killed": STEERED,
+    "paused-kernel-killed": STEERED,
 }
 """The code for all ranks, by name of the situation."""
 

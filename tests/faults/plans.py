@@ -41,8 +41,9 @@ CHANGES = (
     *("heal-new-killed", "heal-other-killed", "heal-mpiexec-killed", "heal-no-process"),
     *("grow-new-killed", "grow-other-killed", "grow-mpiexec-killed", "grow-no-process"),
     *("shrink-other-killed", "shrink-mpiexec-killed", "drop-other-killed", "drop-mpiexec-killed"),
+    "steer-healed",
 )
-"""Heals and resizes in which something dies, or no process can be started; see :mod:`.changes`."""
+"""Heals and resizes in which something dies, no process can be started (see :mod:`.changes`), or a loop is steered."""
 PROFILES = ("profile-raises", "profile-killed", "profile-no-disk", "profile-stopped", "profile-healed")
 """Profiles of a running loop in which something fails; see :mod:`.profile_play`."""
 HERE = ("mpiexec-killed", "save-killed", "save-no-disk", *ELASTIC, *CHANGES, *PROFILES)
@@ -52,6 +53,8 @@ KERNELS = ("kernel-killed", "kernel-restarted", "kernel-shut-down")
 
 PROMPTS = ("prompt-killed", "prompt-peer-failed", "prompt-kernel-killed", "prompt-page-closed")
 """Situations in which a rank of a notebook's cell is at a prompt; see :mod:`.prompt_play`."""
+STEERED = ("between-killed", "between-ends-first", "paused-killed", "paused-kernel-killed")
+"""Situations in which a person steers the loop of a cell; see :mod:`.steering_play`."""
 
 
 class Plan(NamedTuple):
@@ -82,10 +85,10 @@ def frameworks_of(situation: str) -> list[Framework]:
 
 def modes_of(situation: str) -> list[Mode]:
     """The modes that make sense for the situation."""
-    # A rank's death at a prompt frees the others at once: an interrupt would find no cell.
-    if situation in (*CHANGES, *PROFILES, "prompt-killed"):
+    # A rank's death at a prompt, or in an act, frees the others at once: an interrupt would find no cell.
+    if situation in (*CHANGES, *PROFILES, "prompt-killed", "between-killed"):
         return ["attended"]
-    if situation in (*SERVERS, *ELASTIC, *PROMPTS):
+    if situation in (*SERVERS, *ELASTIC, *PROMPTS, *STEERED):
         return ["attended", "interrupted"]
     if situation in KERNELS:
         return ["alone", "interrupted"] if situation != "kernel-shut-down" else ["alone"]

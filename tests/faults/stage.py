@@ -9,11 +9,12 @@ from jupyter_dtrain import DistributedError, DistributedInterrupt
 from tests.faults.changes import ChangePlay
 from tests.faults.elastic_play import ElasticPlay
 from tests.faults.kernel_play import KernelPlay
-from tests.faults.plans import CHANGES, ELASTIC, KERNELS, PROFILES, PROMPTS, SERVERS, Plan
+from tests.faults.plans import CHANGES, ELASTIC, KERNELS, PROFILES, PROMPTS, SERVERS, STEERED, Plan
 from tests.faults.play import Play
 from tests.faults.profile_play import ProfilePlay
 from tests.faults.prompt_play import PromptPlay
 from tests.faults.servers_play import ServersPlay
+from tests.faults.steering_play import PausedKernelPlay, SteeredChangePlay, SteeringPlay
 from tests.faults.worlds import Worlds
 
 LAST_WORDS: Final = 4000
@@ -37,13 +38,16 @@ class Stage(Worlds):
     def play(self, plan: Plan) -> Played:
         """Play it. Mistakes of the world are in :attr:`Played.problems`; a play raises no exception for them."""
         play: Play | ChangePlay
-        if plan.situation in CHANGES:
+        if plan.situation == "steer-healed":
+            play = SteeredChangePlay(self, plan)
+        elif plan.situation in CHANGES:
             play = ChangePlay(self, plan)
         elif plan.situation in PROFILES:
             play = ProfilePlay(self, plan)
         else:
             kinds = dict.fromkeys(KERNELS, KernelPlay) | dict.fromkeys(SERVERS, ServersPlay)
             kinds |= dict.fromkeys(ELASTIC, ElasticPlay) | dict.fromkeys(PROMPTS, PromptPlay)
+            kinds |= dict.fromkeys(STEERED, SteeringPlay) | {"paused-kernel-killed": PausedKernelPlay}
             play = kinds.get(plan.situation, Play)(self, plan)
         try:
             seconds, outcome = play.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import psutil
 import pytest
 
 from jupyter_dtrain import BadRequest, DistributedError, NotSteered, ReadOnly, Session, Settings
@@ -12,7 +13,7 @@ from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, WithdrawSteer
 from tests.session.cells import Notes, begin, run, same, texts
-from tests.steward.until import PATIENCE, until
+from tests.steward.until import PATIENCE, stays, until
 
 LOOP = """
 import os, time
@@ -25,6 +26,21 @@ while go:
 print("over")
 """
 """A loop whose ranks have paces of their own, until ``go`` is false."""
+
+
+def begun(world, code):
+    """Begin an act with ``code``; a thread, and what will have become of it."""
+    said = []
+
+    def act():
+        try:
+            said.append(world.loop.between(code).words)
+        except NotSteered as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread, said
 
 
 def changes(world):
@@ -129,6 +145,109 @@ def test_stop_ends_a_loop_that_is_paused(world):
     assert cell.outcome == "ok"
 
 
+def test_stop_ends_an_act(world):
+    """The act is said to be stopped, not to have run."""
+    cell = begin(world, LOOP)
+    thread, said = begun(world, "print('acts')\ntime.sleep(600)")
+    until(lambda: all(text.endswith("acts\n") for text in texts(cell).values()))
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+    thread.join(PATIENCE)
+
+    assert "stopped. It may have been done on some ranks." in said[0]
+    [act] = cell.acts
+    assert act.said == f"It was stopped after step {act.step}, before it was done on any rank."
+
+
+def test_loops_of_an_act_are_no_steps_of_the_loop(world):
+    """A bar, or calls of step(): the loop pauses after as many steps of its own as were asked for."""
+    cell = begin(world, LOOP)
+    paused = world.loop.pause()
+    world.loop.between("for _ in dtrain.progress(range(50 + rank)): dtrain.step()")
+    counted = world.loop.step(5)
+    found = world.loop.between("len(seen)")
+    world.loop.resume()
+    end(world, cell)
+
+    assert {one.text for one in found.ranks.values()} == {f"{paused.step + 5}\n"}
+    assert counted.step == paused.step + 5
+
+
+def test_the_second_loop_of_a_cell_is_steered_where_its_steps_are_slow(world):
+    """It is counted by less than the first loop was, which is over."""
+    code = """
+import time, jupyter_dtrain as dtrain
+seen, x = [], 1
+for _ in range(20): dtrain.step()
+for _ in dtrain.progress(range(1000)):
+    time.sleep(0.8)
+    seen.append(x)
+    if x > 1: break
+"""
+    cell = begin(world, code)
+    found = world.loop.between("x = 2", timeout=6.0)
+    assert cell.wait(PATIENCE)
+
+    assert changes(world) == same([found.step])
+
+
+def test_runs_beside_each_other_are_steered_one_by_one(world):
+    """The act names the run; a pause of one lets the other go on."""
+    first, second = begin(world, LOOP, [0, 1]), begin(world, LOOP, [2])
+    with pytest.raises(Refused, match=r"several cells are running.*--run"):
+        world.loop.pause()
+    paused = world.loop.pause(run=first.number)
+    found = world.loop.between("go = False", run=second.number)
+    assert sorted(found.ranks) == [2]
+    assert second.wait(PATIENCE)
+    assert first.fold.paused == paused.step
+    world.loop.resume()
+    found = world.loop.between("go = False")
+    assert sorted(found.ranks) == [0, 1]
+    assert first.wait(PATIENCE)
+
+    assert (first.outcome, second.outcome) == ("ok", "ok")
+
+
+def test_a_pause_outlasts_a_rank_that_was_stopped(world):
+    """For longer than a rank waits that hears nothing: it could not hear while it was stopped (SIGSTOP)."""
+    forget = "import jupyter_dtrain.rank.steering as gate\ngate.FORGOTTEN, forgotten = 6.0, gate.FORGOTTEN\n"
+    cell = begin(world, forget + LOOP)
+    paused = world.loop.pause()
+    process = psutil.Process(world.world.ranks[1].pid)
+    process.suspend()
+    threading.Event().wait(7.0)
+    process.resume()
+    stays(lambda: cell.fold.paused == paused.step, 5.0)
+    world.loop.resume()
+    end(world, cell)
+
+    assert "was not told" not in cell.text(1)
+    run(world, "gate.FORGOTTEN = forgotten")
+
+
+def test_a_process_that_the_cell_has_started_is_not_held(world):
+    """It was forked when the loop was yet to come to the step; only the rank's own loop is held there."""
+    code = """
+import os, time, jupyter_dtrain as dtrain
+from jupyter_dtrain.rank.rank_context import rank_home
+dtrain.step()
+while rank_home().step_work.gate._armed is None: time.sleep(0.01)
+began, child = time.monotonic(), os.fork()
+if not child:
+    for _ in range(100): dtrain.step()
+    os._exit(0)
+os.waitpid(child, 0)
+soon = time.monotonic() - began < 10
+dtrain.step()
+"""
+    cell = begin(world, code)
+    assert world.loop.between("print(soon)").step == 2
+    assert cell.wait(PATIENCE)
+
+    assert {text.splitlines()[1] for text in texts(cell).values()} == {"True"}
+
+
 def test_nothing_happens_where_a_rank_makes_no_step(world):
     """It is named; the others go on."""
     cell = begin(world, LOOP.replace("dtrain.step()", "dtrain.step() if rank != 1 else None"))
@@ -205,7 +324,9 @@ def test_an_act_that_a_person_gives_up_is_withdrawn(world):
     """While it waits for a step that does not come."""
     cell = begin(world, "import time\nwhile True: time.sleep(0.01)")
     number = world._link.ask(Steer(world._link.me.id, "a test", LoopAct("pause"), 60.0)).number
-    world._link.ask(WithdrawSteer(number))
+    world._link.ask(WithdrawSteer("another client", number))
+    assert world._link.ask(ReadSteer(number)).phase == "going on"
+    world._link.ask(WithdrawSteer(world._link.me.id, number))
     until(lambda: world._link.ask(ReadSteer(number)).phase == "failed")
     assert "withdrawn" in world._link.ask(ReadSteer(number)).words
     world.interrupt()
@@ -242,6 +363,31 @@ def test_what_is_wrong_with_a_line_is_said_before_a_rank_hears_of_it(world):
         world.loop.pause()
 
 
+def test_an_act_ends_with_the_cell_whose_rank_does_not_end(launch):
+    """Stop gives up a rank that was stopped (SIGSTOP) in it; a restart ends acts that wait for their turn, too."""
+    with launch(n=2, settings=Settings(interrupt_raise=1.0, interrupt_timeout=2.0)) as session:
+        cell = begin(session, LOOP)
+        thread, said = begun(session, "import signal\nif rank == 1: os.kill(os.getpid(), signal.SIGSTOP)")
+        until(lambda: session.world.ranks[1].state == "stopped")
+        session.interrupt()
+        assert cell.wait(PATIENCE)
+        thread.join(PATIENCE)
+        assert said[0].endswith("It may have been done on some ranks.")
+        session.restart()
+
+        cell = begin(session, LOOP)
+        acts = [begun(session, "print('acts')\ntime.sleep(600)") for _ in range(3)]
+        until(lambda: all(text.endswith("acts\n") for text in texts(cell).values()))
+        session.restart()
+        for thread, _ in acts:
+            thread.join(PATIENCE)
+
+    assert sorted(words for _, said in acts for words in said) == [
+        "The ranks have ended. It may have been done on some ranks.",
+        *["The ranks have ended. Nothing was changed."] * 2,
+    ]
+
+
 FRESH_WORLD = True
 
 
@@ -251,6 +397,8 @@ def test_a_rank_that_dies_in_an_act_ends_it(world):
     began = time.monotonic()
     with pytest.raises(NotSteered, match=r"Rank 1 has died meanwhile\. It may have been done on some ranks\."):
         world.loop.between("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(NotSteered, match=r"Rank 1 has died: not all ranks of the cell come to a step"):
+        world.loop.pause()
     assert time.monotonic() - began < PATIENCE
     world.interrupt()
     assert cell.wait(PATIENCE)
