@@ -21,6 +21,7 @@ from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Cell
 
+from .loop_exits import LoopExits
 from .tracebacks import cell_name
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class CellSources:
         """Names of cells, by the file names of their code."""
 
     def install(self) -> None:
-        """Have IPython ask here for names and lines. Once, before user code."""
+        """Have IPython ask here for names and lines, and give loops an exit. Once, before user code."""
         SOURCES.when_imported(self._hook)
+        self._shell.ast_transformers.append(LoopExits())
 
     def begin(self, run: int, code: str, cell: Cell) -> None:
         """Begin ``run``, whose ``code`` comes from the notebook's ``cell``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +22,8 @@ from jupyter_dtrain.plugins.framework import CellEnds
 
 from .debugging import CellQuit
 from .interrupts import CellStopped
-from .loop_values import CannotSet, LoopNames, Replaced, find
-from .loops import user_frames
+from .loop_values import CannotSet, LoopNames, ReplacedValue, find
+from .loops import LoopEnd, ending, user_frames
 from .user_text import words_of
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ class LoopActs:
         """What the person's code in the newest act has raised."""
         self._showing = False
         self._unshown: BaseException | None = None
-        self._replaced: deque[list[Replaced]] = deque(maxlen=UNDONE)
+        self._replaced: deque[list[ReplacedValue]] = deque(maxlen=UNDONE)
         """What each ``set`` of this cell has replaced, without those that were undone."""
+        self._ending: LoopEnd | CellEnds | None = None
+        """What a ``stop-after`` does once the loop goes on."""
+        self._ends: LoopEnd | None = None
+        """What ends the loop of this cell at its next line."""
 
     def check(self, act: LoopAct, frame: FrameType) -> Acted:
         """Whether the act can be done here, and if not, why. ``frame``: where the step was counted."""
@@ -62,6 +67,8 @@ class LoopActs:
                 return self._check_values(act, self._names(frame))
             case "undo" if not self._replaced:
                 return Acted(ok=False, text="there is nothing to undo: no set of this cell is left")
+            case "stop-after" if threading.current_thread() is not threading.main_thread():
+                return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
 
     def apply(self, act: LoopAct, number: int, frame: FrameType) -> Acted:
@@ -75,12 +82,32 @@ class LoopActs:
                 return self._set(act, names)
             case "undo":
                 return self._undo(names)
+            case "stop-after":
+                return self._end_loop(frame)
         return Acted()
 
+    def go_on(self) -> None:
+        """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop.
+
+        Raises :class:`.CellEnds` where a ``stop-after`` can only end the cell.
+        """
+        if (ending := self._ending) is not None:
+            self._ending = None
+            if isinstance(ending, CellEnds):
+                raise ending
+            ending.begin()
+            self._ends = ending
+
     def end(self) -> None:
-        """End the cell: what its acts have replaced cannot be put back any more, and takes no memory."""
+        """End the cell: what its acts have replaced cannot be put back any more, and takes no memory. Main thread.
+
+        Where the cell's trace function is in force, before that is kept for the next cell.
+        """
         self._replaced.clear()
-        self.raised = None
+        self.raised = self._ending = None
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
 
     def cannot_show(self, error: BaseException) -> bool:
         """Take ``error``, which a value's own representation has raised, if an act shows that value now."""
@@ -104,7 +131,7 @@ class LoopActs:
 
     def _set(self, act: LoopAct, names: LoopNames) -> Acted:
         """Set all values or none."""
-        replaced: list[Replaced] = []
+        replaced: list[ReplacedValue] = []
         said: dict[str, None] = {}
         path = ""
         try:
@@ -137,6 +164,14 @@ class LoopActs:
                 ok = False
                 said.append(f"{one.path} could not be put back: {words_of(error)}")
         return Acted(ok=ok, text="; ".join(said) or "there was nothing to put back")
+
+    def _end_loop(self, frame: FrameType) -> Acted:
+        found = ending(frame, self._is_users)
+        if isinstance(found, str):
+            self._ending = CellEnds("its loop was to end")
+            return Acted(text=f"The cell ended as asked: {found}, so what follows it did not run")
+        self._ending = found
+        return Acted(text="The loop ended as asked, and the cell went on below it")
 
     def _compiled(self, name: str, code: str) -> tuple[ast.Module | None, Acted]:
         """The syntax tree of a person's code, or why there is none."""

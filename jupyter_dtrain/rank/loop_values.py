@@ -1,7 +1,8 @@
 """The names that a loop sees, and the values behind them that a person may set between two steps.
 
 :class:`LoopNames` reads and binds variables where they live, in functions, too. :func:`find` leads from a path such as
-``opt.lr`` to a :class:`Place`. Frameworks are asked first, as they keep some values elsewhere than a person reads them.
+``opt.lr`` to a :class:`ValuePlace`. Frameworks are asked first, as they keep some values elsewhere than a person reads
+them.
 
 Under failure: :class:`CannotSet` says in a clause why a value cannot be set; nothing was changed then.
 """
@@ -114,7 +115,7 @@ def _bind_locals(frame: FrameType, values: Mapping[str, Any]) -> None:
     locals_of(frame)  # so that the frame keeps no values by the way
 
 
-class Place:
+class ValuePlace:
     """Where the value of a path is kept, in one place or in several alike."""
 
     def __init__(self, path: str, found: Settable, *, is_variable: bool = False) -> None:
@@ -139,14 +140,14 @@ class Place:
                 return float(new)
         return new
 
-    def replace(self, new: Sequence[Any]) -> Replaced:
+    def replace(self, new: Sequence[Any]) -> ReplacedValue:
         """Set a value in each place."""
         self._put(new)
         words = f"{self.path}: {_all_shown(self.values)} -> {_all_shown(new)}"
-        return Replaced(self.path, words, self.values, list(new), None if self._is_variable else self._put)
+        return ReplacedValue(self.path, words, self.values, list(new), None if self._is_variable else self._put)
 
 
-class Replaced:
+class ReplacedValue:
     """What was set, and how to put back what it has replaced."""
 
     def __init__(self, path: str, words: str, old: list[Any], new: list[Any], put: Any) -> None:
@@ -166,7 +167,7 @@ class Replaced:
         return f"{self.path}: {_all_shown(self._new)} -> {_all_shown(self._old)}"
 
 
-def find(path: str, names: LoopNames, plugins: Plugins) -> Place:
+def find(path: str, names: LoopNames, plugins: Plugins) -> ValuePlace:
     """Where the value of ``path`` is kept. Raises :class:`CannotSet` where there is no such place."""
     first, steps = _parsed(path)
     seen = names.read()
@@ -179,21 +180,21 @@ def find(path: str, names: LoopNames, plugins: Plugins) -> Place:
     for at in range(len(steps) + 1):
         rest = "".join(step.words for step in steps[at:])
         if (found := plugins.setting(value, rest, path, seen)) is not None:
-            return Place(path, found)
+            return ValuePlace(path, found)
         if at < len(steps):
             owner, value = value, _inner(value, steps[at], where)
             where += steps[at].words
     if not steps:
-        return Place(path, Settable([value], lambda new: names.bind({first: new[0]})), is_variable=True)
+        return ValuePlace(path, Settable([value], lambda new: names.bind({first: new[0]})), is_variable=True)
     key = steps[-1].key
     if steps[-1].is_item:
         if isinstance(owner, tuple):
             raise CannotSet(f"{path} is in a tuple, which cannot be changed")
-        return Place(path, Settable([value], lambda new: owner.__setitem__(key, new[0])))
+        return ValuePlace(path, Settable([value], lambda new: owner.__setitem__(key, new[0])))
     described = inspect.getattr_static(type(owner), key, None)
     if isinstance(described, property) and described.fset is None:
         raise CannotSet(f"{path} is a property that cannot be set")
-    return Place(path, Settable([value], lambda new: setattr(owner, key, new[0])))
+    return ValuePlace(path, Settable([value], lambda new: setattr(owner, key, new[0])))
 
 
 class _Step(NamedTuple):

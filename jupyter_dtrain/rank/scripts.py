@@ -13,6 +13,7 @@ script ends; the names that it had defined by then stay.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import linecache
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dtrain.plugins.libraries import is_library
+
+from .loop_exits import LoopExits
 
 _OWN = ("__file__", "__doc__", "__package__", "__spec__")
 """Names of a module that are the script's while it runs."""
@@ -52,7 +55,9 @@ def run_script(script: str | os.PathLike[str], *arguments: str, module: bool = F
             spec, code = _find(os.fspath(script))
             path = Path(spec.origin or path)
         else:
-            code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+            tree = ast.parse(path.read_bytes(), str(path))
+            tree = ast.fix_missing_locations(LoopExits().visit(tree))
+            code = compile(tree, str(path), "exec", dont_inherit=True)
         # Tracebacks show the lines of the file as it is now.
         linecache.checkcache()
         _folders.update(f"{one}{os.sep}" for one in (folder, folder.resolve(), path.parent))

@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dtrain.frameworks.torch.plugin import Torch
 from jupyter_dtrain.frameworks.torch.step_hook import StepHook
-from tests.rank.acting import UNDO, ActingRank, between, setting
+from tests.rank.acting import STOP, UNDO, ActingRank, between, setting
 
 START = """
 import torch
@@ -56,11 +56,11 @@ def rates(rank, key="lr"):
 
 def test_a_rate_is_that_of_all_groups_and_an_undo_puts_back_each(rank):
     """A person writes ``opt.lr``, which no optimizer has."""
-    rank.run("steps()", at_2=setting("opt.lr=1"))
-    assert (rank.done[0].text, rates(rank)) == ("opt.lr: 0.1, 0.01 -> 1.0", [1.0, 1.0])
+    rank.run("steps()", at_1=setting("opt.lr=1"), at_2=between("seen = [g['lr'] for g in opt.param_groups]"), at_3=UNDO)
 
-    rank.run("steps()", at_3=UNDO)
-    assert (rank.done[0].text, rates(rank)) == ("opt.lr: 1.0 -> 0.1, 0.01", [0.1, 0.01])
+    assert rank.shell.user_ns["seen"] == [1.0, 1.0]
+    assert [one.text for one in rank.done] == ["opt.lr: 0.1, 0.01 -> 1.0", "", "opt.lr: 1.0 -> 0.1, 0.01"]
+    assert rates(rank) == [0.1, 0.01]
 
 
 def test_one_group_has_its_own(rank):
@@ -135,3 +135,11 @@ def test_code_between_two_steps_sees_the_loops_names(rank):
     assert rates(rank) == [0.05, 0.005]
     assert rank.shell.user_ns["seen"] == "StepLR"
     assert "count" not in rank.shell.user_ns
+
+
+def test_a_loop_that_steps_is_ended(rank):
+    """The loop over hooks in torch, which call the rank, is not the training's."""
+    rank.run("seen = []\nfor count in range(5):\n    steps(1)\n    seen.append(count)\nbelow = 1\n", at_2=STOP)
+
+    assert rank.done[0].text == "The loop ended as asked, and the cell went on below it"
+    assert (rank.shell.user_ns["seen"], rank.shell.user_ns["below"]) == ([0], 1)

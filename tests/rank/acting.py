@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from jupyter_dtrain.core.steering import LoopAct, parse_settings
 from jupyter_dtrain.rank.cell_sources import CellSources
@@ -18,7 +19,8 @@ class ActingRank:
     """A rank's IPython, whose cells call ``hook(step)`` after each of their steps."""
 
     def __init__(self, home, *plugins) -> None:
-        self.shell = InteractiveShell.instance()
+        # A history would be the person's own, in a file.
+        self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self.sources = CellSources(self.shell)
         self.sources.install()
         self.plugins = Plugins([(one.name, one) for one in plugins])
@@ -37,15 +39,19 @@ class ActingRank:
         self._runs += 1
         self.begun()
         self.sources.begin(self._runs, code, Cell(number=self._runs))
-        self.shell.run_cell(code).raise_error()
+        try:
+            self.shell.run_cell(code).raise_error()
+        finally:
+            self.acts.end()
         return self.done[0] if self.done else None
 
     def step(self, step) -> None:
         """Where the gate holds a loop."""
         if (act := self.planned.get(step)) is not None:
-            frame = sys._getframe()
+            frame = sys._getframe(1)
             found = self.acts.check(act, frame)
             self.done.append(self.acts.apply(act, 7, frame) if found.ok else found)
+            self.acts.go_on()
 
 
 def between(code):
@@ -56,4 +62,4 @@ def setting(line):
     return LoopAct("set", settings=parse_settings(line))
 
 
-UNDO = LoopAct("undo")
+UNDO, STOP = LoopAct("undo"), LoopAct("stop-after")

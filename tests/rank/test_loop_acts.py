@@ -270,7 +270,6 @@ def test_a_set_that_fails_half_way_changes_nothing_and_counts_for_undo(rank):
 def test_a_cells_end_forgets_what_was_replaced(rank):
     """It takes no memory any more, and an undo in the next cell would surprise."""
     rank.run(f"rates = [1]\n{LOOP}", at_2=setting("rates[0]=2"))
-    rank.acts.end()
 
     assert rank.run(LOOP, at_2=UNDO).text == "there is nothing to undo: no set of this cell is left"
     assert rank.shell.user_ns["rates"] == [2]
