@@ -38,10 +38,11 @@ from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, sna
 from jupyter_dtrain.client.steering import RunningLoop
 from jupyter_dtrain.client.variables import SessionVariables, check_model
 from jupyter_dtrain.core.declarations import load, session_methods
-from jupyter_dtrain.core.errors import BadRequest, RanksBusy
+from jupyter_dtrain.core.errors import BadRequest, RanksBusy, TransferFailed
 from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.snapshots import SnapshotAnswer
 from jupyter_dtrain.core.world import Ranks, count_ranks, moves, numbers_without
 from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import SendToWidgets
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.client.variables import Inventory, VariableComparison
     from jupyter_dtrain.core.events import PromptOpened
     from jupyter_dtrain.core.run import Run
-    from jupyter_dtrain.core.snapshots import Snapshot, SnapshotAnswer
+    from jupyter_dtrain.core.snapshots import Snapshot
     from jupyter_dtrain.core.stacks import Stacks
     from jupyter_dtrain.core.world import World
     from jupyter_dtrain.wire.agent_messages import Surroundings
@@ -105,7 +106,8 @@ class Session:
         self._link = Link(listing, steward, settings, self._notices, describe_process())
         self._scheduler = RunScheduler(settings, self._link, self._run_ended)
         self._requests = RankRequests(self._link.bound, self._scheduler.busy, settings)
-        self._cells = CellRunner(self._link, self._scheduler, self._requests, self._notices, request)
+        self._loop = RunningLoop(self._link, self._scheduler.running)
+        self._cells = CellRunner(self._link, self._scheduler, self._requests, self._notices, request, self._loop)
         self._membership = Membership(
             self._link, self._scheduler, self._notices, request, left=lambda: open_sessions.remove(self)
         )
@@ -114,7 +116,6 @@ class Session:
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
         self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
         self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
-        self._loop = RunningLoop(self._link, self._scheduler.running)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
         self._displays: Known = {}
@@ -596,6 +597,7 @@ class Session:
         every: str | int | None = None,
         to: str | os.PathLike[str] | None = None,
         keep: int = 1,
+        now: bool = False,
     ) -> SnapshotAnswer:
         """Save the variables ``names`` of all ranks as the snapshot ``name``; the newest ``keep`` of that name stay.
 
@@ -607,13 +609,24 @@ class Session:
         instead of now. Where no framework shows its steps, a time saves at the end of a cell on all ranks
         that this session has waited for.
 
+        ``now``: between two steps of the loop of the cell that runs now, with the names that the loop sees, after the
+        same step on all ranks. The loop goes on while the ranks write, and a note of the answer names the step.
+
         ``to``: a folder that gets it, which all hosts must see; :meth:`load` takes it as ``FOLDER/NAME`` then (default:
         ``DTRAIN_SNAPSHOTS``, or else the folder ``dtrain/snapshots`` in Jupyter's data folder).
 
         Raises :class:`BadRequest`, and as :meth:`run`: ranks raise :class:`TransferFailed` with the reason, such as a
         disk that has no room for it. Where it has room for no more than this one, the answer has a note.
         """
-        return self._snapshots.save(name, names, every=every, to=None if to is None else os.fspath(to), keep=keep)
+        folder = None if to is None else os.fspath(to)
+        if not now:
+            return self._snapshots.save(name, names, every=every, to=folder, keep=keep)
+        if every is not None:
+            raise BadRequest("A snapshot is saved now, or every so often, not both.")
+        found = self._loop.save(self._snapshots.order(name, names, folder, keep))
+        if problem := next((one.text for one in found.ranks.values() if not one.ok), ""):
+            raise TransferFailed(problem)
+        return SnapshotAnswer(list(names), notes=[found.words])
 
     def stop_saving(self, name: str = "") -> list[str]:
         """Stop saving ``name`` automatically; "" means all. Returns the names of the snapshots that were saved so.

@@ -110,7 +110,10 @@ IN_OTHER_NAMES = {
     "%distributed runs show": {"run_name": "name"},
     "%distributed set": {"run_number": "run", "values": "settings"},
     "%distributed step": {"run_number": "run", "steps": "count"},
-    **{f"%distributed {verb}": {"run_number": "run"} for verb in ("between", "undo", "pause", "resume")},
+    **{
+        f"%distributed {verb}": {"run_number": "run"}
+        for verb in ("between", "undo", "pause", "resume", "stop-after", "until-differs")
+    },
     "%%between": {"run_number": "run"},
 }
 """By magic, the options whose parameters have other names: each is short for a line that people type."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .notices import Notices
     from .rank_requests import RankRequests
     from .run_scheduler import RunScheduler
+    from .steering import RunningLoop
 
 MakeView = Callable[[Run], "RunView | None"]
 
@@ -164,14 +165,15 @@ class CellRunner:
         requests: RankRequests,
         notices: Notices,
         request: WorldRequest,
+        loop: RunningLoop,
     ) -> None:
-        """``request``: what the world was asked to be."""
+        """``request``: what the world was asked to be; ``loop``: that of the cell that runs."""
         self._link = link
         self._scheduler = scheduler
         self._requests = requests
         self._notices = notices
         self._request = request
-        self.desk = PromptDesk(link, requests)
+        self.desk = PromptDesk(link, requests, loop)
         self.last: Run | None = None
         """The run that was submitted last, without those that only prepare ranks or join another run."""
         self._known: set[int] = set()

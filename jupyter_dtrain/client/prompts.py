@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
 from jupyter_dtrain.core.fold import asked_alike
+from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.core.stop_button import StopButton, Withdrawn
 from jupyter_dtrain.core.world import count_ranks, parse_ranks
 from jupyter_dtrain.wire.prompt_messages import AnswerPrompts, Evaluate, ReadLastError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .rank_requests import RankRequests
+    from .steering import RunningLoop
 
 SETTLE = 0.2
 """Seconds after a rank's question in which others that ask the same join it."""
@@ -42,6 +44,8 @@ TOLD = 2.0
 """Seconds in which a debugger prints what a command asks for; after that its rank counts as going on."""
 LINGER = 1.0
 """Seconds in which ranks may ask again before nobody attends to them any more."""
+AGREED = 60.0
+"""Seconds in which ranks that a debugger lets go on come to a step together."""
 POLL = 0.02
 GOES_ON = "goes on"
 ENDED = "has ended the cell"
@@ -52,6 +56,8 @@ LEAVING = ("q", "quit", "exit", "c", "cont", "continue")
 RELEASED = "waited for a rank that failed"
 LOOKING = ("p", "pp", "whatis", "w", "where", "bt", "args")
 """The commands that a rank answers, too, that waits for others."""
+_UNTIL = re.compile(r"\s*(?:@\s*all\s+)?until\s+differs\s+(.+?)(?:\s+([0-9.]+(?:e[+-]?\d+)?))?\s*\Z", re.IGNORECASE)
+"""``until differs loss.item() 1e-3``: the ranks go on until a number differs between them."""
 _ADDRESS = re.compile(r"\s*@\s*(all|[\d,: -]*\d)(?:\s+(.*))?\Z", re.DOTALL)
 """A line for the debuggers of some ranks: ``@all p loss``, ``@0,2-3 w``, ``@1``."""
 
@@ -88,8 +94,15 @@ def why_unanswered(*, wait: bool, ask: bool | None) -> str:
 class PromptDesk:
     """Asks the person at this process what the ranks of a run ask. Main thread only."""
 
-    def __init__(self, link: Link, requests: RankRequests) -> None:
+    def __init__(
+        self,
+        link: Link,
+        requests: RankRequests,
+        loop: RunningLoop,
+    ) -> None:
+        """``loop``: the one of the cell that runs."""
         self._link = link
+        self._loop = loop
         self._requests = requests
         self._run = 0
         """The run that was attended last."""
@@ -191,13 +204,20 @@ class PromptDesk:
         with stop_button.asking(lambda: not _open(run, {focus: asked.number})):
             line = _input(label)
         self._focus = focus
+        self._take(run, stopped, line)
+
+    def _take(self, run: Run, stopped: Mapping[int, PromptOpened], line: str | None) -> None:
+        """Do what a person's line asks of the debuggers that are open; without an address it is for the focus."""
+        if (until := _UNTIL.match(line or "")) is not None:
+            self._go_on_until(run, stopped, until[1], float(until[2] or 0))
+            return
         named, command = _addressed(line)
         if named is None:
             if self.leaves and command in LEAVING:
                 self.answer(run.number, {rank: one.number for rank, one in stopped.items()}, line)
                 _await(lambda: run.done, TAKEN)
                 return
-            self._say(run, {focus: asked}, line)
+            self._say(run, {self._focus: stopped[self._focus]}, line)
             return
         try:
             ranks = parse_ranks(None if named == "all" else named, run.size)
@@ -216,6 +236,17 @@ class PromptDesk:
             _print(f"No debugger is open on {count_ranks(ranks)}: {count_ranks(sorted(stopped))} stopped.\n")
         else:
             self._say(run, there, command)
+
+    def _go_on_until(self, run: Run, stopped: Mapping[int, PromptOpened], expression: str, tolerance: float) -> None:
+        """Let all ranks go on until a number differs between them."""
+        try:
+            state = self._loop.begin(LoopAct("until-differs", code=expression, tolerance=tolerance), run.number)
+        except (DtrainError, Refused) as error:
+            _print(f"{error}\n")
+            return
+        self.answer(run.number, {rank: one.number for rank, one in stopped.items()}, "c")
+        _await(lambda: state().phase != "going on" or run.done, AGREED)
+        _print(f"{state().words}\n")
 
     def _say(self, run: Run, prompts: Mapping[int, PromptOpened], line: str | None, others: Sequence[int] = ()) -> None:
         """Send a line to debuggers, and show what they print; and what ``others`` say that wait for ranks."""

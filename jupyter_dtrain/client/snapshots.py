@@ -28,6 +28,7 @@ from jupyter_dtrain.core.snapshots import (
     KEY,
     Snapshot,
     SnapshotAnswer,
+    SnapshotOrder,
     check_snapshot_name,
     expanded,
     list_snapshots,
@@ -142,6 +143,24 @@ class SessionSnapshots:
         self, name: str, names: Sequence[str], *, every: str | int | None, to: str | None = None, keep: int = 1
     ) -> SnapshotAnswer:
         """As :meth:`.Session.save`."""
+        place = self._place_of(name, names, to, keep)
+        if every is None:
+            return self._order("run_save", place, {}, f"save {name}")
+        steps, seconds = parse_every(every)
+        answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
+        _, names, root, _, _ = place
+        self._orders[name], self._saved[name] = _Standing(names, str(every), root, keep), time.monotonic()
+        self._ordered = self._engines()
+        return answer
+
+    def order(self, name: str, names: Sequence[str], to: str | None, keep: int) -> SnapshotOrder:
+        """What :meth:`save` would save, for ranks that do so in the middle of a cell. Raises :class:`BadRequest`."""
+        name, names, root, world, keep = self._place_of(name, names, to, keep)
+        return SnapshotOrder(name, names, root, key(), world, keep)
+
+    def _place_of(
+        self, name: str, names: Sequence[str], to: str | None, keep: int
+    ) -> tuple[str, list[str], str, str, int]:
         check_snapshot_name(name)
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise BadRequest(f"keep must be a whole number above 0, not {keep!r}.")
@@ -151,14 +170,7 @@ class SessionSnapshots:
         for one in names:
             check_variable(one)
         root = str(snapshots_folder() if to is None else expanded(to).absolute())
-        place = (name, names, root, self._request.name, keep)
-        if every is None:
-            return self._order("run_save", place, {}, f"save {name}")
-        steps, seconds = parse_every(every)
-        answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
-        self._orders[name], self._saved[name] = _Standing(names, str(every), root, keep), time.monotonic()
-        self._ordered = self._engines()
-        return answer
+        return name, names, root, self._request.name, keep
 
     def stop_saving(self, name: str) -> list[str]:
         """As :meth:`.Session.stop_saving`."""

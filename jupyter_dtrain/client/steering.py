@@ -24,6 +24,7 @@ from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, SteerState, 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Acted
     from jupyter_dtrain.core.run import Run
+    from jupyter_dtrain.core.snapshots import SnapshotOrder
 
     from .link import Link
 
@@ -119,6 +120,42 @@ class RunningLoop:
         if count < 1:
             raise BadRequest(f"{count} is no number of steps: at least 1.")
         return self._act(LoopAct("step", count=count), run, timeout)
+
+    def stop_after(self, step: int = 0, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
+        """End the loop after ``step``, as if it had finished; the cell goes on below it. 0: after its next step.
+
+        Where the loop is a library's, or nothing can follow it, the cell ends there, well, and says so.
+        """
+        if step < 0:
+            raise BadRequest(f"{step} is no step: steps count from 1.")
+        return self._act(LoopAct("stop-after", count=step), run, timeout)
+
+    def until_differs(
+        self, expression: str, tolerance: float = 0.0, *, run: int | None = None, timeout: float = PATIENCE
+    ) -> ActOutcome:
+        """Compare a number over all ranks after each step from now on, and stop all of them where it differs.
+
+        ``expression``: such as ``loss.item()``, with the names of the loop's function; ``tolerance``: how far apart
+        the numbers may lie. A debugger opens on all ranks then, in the loop; where nobody can answer it, the cell says
+        what differs, and goes on.
+        """
+        try:
+            ast.parse(expression.strip(), mode="eval")
+        except (SyntaxError, ValueError):
+            raise BadRequest(f"{expression!r} is no expression, such as loss.item().") from None
+        if not tolerance >= 0:
+            raise BadRequest(f"{tolerance!r} is no distance: 0 or more.")
+        return self._act(LoopAct("until-differs", code=expression.strip(), tolerance=tolerance), run, timeout)
+
+    def save(self, order: SnapshotOrder, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
+        """As :meth:`.Session.save` with ``now``."""
+        return self._act(LoopAct("save", order=order), run, timeout)
+
+    def begin(self, act: LoopAct, run: int, timeout: float = PATIENCE) -> Callable[[], SteerState]:
+        """Ask for an act, and return at once: a function that says how it stands. Raises as the others."""
+        self._link.check_drives()
+        number = self._ask(Steer(self._link.me.id, self._link.me.words, act, timeout, run))
+        return lambda: self._link.ask(ReadSteer(number))
 
     def _act(self, act: LoopAct, run: int | None, timeout: float) -> ActOutcome:
         link = self._link

@@ -80,6 +80,18 @@ class Manifest(msgspec.Struct, frozen=True):
     """HMAC-SHA256 of all other fields of the manifest, in hexadecimal digits."""
 
 
+class SnapshotOrder(msgspec.Struct, frozen=True):
+    """An order to save variables: which ones, under what name, and where."""
+
+    name: str
+    names: list[str]
+    root: str
+    key: bytes
+    world: str
+    keep: int = 1
+    """How many of this name stay."""
+
+
 class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ranks' answer about a snapshot."""
 

@@ -18,14 +18,16 @@ import msgspec
 
 from .errors import BadRequest
 from .events import PAUSES, Acted
+from .snapshots import SnapshotOrder
 from .world import count_ranks
 
 if TYPE_CHECKING:
     from .fold import RunFold
 
-ActKind = Literal["between", "set", "undo", "pause", "resume", "step", "stop-after", "save", "rewind"]
+ActKind = Literal["between", "set", "undo", "pause", "resume", "step", "stop-after", "until-differs", "save", "rewind"]
 """What is asked: to run code, to set values or put back those that the last ``set`` replaced, to pause and go on, to
-make some steps and pause again, to end the loop, to save a snapshot, to load a kept state."""
+make some steps and pause again, to end the loop, to stop the ranks where a value differs between them, to save a
+snapshot, to load a kept state."""
 
 SOURCES: Final = ("step()", "optimizer", "loop")
 """What counts the steps of a loop, the best first: the user's own call, the optimizer that steps first, or the items of
@@ -53,15 +55,16 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: ActKind
     code: str = ""
-    """``between``: the code."""
+    """``between``: the code; ``until-differs``: an expression."""
     settings: list[NewValue] = []
     """``set``: the values, all of them or none."""
     count: int = 0
-    """``step``: how many steps; ``stop-after``: the step; ``rewind``: which of the kept states, 1 for the newest."""
-    name: str = ""
-    """``save``: the snapshot's name."""
-    names: list[str] = []
-    """``save``: the variables."""
+    """``step``: how many steps; ``stop-after``: the step, 0 for the one after which it is done; ``rewind``: which of
+    the kept states, 1 for the newest."""
+    tolerance: float = 0.0
+    """``until-differs``: how far apart values may lie."""
+    order: SnapshotOrder | None = None
+    """``save``: the snapshot."""
     strict: bool = False
     """``between``: whether the loop ends on all ranks where the code raises on one."""
 
@@ -75,9 +78,13 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
             case "set":
                 return " ".join(["set", *(f"{one.path}={one.value}" for one in self.settings)])
             case "step" | "stop-after" | "rewind":
-                return f"{self.kind} {self.count}"
-            case "save":
-                return " ".join(["save", self.name, *self.names])
+                return f"{self.kind} {self.count}" if self.count else self.kind
+            case "until-differs":
+                return f"until {self.code[:_WORDS]} differs" + (
+                    f" by more than {self.tolerance:g}" * bool(self.tolerance)
+                )
+            case "save" if self.order is not None:
+                return " ".join(["save", self.order.name, *self.order.names])
             case _:
                 return self.kind
 

@@ -57,6 +57,11 @@ def save_arguments(parser: MagicParser) -> None:
         "of Jupyter's data)",
         completer=paths,
     )
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="save between two steps of the loop that runs now, which goes on (default: after the cells sent before)",
+    )
     parser.add_argument("--stop", action=_Stop, nargs=0, help=argparse.SUPPRESS)
 
 
@@ -70,11 +75,14 @@ class _Stop(argparse.Action):
 
 
 def save(args: Parsed) -> None:
-    """``%distributed save NAME VAR … [--every N] [--keep K] [--to DIR]``."""
+    """``%distributed save NAME VAR … [--every N] [--keep K] [--to DIR] [--now]``."""
     session = current()
-    answer = session.save(args.name, args.names, every=args.every, to=args.to, keep=args.keep)
+    answer = session.save(args.name, args.names, every=args.every, to=args.to, keep=args.keep, now=args.now)
     what = ", ".join(answer.names)
     name = args.name if args.to is None else str(Path(args.to) / args.name)
+    if args.now:
+        print(*answer.notes)
+        return
     if args.every:
         end = f"%distributed snapshots stop {args.name}"
         print(f"Cells on all ranks save {what} as {name!r} from now on. {end} ends that.")

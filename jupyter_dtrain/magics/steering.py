@@ -109,6 +109,44 @@ def resume(args: Parsed) -> None:
     print(current().loop.resume(run=args.run_number))
 
 
+def stop_arguments(parser: MagicParser) -> None:
+    """Arguments of ``stop-after``."""
+    loop_arguments(parser)
+    parser.add_argument(
+        "step",
+        nargs="?",
+        type=count,
+        default=0,
+        metavar="STEP",
+        help="step after which the loop ends, counted from the beginning of the cell (default: its next one)",
+    )
+
+
+def stop_after(args: Parsed) -> None:
+    """``%distributed stop-after [STEP]``."""
+    print(current().loop.stop_after(args.step, run=args.run_number, timeout=args.timeout))
+
+
+def until_arguments(parser: MagicParser) -> None:
+    """Arguments of ``until-differs``."""
+    loop_arguments(parser)
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="how far apart the numbers of the ranks may lie (default: 0)",
+    )
+    expression = parser.add_argument("expression", metavar="EXPRESSION", help="a number, such as loss.item()")
+    parser.as_typed(expression)
+
+
+def until_differs(args: Parsed) -> None:
+    """``%distributed until-differs [--tolerance T] EXPRESSION``."""
+    loop = current().loop
+    print(loop.until_differs(args.expression, args.tolerance, run=args.run_number, timeout=args.timeout))
+
+
 def step_arguments(parser: MagicParser) -> None:
     """Arguments of ``step``."""
     loop_arguments(parser)

@@ -472,6 +472,22 @@ _OWN: tuple[Verb, ...] = (
         "RunningLoop.step",
     ),
     Verb(
+        "stop-after",
+        "the running loop",
+        "end the loop after a step, as if it had finished; the cell goes on below it",
+        steering.stop_arguments,
+        steering.stop_after,
+        "RunningLoop.stop_after",
+    ),
+    Verb(
+        "until-differs",
+        "the running loop",
+        "compare a number over all ranks after each step, and stop all of them where it differs",
+        steering.until_arguments,
+        steering.until_differs,
+        "RunningLoop.until_differs",
+    ),
+    Verb(
         "save",
         "snapshots",
         "save variables of all ranks as a snapshot on disk",

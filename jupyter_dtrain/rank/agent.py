@@ -226,7 +226,15 @@ class Agent:
             self._cell_end.lost_others,
         )
         self._step_work = step_work
-        self._acts = LoopActs(self._shell, plugins, self._sources, self._tracebacks)
+        self._acts = LoopActs(
+            self._shell,
+            plugins,
+            self._sources,
+            self._tracebacks,
+            step_work.say,
+            self._debugger.stop_between,
+            lambda: step_work.prompts_open,
+        )
         self._gate = step_work.gate = StepGate(recorder, metrics, self._acts, self._interrupts, self._timer)
         self._questions = RankQuestions(
             self._shell.user_ns,
@@ -429,8 +437,9 @@ class Agent:
             self._recover(cell.code)
             self._whole = generation
         store_values(inputs)
-        self._gate.begin(cell.run, _unfit(cell))
-        self._step_work.begin(cell.watch, whole=len(cell.ranks) == self._place.size, elastic=cell.elastic)
+        whole = len(cell.ranks) == self._place.size
+        self._gate.begin(cell.run, _unfit(cell), whole=whole)
+        self._step_work.begin(cell.watch, whole=whole, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
@@ -477,6 +486,7 @@ class Agent:
         return exception
 
     def _end_debugging(self, result: Any) -> None:
+        self._acts.end()
         failed = result.error_in_exec
         if self._debugger.follows_errors and isinstance(failed, Exception) and failed.__traceback__ is not None:
             with contextlib.suppress(RuntimeError):  # nobody can answer

@@ -109,6 +109,15 @@ class RankDebugger:
         """Start a debugger at ``frame``. ``what``: the call that asks for it."""
         self._debugger(what).set_trace(frame)
 
+    def stop_between(self, frame: FrameType, words: str) -> None:
+        """Start a debugger in ``frame``, whose code goes on after a step was counted; it says ``words`` first.
+
+        Raises :class:`RuntimeError` where nobody can answer.
+        """
+        debugger = self._debugger("a value that differs")
+        debugger.stdout.write(f"{words}\n")
+        debugger.stop_at_next_line(frame)
+
     def look_at(self, trace: TracebackType, what: str) -> None:
         """Look at what a traceback ends in, until the person goes on. ``what``: the call that asks for it."""
         debugger = self._debugger(what)
@@ -297,6 +306,16 @@ class RankPdb(pdb.Pdb):
         return None
 
     do_restart = do_run
+
+    def stop_at_next_line(self, frame: FrameType) -> None:
+        """Stop at the next line of ``frame``, which has called us, and not in what is called on the way back to it."""
+        self.reset()
+        step: FrameType | None = frame
+        while step is not None:
+            step.f_trace = self.trace_dispatch
+            self.botframe, step = step, step.f_back
+        self.set_next(frame)
+        sys.settrace(self.trace_dispatch)
 
     def leave(self) -> None:
         """Forget all breakpoints, and trace no more."""

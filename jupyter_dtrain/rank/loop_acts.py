@@ -21,13 +21,18 @@ from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.plugins.framework import CellEnds
 
 from .debugging import CellQuit
+from .differences import StepComparison
 from .interrupts import CellStopped
 from .loop_values import CannotSet, LoopNames, ReplacedValue, find
 from .loops import LoopEnd, ending, user_frames
+from .snapshots import stage
 from .user_text import words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+    from jupyter_dtrain.core.snapshots import SnapshotOrder
 
     from .cell_sources import CellSources
     from .plugins import Plugins
@@ -41,8 +46,28 @@ UNDONE: Final = 100
 class LoopActs:
     """Does the acts of one rank. The thread of the loop calls it."""
 
-    def __init__(self, shell: Any, plugins: Plugins, sources: CellSources, tracebacks: Tracebacks) -> None:
-        """``shell``: the rank's IPython."""
+    def __init__(
+        self,
+        shell: Any,
+        plugins: Plugins,
+        sources: CellSources,
+        tracebacks: Tracebacks,
+        say: Callable[[str], object] = print,
+        stop: Callable[[FrameType, str], object] = lambda *_: None,
+        asks: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``shell``: the rank's IPython; ``say`` shows a sentence in the cell.
+
+        ``stop`` opens a debugger in a frame, which says a sentence, and raises :class:`RuntimeError` where nobody can
+        answer it. ``asks``: whether another rank asks a person.
+        """
+        self._say = say
+        self._stop = stop
+        self._asks = asks
+        self._whole = True
+        """Whether the cell runs on all ranks."""
+        self.afterwards: list[Callable[[int, FrameType], bool]] = []
+        """What is done after each step from now on, until it says that it is over."""
         self._shell = shell
         self._plugins = plugins
         self._sources = sources
@@ -58,8 +83,12 @@ class LoopActs:
         self._ends: LoopEnd | None = None
         """What ends the loop of this cell at its next line."""
 
-    def check(self, act: LoopAct, frame: FrameType) -> Acted:
-        """Whether the act can be done here, and if not, why. ``frame``: where the step was counted."""
+    def begin(self, *, whole: bool) -> None:
+        """Begin a cell. ``whole``: it runs on all ranks."""
+        self._whole = whole
+
+    def check(self, act: LoopAct, frame: FrameType, step: int = 0) -> Acted:
+        """Whether the act can be done here, and if not, why. ``frame``: where the ``step`` was counted."""
         match act.kind:
             case "between":
                 return self._compiled("between", act.code)[1]
@@ -67,12 +96,22 @@ class LoopActs:
                 return self._check_values(act, self._names(frame))
             case "undo" if not self._replaced:
                 return Acted(ok=False, text="there is nothing to undo: no set of this cell is left")
+            case "stop-after" if 0 < act.count < step:
+                return Acted(ok=False, text=f"step {act.count} is over, as the loop is at step {step}")
+            case "save" | "until-differs" if not self._whole:
+                return Acted(ok=False, text="this cell does not run on all ranks")
+            case "until-differs":
+                return self._check_number(act, frame)
+            case "save" if act.order is not None:
+                seen = self._names(frame).read()
+                missing = [name for name in act.order.names if name not in seen]
+                return Acted(ok=False, text=f"it has no {', '.join(missing)}") if missing else Acted()
             case "stop-after" if threading.current_thread() is not threading.main_thread():
                 return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
 
-    def apply(self, act: LoopAct, number: int, frame: FrameType) -> Acted:
-        """Do the act. ``number``: the act's, which names its code. ``frame``: where the step was counted."""
+    def apply(self, act: LoopAct, number: int, frame: FrameType, step: int = 0) -> Acted:
+        """Do the act. ``number``: the act's, which names its code. ``frame``: where the ``step`` was counted."""
         self.raised = None
         names = self._names(frame)
         match act.kind:
@@ -82,9 +121,24 @@ class LoopActs:
                 return self._set(act, names)
             case "undo":
                 return self._undo(names)
+            case "stop-after" if act.count > step:
+                self.afterwards.append(lambda at, where: self._ends_at(act.count, at, where))
+                return Acted(text=f"The loop ends after step {act.count}")
             case "stop-after":
                 return self._end_loop(frame)
+            case "until-differs":
+                self.afterwards.append(self._comparison(act).passed)
+                return Acted(text=f"The ranks stop where {act.code} differs")
+            case "save" if act.order is not None:
+                return self._save(act.order, names, step)
         return Acted()
+
+    def passed(self, step: int, frame: FrameType) -> None:
+        """Do what is due after ``step``: the thread of the loop, where :attr:`afterwards` has something."""
+        for call in list(self.afterwards):
+            if not call(step, frame):
+                self.afterwards.remove(call)
+        self.go_on()
 
     def go_on(self) -> None:
         """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop.
@@ -104,6 +158,7 @@ class LoopActs:
         Where the cell's trace function is in force, before that is kept for the next cell.
         """
         self._replaced.clear()
+        self.afterwards.clear()
         self.raised = self._ending = None
         if self._ends is not None:
             self._ends.cancel()
@@ -172,6 +227,39 @@ class LoopActs:
             return Acted(text=f"The cell ended as asked: {found}, so what follows it did not run")
         self._ending = found
         return Acted(text="The loop ended as asked, and the cell went on below it")
+
+    def _ends_at(self, last: int, step: int, frame: FrameType) -> bool:
+        """End the loop after the step ``last``; whether that is yet to come."""
+        if step < last:
+            return True
+        self._say(f"{self._end_loop(frame).text} (after step {step}).")
+        return False
+
+    def _comparison(self, act: LoopAct) -> StepComparison:
+        def stop(frame: FrameType, words: str) -> None:
+            frames = user_frames(frame, self._is_users)
+            try:
+                self._stop(frames[0] if frames else frame, words)
+            except RuntimeError as error:  # nobody can answer
+                self._say(f"{words} The loop goes on: {error}")
+
+        return StepComparison(act.code, act.tolerance, self._names, self._say, stop, self._asks)
+
+    def _check_number(self, act: LoopAct, frame: FrameType) -> Acted:
+        try:
+            self._comparison(act).value(frame)
+        except Exception as error:  # noqa: BLE001 — a person's own expression
+            return Acted(ok=False, text=f"{act.code} is no number here: {words_of(error)}")
+        return Acted()
+
+    def _save(self, order: SnapshotOrder, names: LoopNames, step: int) -> Acted:
+        """Copy what is to be saved on all ranks together; threads write it while the loop goes on."""
+        saving = stage(order, names.read(), self._plugins, step)
+        saving.go_on(self._say)
+        notes = "".join(f". {note}" for note in saving.notes)
+        return Acted(
+            text=f"{', '.join(order.names)} saved as {order.name!r}, and written while the loop goes on{notes}"
+        )
 
     def _compiled(self, name: str, code: str) -> tuple[ast.Module | None, Acted]:
         """The syntax tree of a person's code, or why there is none."""

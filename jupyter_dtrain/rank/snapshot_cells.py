@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jupyter_dtrain.core.snapshots import ANSWER, KEY, SnapshotAnswer
+from jupyter_dtrain.core.snapshots import ANSWER, KEY, SnapshotAnswer, SnapshotOrder
 
 from .rank_context import answer, verb_cell
-from .snapshots import Order, load, save
+from .snapshots import load, save
 
 
 def run_save(name: str, names: list[str], root: str, world: str, keep: int) -> None:
@@ -21,7 +21,9 @@ def run_save(name: str, names: list[str], root: str, world: str, keep: int) -> N
     ``keep``: how many of that name stay.
     """
     home, namespace = verb_cell()
-    size, seconds, notes = save(Order(name, names, root, namespace.pop(KEY), world, keep), namespace, home.plugins)
+    size, seconds, notes = save(
+        SnapshotOrder(name, names, root, namespace.pop(KEY), world, keep), namespace, home.plugins
+    )
     _answer(SnapshotAnswer(names, notes=notes, bytes=size, seconds=seconds))
 
 
@@ -36,7 +38,7 @@ def run_load(folder: str, names: list[str], *, trust: bool, ready: bool) -> None
 def run_order(name: str, names: list[str], root: str, world: str, keep: int, *, steps: int, seconds: float) -> None:
     """In a cell: save after every ``steps`` steps, or whenever ``seconds`` have passed, from the next cell on."""
     home, namespace = verb_cell()
-    home.step_work.place(Order(name, names, root, namespace.pop(KEY), world, keep), steps, seconds)
+    home.step_work.place(SnapshotOrder(name, names, root, namespace.pop(KEY), world, keep), steps, seconds)
     _answer(SnapshotAnswer(names))
 
 

@@ -30,6 +30,7 @@ from jupyter_dtrain.core.errors import TransferFailed
 from jupyter_dtrain.core.snapshots import (
     FileFacts,
     Manifest,
+    SnapshotOrder,
     SnapshotRefused,
     begin,
     code_of,
@@ -59,18 +60,6 @@ STATE: Final = "state"
 VALUE: Final = "value"
 
 
-class Order(msgspec.Struct, frozen=True):
-    """An order to save variables: which ones, under what name, and where."""
-
-    name: str
-    names: list[str]
-    root: str
-    key: bytes
-    world: str
-    keep: int = 1
-    """How many of this name stay."""
-
-
 class Written(msgspec.Struct, frozen=True):
     """The files that one rank has written, or why it could not."""
 
@@ -83,7 +72,7 @@ class Saving:
 
     def __init__(
         self,
-        order: Order,
+        order: SnapshotOrder,
         part: Path,
         rank: int,
         size: int,
@@ -182,7 +171,7 @@ def _take(part: Path, rank: int) -> Written | None:
     return found
 
 
-def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: int | None = None) -> Saving:
+def stage(order: SnapshotOrder, namespace: Mapping[str, Any], plugins: Plugins, step: int | None = None) -> Saving:
     """Copy what is to be saved into memory, on all ranks together. Raises :class:`TransferFailed` on all of them."""
     from mpi4py import MPI
 
@@ -227,7 +216,7 @@ def stage(order: Order, namespace: Mapping[str, Any], plugins: Plugins, step: in
     return Saving(order, part, rank, size, held, files, step, notes)
 
 
-def save(order: Order, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float, list[str]]:
+def save(order: SnapshotOrder, namespace: Mapping[str, Any], plugins: Plugins) -> tuple[int, float, list[str]]:
     """Save, and return when the snapshot is on disk: the bytes of all ranks, the seconds that it took, and notes.
 
     Raises :class:`TransferFailed` on all ranks; then the snapshot before it is still there.
@@ -395,7 +384,7 @@ def _pickled(name: str, value: Any, plugins: Plugins) -> tuple[str, bytes]:
         raise TransferFailed(f"{name!r} cannot be saved: {words_of(error)}") from None
 
 
-def _begun(comm: Any, order: Order) -> Path:
+def _begun(comm: Any, order: SnapshotOrder) -> Path:
     """The folder to write in, which rank 0 has made. Raises :class:`TransferFailed` on all ranks."""
     part, problem = "", ""
     if comm.Get_rank() == 0:

@@ -90,6 +90,8 @@ class StepGate:
         """The order for which the loop is yet to come to its step."""
         self._orders: dict[str, _Order] = {}
         """The newest orders, by key."""
+        self._source = ""
+        """What counted the step after which the loop was held last."""
         self._acting = False
         """Whether an act is being done: the steps of its own loops are none of this one's."""
         self._deciding = threading.Lock()
@@ -99,8 +101,12 @@ class StepGate:
 
     # The thread of the loop.
 
-    def begin(self, run: int, unfit: str) -> None:
-        """Begin a cell. ``unfit``: why it cannot be steered, as a clause; empty where it can. Main thread."""
+    def begin(self, run: int, unfit: str, *, whole: bool) -> None:
+        """Begin a cell. Main thread.
+
+        ``unfit``: why it cannot be steered, as a clause; empty where it can. ``whole``: it runs on all ranks.
+        """
+        self._acts.begin(whole=whole)
         self._run, self._newest, self._unfit = run, run, unfit
         self._counts, self._armed = {}, None
 
@@ -120,6 +126,8 @@ class StepGate:
         armed = self._armed
         if armed is not None and count >= armed.request.at and source == armed.request.source:
             self._come(armed, count, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
+        if self._acts.afterwards and source == self._source:
+            self._acts.passed(count, sys._getframe(1))  # noqa: SLF001
 
     def _come(self, order: _Order, count: int, frame: FrameType) -> None:
         with self._deciding:
@@ -137,6 +145,7 @@ class StepGate:
         kind = words.partition(" ")[0]
         try:
             self._timer.resting = main
+            self._source = request.source
             self._emit(run, Steered(request.number, "held", request.at, self._metrics.step, kind, words, request.by))
             while not isinstance(task := self._next(order, run, main=main), LeaveSteps):
                 self._carry_out(order, task, frame)
@@ -147,6 +156,7 @@ class StepGate:
         error, order.error = order.error, None
         if task.failed:
             raise meant(error or RuntimeError(task.failed))
+        self._acts.go_on()
 
     def _next(self, order: _Order, run: int | None, *, main: bool) -> CarryOut | LeaveSteps:
         order.unasked = 0
@@ -168,7 +178,7 @@ class StepGate:
     def _carry_out(self, order: _Order, task: CarryOut, frame: FrameType) -> None:
         if task.check:
             try:
-                order.found = self._acts.check(task.act, frame)
+                order.found = self._acts.check(task.act, frame, order.request.at)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 order.found = Acted(ok=False, text=words_of(error))
             order.done = task.stage
@@ -181,7 +191,7 @@ class StepGate:
         with self._recorder.copied() as printed:
             self._acting = True
             try:
-                found = self._acts.apply(act, number, frame)
+                found = self._acts.apply(act, number, frame, step)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 found = Acted(ok=False, text=words_of(error))
             finally:

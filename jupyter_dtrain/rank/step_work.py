@@ -29,13 +29,14 @@ import msgspec
 from jupyter_dtrain.core.dotted_paths import resolve
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import Body, Checked
+from jupyter_dtrain.core.snapshots import SnapshotOrder
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.prompt_messages import NotePrompts
 
 from .contents import parts_of
 from .profiling import RankProfile
 from .snapshots import PATIENCE as WRITTEN
-from .snapshots import Order, Saving, stage
+from .snapshots import Saving, stage
 from .user_text import words_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ _KINDS: Final = ("value", "parameter")
 class _Standing:
     """A standing order to save a snapshot, by steps or by time."""
 
-    def __init__(self, order: Order, steps: int, seconds: float) -> None:
+    def __init__(self, order: SnapshotOrder, steps: int, seconds: float) -> None:
         self.order, self.steps, self.seconds = order, steps, seconds
         self.saved = time.monotonic()
         self.saving: Saving | None = None
@@ -103,7 +104,7 @@ class StepWork:
         self._plugins = plugins
         self._metrics = metrics
         self._emit = emit
-        self._say = say
+        self.say = say
         self.profile = RankProfile(plugins, metrics.shield)
         """The profile of some of the steps."""
         self.gate: StepGate | None = None
@@ -116,10 +117,10 @@ class StepWork:
         self._stepped = False
         self._orders: dict[str, _Standing] = {}
         self._active: list[_Standing] = []
-        self._prompts_open = False
+        self.prompts_open = False
         """Whether ranks of the run ask a person, as far as is known: they come to a meeting after the answer."""
 
-    def place(self, order: Order, steps: int, seconds: float) -> None:
+    def place(self, order: SnapshotOrder, steps: int, seconds: float) -> None:
         """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread.
 
         Raises :class:`BadRequest` where steps are to be counted, and no framework in use shows its own.
@@ -144,18 +145,18 @@ class StepWork:
     def answer(self, request: NotePrompts | AnyProfileRequest, running: int | None) -> msgspec.Struct:
         """Answer a request about the work of ``running``, the run whose cell the rank runs. Control thread."""
         if isinstance(request, NotePrompts):
-            self._prompts_open = request.open and request.run == running
+            self.prompts_open = request.open and request.run == running
             return Done()
         return self.profile.answer(request, running)
 
     def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
         """Begin a cell. ``whole``: it runs on all ranks; ``elastic``: it goes on without some. Main thread."""
         self._check, self._every = watch.check, max(1, watch.check_every)
-        self._named, self._stepped, self._prompts_open = [], False, False
+        self._named, self._stepped, self.prompts_open = [], False, False
         self._made = {}
         self._active = list(self._orders.values()) if whole and not elastic else []
         if self._orders and elastic:
-            self._say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
+            self.say("No snapshots are saved while this cell runs: they need all ranks, and an elastic cell does not.")
         for one in self._active:
             one.begin()
         self.profile.begin()
@@ -174,9 +175,9 @@ class StepWork:
         for one in self._active if titles else ():
             if one.steps and not one.warned:
                 one.warned = True
-                self._say(_unseen(titles, one.order, one.steps))
+                self.say(_unseen(titles, one.order, one.steps))
         if self._check and not self._stepped:
-            self._say(
+            self.say(
                 "--check has seen no step of an optimizer in this cell; %distributed diff compares a model at once."
             )
         self._check, self._active = "", []
@@ -199,7 +200,7 @@ class StepWork:
             try:
                 self._report(step)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
-                self._say(f"--check {self._check} has ended: {words_of(error)}")
+                self.say(f"--check {self._check} has ended: {words_of(error)}")
                 self._check = ""
         for one in self._active:
             if one.meets(step):
@@ -225,14 +226,14 @@ class StepWork:
             if due:
                 one.saved = time.monotonic()
                 one.saving = stage(one.order, self._namespace, self._plugins, step)
-                one.saving.go_on(self._say)
+                one.saving.go_on(self.say)
                 for note in one.saving.notes:
                     if note not in one.noted:
                         one.noted.add(note)
-                        self._say(f"Snapshot {one.order.name!r}: {note}")
+                        self.say(f"Snapshot {one.order.name!r}: {note}")
         except Exception as error:  # noqa: BLE001 — the user's training goes on
             self._active = [other for other in self._active if other is not one]
-            self._say(f"Snapshot {one.order.name!r} is not saved in this cell any more: {words_of(error)}")
+            self.say(f"Snapshot {one.order.name!r} is not saved in this cell any more: {words_of(error)}")
 
     def _meet(self, one: _Standing, step: int) -> tuple[bool, int]:
         """Whether all ranks save now, and at which step they meet next. Raises :class:`TimeoutError`."""
@@ -247,7 +248,7 @@ class StepWork:
         request = comm.Iallreduce(mine, all_of_them, op=MPI.MIN)
         deadline, pause = time.monotonic() + PATIENCE, 0.0
         while not request.Test():
-            if self._prompts_open:
+            if self.prompts_open:
                 deadline = time.monotonic() + PATIENCE
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"not all ranks came to step {step} within {PATIENCE:g} s")
@@ -256,7 +257,7 @@ class StepWork:
         return bool(all_of_them[0]), int(all_of_them[1])
 
 
-def _unseen(titles: list[str], order: Order, steps: int) -> str:
+def _unseen(titles: list[str], order: SnapshotOrder, steps: int) -> str:
     line = f"%distributed save {order.name} {' '.join(order.names)}"
     return (
         f"The steps of {' and '.join(titles)} cannot be seen, so no snapshot {order.name!r} would be saved after every "

@@ -66,9 +66,11 @@ go(GO)
 
 _SAVE = """
 from jupyter_dtrain.rank.rank_context import rank_home
-from jupyter_dtrain.rank.snapshots import Order, save
+from jupyter_dtrain.core.snapshots import SnapshotOrder
+from jupyter_dtrain.rank.snapshots import save
 def keep(**values):
-    save(Order("play", list(values), os.path.dirname(GO) + "/saved", b"k" * 32, "world"), values, rank_home().plugins)
+    order = SnapshotOrder("play", list(values), os.path.dirname(GO) + "/saved", b"k" * 32, "world")
+    save(order, values, rank_home().plugins)
 """
 """Saves values as a snapshot, on all ranks."""
 

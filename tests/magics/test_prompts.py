@@ -196,3 +196,27 @@ if rank == 1:
     assert "SIGKILL" in cell.traceback
     cell = notebook.send("%%distributed -r 0\nprint(input('next? '))", answers=["yes"]).wait()
     assert cell.lines == ["[0] yes"]
+
+
+def test_all_ranks_go_on_until_a_value_differs_between_them(trained):
+    """From the prompt of one; they stop in the loop, after the step at which it does."""
+    code = """%%distributed
+import time, jupyter_dtrain as dtrain
+for step in range(60):
+    if step == 2 and rank == 1: breakpoint()
+    part = torch.ones(1)
+    dist.all_reduce(part)
+    mine = part.item() + (0.5 if rank == 0 and step >= 40 else 0.0)
+    time.sleep(0.05)
+    dtrain.step()
+print("over", step)
+"""
+    typed = ["until differs mine 1e-3", "@all p step, mine", "@all c"]
+    cell = trained.send(code, answers=typed).wait()
+
+    assert [asked for asked, _ in cell.asked] == ["rank 1 (Pdb) ", *["ranks 0-2, at 1 (Pdb) "] * 2]
+    assert "The ranks stop where mine differs (ranks 0-2, after step" in cell.out
+    assert "mine differs after step 41: 3.5 on rank 0; 3 on ranks 1-2 (more than 0.001)." in cell.lines
+    assert [line for line in cell.lines if line.endswith("(40, 3.5)")]
+    assert [line for line in cell.lines if line.endswith("(40, 3.0)")]
+    assert cell.lines[-1] == "[0-2] over 59"

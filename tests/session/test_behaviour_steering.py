@@ -404,3 +404,67 @@ def test_a_rank_that_dies_in_an_act_ends_it(world):
     assert cell.wait(PATIENCE)
 
     assert cell.outcomes[1] == "lost"
+
+
+def test_a_loop_ends_after_a_step_as_if_it_had_finished(world):
+    """What stands below it in the cell runs; a step that is over is refused."""
+    cell = begin(world, LOOP)
+    now = world.loop.between("0").step
+    with pytest.raises(NotSteered, match=r"step 1 is over.*Nothing was changed"):
+        world.loop.stop_after(1)
+    last = now + 400
+    assert f"The loop ends after step {last}" in world.loop.stop_after(last).words
+    assert cell.wait(PATIENCE)
+
+    assert cell.outcome == "ok"
+    assert {text.endswith("over\n") for text in texts(cell).values()} == {True}
+    lengths = run(world, "print(len(seen))")
+    assert texts(lengths) == same(f"{last}\n")
+
+
+def test_ranks_stop_where_a_value_differs_between_them(world):
+    """At its step, in the frame of the loop, all of them."""
+    code = LOOP.replace(
+        "seen.append", "x = float(len(seen)) + (0.5 if rank == 2 and len(seen) == 300 else 0)\n    seen.append"
+    )
+    cell = begin(world, code, ask=True)
+    with pytest.raises(NotSteered, match="nothing is no number here"):
+        world.loop.until_differs("nothing")
+    world.loop.until_differs("x", 1e-3)
+    until(lambda: len(world.prompts) == 3)
+    prompts = world.prompts
+
+    assert {one.kind for one in prompts.values()} == {"debugger"}
+    words = "x differs after step 301: 300 on ranks 0-1; 300.5 on rank 2 (more than 0.001).\n> "
+    assert {one.said.startswith(words) for one in prompts.values()} == {True}
+    assert {one.said.split("\n")[2] for one in prompts.values()} <= {"-> while go:", "-> dtrain.step()"}
+    world.answer("!go = False")
+    until(lambda: {one.number for one in world.prompts.values()} == {2})
+    world.answer("c")
+    assert cell.wait(PATIENCE)
+    assert cell.outcome == "ok"
+
+
+def test_where_nobody_can_answer_a_difference_is_said(world):
+    """The loop goes on."""
+    cell = begin(world, LOOP)
+    world.loop.until_differs("float(rank)")
+    until(lambda: all("differs after step" in text for text in texts(cell).values()))
+    end(world, cell)
+
+    assert {"The loop goes on" in text for text in texts(cell).values()} == {True}
+
+
+def test_a_snapshot_of_the_loop_is_saved_while_it_goes_on(world):
+    """With the names of the loop; a name that is not there saves nothing."""
+    cell = begin(world, LOOP)
+    with pytest.raises(NotSteered, match="it has no nothing"):
+        world.save("mid", ["nothing"], now=True)
+    [note] = world.save("mid", ["lr", "seen"], now=True).notes
+    assert "saved as 'mid'" in note
+    step = int(note.split("after step ")[1].rstrip(")."))
+    end(world, cell)
+    run(world, "lr = seen = None")
+    world.load("mid")
+
+    assert texts(run(world, "print(len(seen), lr['x'])")) == same(f"{step} 1.0\n")
