@@ -415,6 +415,7 @@ class Session:
             hosts,
             self._displays,
             lambda: self._profiles.for_panel(run.ranks),
+            self._cells.desk.answer,
             **options,
         )
 

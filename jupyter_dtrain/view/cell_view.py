@@ -43,15 +43,24 @@ def view_of_cell(
     hosts: Mapping[int, str],
     known: Known,
     profile: Callable[[], dict[str, Any]],
+    answer: Callable[[int, dict[int, int], str | None], None],
     **options: Any,
 ) -> RunView:
     """The view of ``run`` for the cell that runs in this thread; ``options`` are those of :class:`CellView`.
 
-    The panel's buttons call ``interrupt``, ``stacks`` and ``profile``; ``relay`` is the session's, for widgets that
-    ranks make; ``hosts`` are those of the world's ranks; ``known`` are the displays with an id in the session's cells.
+    The panel's buttons call ``interrupt``, ``stacks`` and ``profile``, and its fields ``answer`` with the run's number,
+    the numbers of prompts by rank, and a line. ``relay`` is the session's, for widgets that ranks make; ``hosts`` are
+    those of the world's ranks; ``known`` are the displays with an id in the session's cells.
     """
     painter = painter_for_cell()
-    actions = Actions(interrupt, lambda: describe_stacks(stacks()), partial(output_of, run), lambda: run.done, profile)
+    actions = Actions(
+        interrupt,
+        lambda: describe_stacks(stacks()),
+        partial(output_of, run),
+        lambda: run.done,
+        profile,
+        partial(answer, run.number),
+    )
     notebook = isinstance(painter, KernelPainter)
     panel = Panel(
         painter,

@@ -1,8 +1,9 @@
 """The live widget of a cell: an ipywidget with our bundle as front end, and the requests that it sends.
 
-The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output, a profile) arrive on
-the thread with which the kernel answers comms: a subshell's, where kernel and front end have them, so that they work
-while the cell runs; else the main thread, after the cell, when there is nothing left to interrupt.
+The view's own thread makes and feeds it. The user's questions (interrupt, stacks, a rank's output, a profile) and
+answers to prompts arrive on the thread with which the kernel answers comms: a subshell's, where kernel and front end
+have them, so that they work while the cell runs; else the main thread, after the cell, when there is nothing left to
+interrupt.
 
 Without the bundle (a checkout installed without Node) or without anywidget, :func:`load` returns None, and cells show
 text.
@@ -55,6 +56,8 @@ class Actions(NamedTuple):
     """Whether the run has ended."""
     profile: Callable[[], dict[str, Any]]
     """The next steps of the loop, as JSON of a :class:`~.profiles.PanelProfile`. Takes as long as those steps."""
+    answer: Callable[[dict[int, int], str | None], None]
+    """Answer prompts, which are numbered by rank; None: the end of the input."""
 
 
 class WidgetLink:
@@ -128,6 +131,11 @@ class WidgetLink:
             return {"text": self._actions.stacks()}
         if kind == "profile":
             return {"profile": self._actions.profile()}
+        if kind == "prompt":
+            text = content["text"]
+            prompts = {int(rank): int(number) for rank, number in content["prompts"].items()}
+            self._actions.answer(prompts, None if text is None else str(text))
+            return {"text": ""}
         return {"problem": f"This kernel does not know the request {kind!r}."}
 
 

@@ -5,6 +5,7 @@
 
 import type { PanelProfile } from "./generated";
 import { RunPanel, type Answer, type Question, type Questions } from "./panel";
+import type { Answerer } from "./prompts";
 import { Receiver, type News } from "./receiver";
 
 /** The part of anywidget's model that is used here. */
@@ -30,7 +31,8 @@ const PATIENCE = 1000;
 /** The model's events when the kernel closes its half, and when the kernel itself restarts or ends. */
 const CLOSED = ["comm:close", "comm_live_update"];
 
-const ADVICE: Record<Question, string> = {
+const ADVICE: Record<Question | "prompt", string> = {
+  prompt: "The kernel cannot respond while its cell runs. Answer in the box below the cell.",
   interrupt:
     "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar (or Kernel → Interrupt).",
   stacks:
@@ -48,15 +50,27 @@ class Asker implements Questions {
   private count = 0;
   private open = new Map<number, (said: Said) => void>();
 
+  /** The kernel that runs the cell is the one that may answer its ranks. */
+  readonly prompts: Answerer = {
+    instead: "",
+    answer: async (_run, prompts, text) => {
+      await this.request({ type: "prompt", prompts, text }, ADVICE.prompt);
+    },
+  };
+
   constructor(private send: (content: unknown) => void) {}
 
   ask(question: Question, rank?: number): Promise<Answer> {
+    return this.request({ type: question, rank }, ADVICE[question]);
+  }
+
+  private request(content: Record<string, unknown>, advice: string): Promise<Answer> {
     this.count += 1;
     const id = this.count;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.open.delete(id);
-        reject(new Error(ADVICE[question]));
+        reject(new Error(advice));
       }, PATIENCE);
       const said = (message: Said): void => {
         clearTimeout(timer);
@@ -66,7 +80,7 @@ class Asker implements Questions {
         else resolve({ text: message.text ?? "", cut: message.cut ?? 0, profile: message.profile });
       };
       this.open.set(id, said);
-      this.send({ type: question, id, rank });
+      this.send({ ...content, id });
     });
   }
 

@@ -88,6 +88,14 @@ describe("an item of attention", () => {
     expect(isTold(item({ kind: "failed" }), "all", 101, false)).toBe(true);
   });
 
+  it("becomes none if it is a prompt of the notebook that the person looks at", () => {
+    const prompt = item({ kind: "asks", level: "info" });
+    expect(isTold(prompt, "all", 101, true, true)).toBe(false);
+    expect(isTold(prompt, "all", 101, true, false)).toBe(true);
+    expect(isTold(prompt, "all", 101, false, true)).toBe(true);
+    expect(isTold(prompt, "warnings", 101, true, false)).toBe(false);
+  });
+
   it("is not made of a run that went well: that is news for a person who was away", () => {
     const run = { outcome: "ok", started: 0, ended: 20 } as RunSummary;
     expect(isNews(run, "all", false)).toBe(true);

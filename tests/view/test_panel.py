@@ -79,6 +79,7 @@ class Stage:
             lambda rank: f"output of {rank}" + "x" * 300_000,
             lambda: self.run.outcome != "running",
             self.profile,
+            lambda prompts, text: self.asked.append(f"{prompts} {text}"),
         )
         self.panel = Panel(
             self.painter,
@@ -309,17 +310,20 @@ def test_a_request_of_the_person_gets_an_answer(stage, front_end):
     ask({"type": "interrupt", "id": 3}, [])
     ask({"type": "nonsense", "id": 4}, [])
     ask("nonsense", [])
+    ask({"type": "prompt", "id": 6, "prompts": {"1": 2}, "text": "yes"}, [])
+    ask({"type": "prompt", "id": 7, "prompts": {"1": 3}, "text": None}, [])
     answers = {content["id"]: content for content, _ in front_end.custom if content["type"] == "answer"}
     heard = [content["id"] for content, _ in front_end.custom if content["type"] == "heard"]
-    assert heard == [1, 2, 3, 4]
+    assert heard == [1, 2, 3, 4, 6, 7]
+    assert (answers[6]["text"], answers[7]["text"]) == ("", "")
     assert len(answers[1]["text"]) == 200_000
     assert answers[1]["cut"] == 100_011
     assert answers[2]["text"] == "stacks of all"
-    assert scene.asked == ["interrupt"]
+    assert scene.asked == ["interrupt", "{1: 2} yes", "{1: 3} None"]
     assert "does not know" in answers[4]["problem"]
     scene.end()
     ask({"type": "interrupt", "id": 5}, [])
-    assert scene.asked == ["interrupt"]
+    assert scene.asked == ["interrupt", "{1: 2} yes", "{1: 3} None"]
     assert front_end.custom[-1][0]["problem"] == "The run has ended."
 
 

@@ -17,7 +17,7 @@ const GONE = 1200;
 const UNKNOWN = 10_000;
 
 /** The label that the kernel gives such a box: the ranks, the one whose debugger it is, and the question. */
-const LABEL = /^ranks? (\d+)[\d,-]*(?:, at (\d+))?:? (.*)$/s;
+const LABEL = /^ranks? (\d+)(?:[,-]\d+)*(?:, at (\d+))?:? (.*)$/s;
 
 interface Box {
   readonly node: HTMLElement;
