@@ -23,9 +23,11 @@ from .debugging import CellQuit
 from .interrupts import CellStopped
 from .loop_values import CannotSet, LoopNames, ReplacedValue, find
 from .loops import LoopEnd, ending, user_frames
+from .ring import Ring
 from .user_text import words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from .cell_sources import CellSources
@@ -40,8 +42,16 @@ UNDONE: Final = 100
 class LoopActs:
     """Does the acts of one rank. The thread of the loop calls it."""
 
-    def __init__(self, shell: Any, plugins: Plugins, sources: CellSources, tracebacks: Tracebacks) -> None:
-        """``shell``: the rank's IPython."""
+    def __init__(
+        self,
+        shell: Any,
+        plugins: Plugins,
+        sources: CellSources,
+        tracebacks: Tracebacks,
+        say: Callable[[str], object],
+    ) -> None:
+        """``shell``: the rank's IPython; ``say`` shows a sentence in the cell."""
+        self._ring = Ring(plugins, say)
         self._shell = shell
         self._plugins = plugins
         self._sources = sources
@@ -66,6 +76,8 @@ class LoopActs:
                 return self._check_values(act, self._names(frame))
             case "undo" if not self._replaced:
                 return Acted(ok=False, text="there is nothing to undo: no set of this cell is left")
+            case "rewind":
+                return self._kept(act.count)
             case "stop-after" if threading.current_thread() is not threading.main_thread():
                 return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
@@ -83,7 +95,19 @@ class LoopActs:
                 return self._undo(names)
             case "stop-after":
                 return self._end_loop(frame)
+            case "rewind":
+                step = self._ring.rewind(act.count)
+                return Acted(text=f"The state of step {step} is loaded, and the loop goes on with its own data")
         return Acted()
+
+    def begin(self, count: int = 0, every: int = 0) -> None:
+        """Begin a cell that keeps its last ``count`` states, one every ``every`` steps; 0: none. Main thread."""
+        self._ring.begin(count, every)
+
+    def stepped(self, step: int, frame: FrameType) -> None:
+        """Keep the state after ``step`` where that is asked for; before any act. ``frame``: where it was counted."""
+        if self._ring.is_due(step):
+            self._ring.step(step, self._names(frame).read())
 
     def go_on(self) -> None:
         """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop.
@@ -102,6 +126,7 @@ class LoopActs:
 
         Where the cell's trace function is in force, before that is kept for the next cell.
         """
+        self._ring.end()
         self._replaced.clear()
         self.raised = self._ending = None
         if self._ends is not None:
@@ -163,6 +188,13 @@ class LoopActs:
                 ok = False
                 said.append(f"{one.path} could not be put back: {words_of(error)}")
         return Acted(ok=ok, text="; ".join(said) or "there was nothing to put back")
+
+    def _kept(self, number: int) -> Acted:
+        """Whether the ring has a state, and the step of it, which must be the same on all ranks."""
+        step = self._ring.at(number)
+        if step is None:
+            return Acted(ok=False, text=self._ring.lacks())
+        return Acted(text=str(step))
 
     def _end_loop(self, frame: FrameType) -> Acted:
         found = ending(frame, self._is_users)
