@@ -162,6 +162,21 @@ class Holds(NamedTuple):
     inside: Sequence[Inner] = ()
 
 
+class HeldState(ABC):
+    """What a training needs to go on from one of its steps, as a copy in this rank's memory."""
+
+    names: Sequence[str]
+    """The variables that it is of."""
+    size: int
+    """Bytes of the copy."""
+    finite: bool
+    """Whether all numbers in it are finite."""
+
+    @abstractmethod
+    def put_back(self) -> None:
+        """Copy it back into the objects that it is of, in place. Wait for no rank. Raises what stands in the way."""
+
+
 class Settable(NamedTuple):
     """Where a framework keeps a value that a person may set between two steps: in one place, or in several alike."""
 
@@ -419,6 +434,15 @@ class Memory:
         """
         return None
 
+    def hold(self, *_: Any, **__: Any) -> HeldState | None:
+        """``hold(namespace: Mapping[str, Any], room: int)``: copy the state of a training to the host's memory.
+
+        That of all models, optimizers, schedulers and scalers in ``namespace``, and the random states; None where there
+        are none. Raises :class:`MemoryError` where the copy would take more than ``room`` bytes. Change nothing, and
+        wait for no rank. The thread of the loop asks, between two of its steps.
+        """
+        return None
+
     def devices(self) -> list[DeviceMemory]:
         """Return the memory of each device that this framework uses, without a wait for it. Any thread."""
         return []
@@ -610,6 +634,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "recover": ("bound", "again"),
     "parts": ("name", "value", "namespace"),
     "setting": ("value", "path", "name", "namespace"),
+    "hold": ("namespace", "room"),
     "save_values": ("values", "namespace", "size"),
     "misfit": ("values", "namespace", "folder"),
     "load_values": ("values", "namespace", "folder"),

@@ -25,6 +25,7 @@ from .differences import StepComparison
 from .interrupts import CellStopped
 from .loop_values import CannotSet, LoopNames, ReplacedValue, find
 from .loops import LoopEnd, ending, user_frames
+from .ring import Ring
 from .snapshots import stage
 from .user_text import words_of
 
@@ -62,8 +63,11 @@ class LoopActs:
         answer it. ``asks``: whether another rank asks a person.
         """
         self._say = say
+        self._ring = Ring(plugins, say)
         self._stop = stop
         self._asks = asks
+        self.keeps = False
+        """Whether the cell keeps states."""
         self._whole = True
         """Whether the cell runs on all ranks."""
         self.afterwards: list[Callable[[int, FrameType], bool]] = []
@@ -83,9 +87,14 @@ class LoopActs:
         self._ends: LoopEnd | None = None
         """What ends the loop of this cell at its next line."""
 
-    def begin(self, *, whole: bool) -> None:
-        """Begin a cell. ``whole``: it runs on all ranks."""
+    def begin(self, count: int = 0, every: int = 0, *, whole: bool = True) -> None:
+        """Begin a cell that keeps its last ``count`` states, one every ``every`` steps; 0: none. Main thread.
+
+        ``whole``: it runs on all ranks.
+        """
         self._whole = whole
+        self._ring.begin(count, every)
+        self.keeps = count > 0
 
     def check(self, act: LoopAct, frame: FrameType, step: int = 0) -> Acted:
         """Whether the act can be done here, and if not, why. ``frame``: where the ``step`` was counted."""
@@ -106,6 +115,8 @@ class LoopActs:
                 seen = self._names(frame).read()
                 missing = [name for name in act.order.names if name not in seen]
                 return Acted(ok=False, text=f"it has no {', '.join(missing)}") if missing else Acted()
+            case "rewind":
+                return self._kept(act.count)
             case "stop-after" if threading.current_thread() is not threading.main_thread():
                 return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
@@ -131,7 +142,15 @@ class LoopActs:
                 return Acted(text=f"The ranks stop where {act.code} differs")
             case "save" if act.order is not None:
                 return self._save(act.order, names, step)
+            case "rewind":
+                step = self._ring.rewind(act.count)
+                return Acted(text=f"The state of step {step} is loaded, and the loop goes on with its own data")
         return Acted()
+
+    def stepped(self, step: int, frame: FrameType) -> None:
+        """Keep the state after ``step`` where that is asked for; before any act. ``frame``: where it was counted."""
+        if self._ring.is_due(step):
+            self._ring.step(step, self._names(frame).read())
 
     def passed(self, step: int, frame: FrameType) -> None:
         """Do what is due after ``step``: the thread of the loop, where :attr:`afterwards` has something."""
@@ -157,6 +176,7 @@ class LoopActs:
 
         Where the cell's trace function is in force, before that is kept for the next cell.
         """
+        self._ring.end()
         self._replaced.clear()
         self.afterwards.clear()
         self.raised = self._ending = None
@@ -219,6 +239,13 @@ class LoopActs:
                 ok = False
                 said.append(f"{one.path} could not be put back: {words_of(error)}")
         return Acted(ok=ok, text="; ".join(said) or "there was nothing to put back")
+
+    def _kept(self, number: int) -> Acted:
+        """Whether the ring has a state, and the step of it, which must be the same on all ranks."""
+        step = self._ring.at(number)
+        if step is None:
+            return Acted(ok=False, text=self._ring.lacks())
+        return Acted(text=str(step))
 
     def _end_loop(self, frame: FrameType) -> Acted:
         found = ending(frame, self._is_users)

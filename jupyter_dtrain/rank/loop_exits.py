@@ -45,14 +45,14 @@ class LoopExits(ast.NodeTransformer):
         if not outermost or not isinstance(node, LOOPS):
             return node
         if not isinstance(node, ast.While):
-            node.orelse = [_exit(node, -1), *node.orelse]
+            node.orelse.insert(0, _exit(node, -1))
         elif not isinstance(node.test, ast.Constant) or not node.test.value:
-            node.orelse = [_exit(node, node.test.lineno), *node.orelse]
+            node.orelse.insert(0, _exit(node, node.test.lineno))
         elif breaks := [one.lineno for one in _breaks(node.body)]:
             # No condition ever leads behind this loop, and Python leaves out what nothing leads to.
             both = ast.If(ast.Constant(value=True), [], [])
             _place(both, node.lineno)
-            both.body = [node, _exit(node, breaks[-1])]
+            both.body[:] = [node, _exit(node, breaks[-1])]
             return both
         return node
 
@@ -66,14 +66,13 @@ def _exit(loop: ast.stmt, line: int) -> ast.stmt:
     )
     _place(outer, line)
     _place(inner, FAR + loop.lineno)
-    outer.body = [inner]
+    outer.body[:] = [inner]
     return outer
 
 
 def _place(tree: ast.AST, line: int) -> None:
     for node in ast.walk(tree):
-        for name, value in (("lineno", line), ("end_lineno", line), ("col_offset", 0), ("end_col_offset", 0)):
-            setattr(node, name, value)
+        vars(node).update(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
 
 
 def _breaks(block: list[ast.stmt]) -> list[ast.Break]:

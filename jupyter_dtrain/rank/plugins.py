@@ -30,7 +30,7 @@ from jupyter_dtrain.core.stacks import Collective
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.variables import Variable
-from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, Holds, Part, Settable
+from jupyter_dtrain.plugins.framework import ARGUMENTS, GROUP, Doing, Framework, HeldState, Holds, Part, Settable
 
 from .interrupts import CellStopped, Overdue
 from .user_text import Words, words_of
@@ -328,6 +328,16 @@ class Plugins:
 
     # Memory.
 
+    def hold(self, namespace: Mapping[str, Any], room: int) -> list[HeldState]:
+        """Copies of the training's state, one by each framework in it. Raises :class:`MemoryError` without room."""
+        found: list[HeldState] = []
+        for call in self._calls("hold"):
+            left = room - sum(one.size for one in found)
+            with self._guard(call.name, "hold", documented=MemoryError):
+                if (held := as_held(call(namespace=namespace, room=left))) is not None:
+                    found.append(held)
+        return found
+
     def holder(self, kind: type) -> Look | None:
         """What looks into objects of the type ``kind``, by the first framework that knows it. Any thread may ask."""
         for name, look in self._answers("holder", as_look, kind):
@@ -536,9 +546,13 @@ class Plugins:
         return otherwise
 
     @contextlib.contextmanager
-    def _guard(self, name: str, member: str) -> Iterator[None]:
+    def _guard(
+        self, name: str, member: str, documented: tuple[type[BaseException], ...] | type[BaseException] = ()
+    ) -> Iterator[None]:
         try:
             yield
+        except documented:
+            raise
         except BaseException as error:  # noqa: BLE001 — the guard
             self._fails(name, member, error)
 
@@ -680,6 +694,13 @@ def as_look(answer: Any) -> Look | None:
         raise TypeError(f"a function that looks into objects is expected, not {type(answer).__name__}")
     look: Look | None = answer
     return look
+
+
+def as_held(answer: Any) -> HeldState | None:
+    """Read an answer that is a copy of a training's state, or None."""
+    if answer is not None and not isinstance(answer, HeldState):
+        raise TypeError(f"a HeldState is expected, not {type(answer).__name__}")
+    return answer
 
 
 def as_settable(answer: Any) -> Settable | None:

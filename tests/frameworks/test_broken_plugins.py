@@ -158,8 +158,9 @@ ASKED = set(MEMBERS) - {
     *("prepare", "release", "can_release", "children_ended", "rendezvous", "server"),
     # Only in a profile, whose asker hears of it.
     "recording",
-    # Where a cell lasts; only of variables that are compared or set, of snapshots, of dead ranks that are replaced.
-    *("part_of", "part_at", "sleeps", "parts", "states", "setting", "stepping", "save_values", "misfit", "load_values"),
+    # Where a cell lasts; only of variables that are compared, set or held, of snapshots, of dead ranks.
+    *("part_of", "part_at", "sleeps", "parts", "states", "setting", "stepping", "hold"),
+    *("save_values", "misfit", "load_values"),
     *("cannot_heal", "forbids_heal", "forbids_fewer", "bequeath", "inherit", "rejoin"),
 }
 """The members that these cells come by."""

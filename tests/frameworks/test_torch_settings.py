@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dtrain.frameworks.torch.plugin import Torch
-from jupyter_dtrain.frameworks.torch.step_hook import StepHook
-from tests.rank.acting import STOP, UNDO, ActingRank, between, setting
+from tests.frameworks.acting import acting_rank
+from tests.rank.acting import STOP, UNDO, between, setting
 
 START = """
 import torch
@@ -35,19 +34,9 @@ def steps(count=4, sched=None):
 
 @pytest.fixture
 def rank(tmp_path):
-    """A rank whose acts are done in torch's own hook of optimizers."""
-    optimizers = pytest.importorskip("torch.optim.optimizer")
-    rank = ActingRank(tmp_path, Torch())
-    hook = StepHook()
-    handles = dict(optimizers._global_optimizer_post_hooks)
-    hook.install(optimizers)
-    rank.begun = lambda: hook.follow(rank.step)
-    rank.run(START)
-    yield rank
-    hook.follow(None)
-    for number in optimizers._global_optimizer_post_hooks.keys() - handles.keys():
-        del optimizers._global_optimizer_post_hooks[number]
-    InteractiveShell.clear_instance()
+    with acting_rank(tmp_path, Torch()) as rank:
+        rank.run(START)
+        yield rank
 
 
 def rates(rank, key="lr"):

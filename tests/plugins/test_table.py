@@ -33,6 +33,7 @@ SETTINGS = {
     "io_loop",  # of a kernel of ipykernel
     "last_execution_result",  # of IPython's shell
     "cell_contents",  # of a function's closure
+    *("f_trace", "f_lineno"),  # of a frame
     "proceed_signal",  # of states that our own function in torch's place makes
 }
 """Attributes that other libraries have for their callers to set."""
@@ -43,6 +44,7 @@ OWN_NAMES = {
 """Attributes of our own on other libraries' objects; others begin with ``_dtrain``."""
 OWN_OBJECTS = {
     "setattr(sys.modules['__main__'], path, value)",  # the user's own module
+    "setattr(owner, key, new[0])",  # of whatever the user sets
     "setattr(part if name in _FOLDED else stored, name, value)",
     "setattr(picture, name, value)",
     "setattr(namespace, f'{SETTING}{now}', value)",  # a parsed line

@@ -23,8 +23,11 @@ class ActingRank:
         self.shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self.sources = CellSources(self.shell)
         self.sources.install()
+        self.said = []
         self.plugins = Plugins([(one.name, one) for one in plugins])
-        self.acts = LoopActs(self.shell, self.plugins, self.sources, Tracebacks(self.sources.name_of, home))
+        self.acts = LoopActs(
+            self.shell, self.plugins, self.sources, Tracebacks(self.sources.name_of, home), self.said.append
+        )
         self.shell.user_ns["hook"] = self.step
         self.planned = {}
         self.done = []
@@ -32,12 +35,13 @@ class ActingRank:
         """Called when a cell begins."""
         self._runs = 0
 
-    def run(self, code, **planned):
+    def run(self, code, ring=(0, 0), **planned):
         """Run a cell; ``at_3=LoopAct(…)`` is done after its third step. Raises what the cell raises."""
         self.planned = {int(at.removeprefix("at_")): act for at, act in planned.items()}
         self.done = []
         self._runs += 1
         self.begun()
+        self.acts.begin(*ring)
         self.sources.begin(self._runs, code, Cell(number=self._runs))
         try:
             self.shell.run_cell(code).raise_error()
@@ -47,6 +51,7 @@ class ActingRank:
 
     def step(self, step) -> None:
         """Where the gate holds a loop."""
+        self.acts.stepped(step, sys._getframe(1))
         if (act := self.planned.get(step)) is not None:
             frame = sys._getframe(1)
             found = self.acts.check(act, frame)

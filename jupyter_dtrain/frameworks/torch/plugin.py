@@ -22,7 +22,7 @@ from jupyter_dtrain.plugins.libraries import add_library
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.wire.messages import Watching
 
-from . import contents, held, settings, snapshots, step_parts
+from . import contents, held, ring, settings, snapshots, step_parts
 from .backends import BACKENDS, built_in, count_gpus
 from .builds import BUILDS, hook_builds
 from .dataloader_workers import LOADERS, drop_workers, hook_loaders, note_stop
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from jupyter_dtrain.core.memory import DeviceMemory
     from jupyter_dtrain.core.world import Placement
-    from jupyter_dtrain.plugins.framework import Look, Part, Read, Recording, Settable
+    from jupyter_dtrain.plugins.framework import HeldState, Look, Part, Read, Recording, Settable
     from jupyter_dtrain.rank.metrics import MetricBuffer
     from jupyter_dtrain.wire.requests import RankSpec
 
@@ -189,6 +189,10 @@ class Torch(Framework):
     def holder(self, kind: type) -> Look | None:
         """Look into tensors, models and optimizers."""
         return held.holder(kind)
+
+    def hold(self, namespace: Mapping[str, Any], room: int) -> HeldState | None:
+        """Copy this rank's part of modules and optimizers, schedulers, scalers and random states."""
+        return None if "torch" not in sys.modules else ring.hold(namespace, room)
 
     def devices(self) -> list[DeviceMemory]:
         """Count the memory of the CUDA devices in use, as the caching allocator does."""
