@@ -43,6 +43,7 @@ from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.core.settings import Settings
 from jupyter_dtrain.core.snapshots import SnapshotAnswer
+from jupyter_dtrain.core.steering import parse_ring
 from jupyter_dtrain.core.world import Ranks, count_ranks, moves, numbers_without
 from jupyter_dtrain.store.runs import before_reading
 from jupyter_dtrain.wire.agent_messages import SendToWidgets
@@ -318,6 +319,7 @@ class Session:
         check: str = "",
         check_every: int = 10,
         record_memory: bool = False,
+        ring: str = "",
         name: str = "",
         ask: bool | None = None,
         elastic: bool = False,
@@ -339,6 +341,8 @@ class Session:
         * ``check``: the name of a model that is compared over ranks after every ``check_every`` steps, see
           :attr:`.Run.divergence`
         * ``record_memory``: whether ranks record their memory over the cell, see :meth:`memory_record`
+        * ``ring``: ``"3/100"`` keeps the last three states of models, optimizers and schedulers in host memory, one
+          every hundred steps of the optimizer, for :meth:`.RunningLoop.rewind`. A state with NaN is not kept.
         * ``name``: the run's, in lists
         * ``ask``: whether :meth:`answer` answers what the ranks ask, as by ``input()``. By default the person at this
           notebook or terminal does, while it waits for the run; where nobody can, a call that asks fails at once.
@@ -368,7 +372,10 @@ class Session:
         options: dict[str, Any] = {
             "timeout": timeout,
             "inputs": inputs or {},
-            "watch": Watching(metrics, grad_norm, step_time, check_model(check), check_every, record_memory),
+            "watch": Watching(
+                *(metrics, grad_norm, step_time, check_model(check), check_every, record_memory),
+                *(parse_ring(ring) if ring else ()),
+            ),
         }
         cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
         beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None

@@ -112,7 +112,7 @@ IN_OTHER_NAMES = {
     "%distributed step": {"run_number": "run", "steps": "count"},
     **{
         f"%distributed {verb}": {"run_number": "run"}
-        for verb in ("between", "undo", "pause", "resume", "stop-after", "until-differs")
+        for verb in ("between", "undo", "pause", "resume", "stop-after", "until-differs", "rewind")
     },
     "%%between": {"run_number": "run"},
 }

@@ -147,6 +147,16 @@ class RunningLoop:
             raise BadRequest(f"{tolerance!r} is no distance: 0 or more.")
         return self._act(LoopAct("until-differs", code=expression.strip(), tolerance=tolerance), run, timeout)
 
+    def rewind(self, number: int = 1, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
+        """Load the ``number``-th newest state that a cell with ``ring`` has kept, on all ranks; newer ones are dropped.
+
+        Parameters, buffers, optimizers, schedulers and random states are as they were; the loop's counter and its data
+        go on.
+        """
+        if number < 1:
+            raise BadRequest(f"{number} is no state: 1 is the newest.")
+        return self._act(LoopAct("rewind", count=number), run, timeout)
+
     def save(self, order: SnapshotOrder, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
         """As :meth:`.Session.save` with ``now``."""
         return self._act(LoopAct("save", order=order), run, timeout)

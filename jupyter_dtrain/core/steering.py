@@ -60,7 +60,7 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
     """``set``: the values, all of them or none."""
     count: int = 0
     """``step``: how many steps; ``stop-after``: the step, 0 for the one after which it is done; ``rewind``: which of
-    the kept states, 1 for the newest."""
+    the kept states, 1 for the newest, and for a rank the step of that state."""
     tolerance: float = 0.0
     """``until-differs``: how far apart values may lie."""
     order: SnapshotOrder | None = None
@@ -125,6 +125,14 @@ def recorded(fold: RunFold) -> list[RecordedAct]:
         )
         for one in fold.acts.values()
     ]
+
+
+def parse_ring(text: str) -> tuple[int, int]:
+    """The states that a cell keeps, and the steps between two of them, of ``3/100``. Raises :class:`BadRequest`."""
+    found = re.fullmatch(r"\s*(\d{1,4})\s*/\s*(\d{1,9})\s*", text)
+    if not found or not int(found[1]) or not int(found[2]):
+        raise BadRequest(f"{text!r} is no ring: 3/100 keeps the last three states, one every hundred steps.")
+    return int(found[1]), int(found[2])
 
 
 def parse_settings(text: str) -> list[NewValue]:

@@ -57,6 +57,7 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             inputs=inputs,
             **options,
             record_memory=args.record_memory,
+            ring=args.ring,
             name=args.run_name,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
@@ -239,6 +240,13 @@ def cell_arguments(parser: MagicParser) -> None:
         "--record-memory",
         action="store_true",
         help="record the memory of each rank over the cell, and show its peak, by line of the cell, and its course",
+    )
+    parser.add_argument(
+        "--ring",
+        default="",
+        metavar="K/STEPS",
+        help="keep the last K states of the training in host memory, one every STEPS steps of the optimizer, for "
+        "%%distributed rewind",
     )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="interrupt the cell after S seconds")
 

@@ -147,6 +147,19 @@ def until_differs(args: Parsed) -> None:
     print(loop.until_differs(args.expression, args.tolerance, run=args.run_number, timeout=args.timeout))
 
 
+def rewind_arguments(parser: MagicParser) -> None:
+    """Arguments of ``rewind``."""
+    loop_arguments(parser)
+    parser.add_argument(
+        "number", nargs="?", type=count, default=1, metavar="N", help="which state, 1 for the newest (default: 1)"
+    )
+
+
+def rewind(args: Parsed) -> None:
+    """``%distributed rewind [N]``."""
+    print(current().loop.rewind(args.number, run=args.run_number, timeout=args.timeout))
+
+
 def step_arguments(parser: MagicParser) -> None:
     """Arguments of ``step``."""
     loop_arguments(parser)

@@ -480,6 +480,14 @@ _OWN: tuple[Verb, ...] = (
         "RunningLoop.stop_after",
     ),
     Verb(
+        "rewind",
+        "the running loop",
+        "load a state of the training that --ring has kept, on all ranks, and go on",
+        steering.rewind_arguments,
+        steering.rewind,
+        "RunningLoop.rewind",
+    ),
+    Verb(
         "until-differs",
         "the running loop",
         "compare a number over all ranks after each step, and stop all of them where it differs",

@@ -438,7 +438,7 @@ class Agent:
             self._whole = generation
         store_values(inputs)
         whole = len(cell.ranks) == self._place.size
-        self._gate.begin(cell.run, _unfit(cell), whole=whole)
+        self._gate.begin(cell.run, _unfit(cell), cell.watch, whole=whole)
         self._step_work.begin(cell.watch, whole=whole, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:

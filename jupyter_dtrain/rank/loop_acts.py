@@ -116,7 +116,7 @@ class LoopActs:
                 missing = [name for name in act.order.names if name not in seen]
                 return Acted(ok=False, text=f"it has no {', '.join(missing)}") if missing else Acted()
             case "rewind":
-                return self._kept(act.count)
+                return self._kept()
             case "stop-after" if threading.current_thread() is not threading.main_thread():
                 return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
@@ -143,8 +143,8 @@ class LoopActs:
             case "save" if act.order is not None:
                 return self._save(act.order, names, step)
             case "rewind":
-                step = self._ring.rewind(act.count)
-                return Acted(text=f"The state of step {step} is loaded, and the loop goes on with its own data")
+                self._ring.rewind(act.count)
+                return Acted(text=f"The state of step {act.count} is loaded, and the loop goes on with its own data")
         return Acted()
 
     def stepped(self, step: int, frame: FrameType) -> None:
@@ -240,12 +240,10 @@ class LoopActs:
                 said.append(f"{one.path} could not be put back: {words_of(error)}")
         return Acted(ok=ok, text="; ".join(said) or "there was nothing to put back")
 
-    def _kept(self, number: int) -> Acted:
-        """Whether the ring has a state, and the step of it, which must be the same on all ranks."""
-        step = self._ring.at(number)
-        if step is None:
-            return Acted(ok=False, text=self._ring.lacks())
-        return Acted(text=str(step))
+    def _kept(self) -> Acted:
+        """The steps of the states that the ring has, newest first: the ranks load one that all of them have."""
+        steps = self._ring.steps
+        return Acted(ok=bool(steps), text=",".join(map(str, steps)) or self._ring.lacks())
 
     def _end_loop(self, frame: FrameType) -> Acted:
         found = ending(frame, self._is_users)

@@ -98,24 +98,21 @@ class Ring:
             size = count * sum(one.size for one in states) / _GB
             self._say(f"The ring keeps {count} states of {names}: {size:.1g} GB on each rank.")
 
-    def at(self, number: int) -> int | None:
-        """The step of the ``number``-th newest state, from 1 on; None where there is none."""
-        return self._kept[-number].step if 0 < number <= len(self._kept) else None
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the states that are kept, newest first."""
+        return [one.step for one in reversed(self._kept)]
 
     def lacks(self) -> str:
         """Why there is no such state, as a clause."""
         if not self._kept.maxlen:
             return "this cell keeps no states: --ring 3/100 keeps the last three, one every hundred steps"
-        if not self._kept:
-            return "its ring has no state yet"
-        return f"its ring has {len(self._kept)} state{'s' * (len(self._kept) > 1)} so far"
+        return "its ring has no state yet"
 
-    def rewind(self, number: int) -> int:
-        """Load the ``number``-th newest state and forget those after it; return its step. Raises what goes wrong."""
-        for _ in range(number - 1):
+    def rewind(self, step: int) -> None:
+        """Load the state after ``step`` and forget those after it. Raises what goes wrong."""
+        while self._kept[-1].step > step:
             self._kept.pop()
-        step, states = self._kept[-1]
-        for one in states:
+        for one in self._kept[-1].states:
             one.put_back()
         self._is_still = False
-        return step

@@ -35,6 +35,8 @@ from .interrupts import CellStopped
 from .user_text import words_of
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.wire.messages import Watching
+
     from .interrupts import Interrupts
     from .loop_acts import LoopActs
     from .metrics import MetricBuffer
@@ -101,12 +103,12 @@ class StepGate:
 
     # The thread of the loop.
 
-    def begin(self, run: int, unfit: str, *, whole: bool) -> None:
+    def begin(self, run: int, unfit: str, watch: Watching, *, whole: bool) -> None:
         """Begin a cell. Main thread.
 
         ``unfit``: why it cannot be steered, as a clause; empty where it can. ``whole``: it runs on all ranks.
         """
-        self._acts.begin(whole=whole)
+        self._acts.begin(watch.ring, watch.ring_every, whole=whole)
         self._run, self._newest, self._unfit = run, run, unfit
         self._counts, self._armed = {}, None
 
@@ -123,6 +125,8 @@ class StepGate:
         if self._acting:
             return
         count = self._counts[source] = self._counts.get(source, 0) + 1
+        if self._acts.keeps and source == "optimizer":
+            self._acts.stepped(count, sys._getframe(1))  # noqa: SLF001
         armed = self._armed
         if armed is not None and count >= armed.request.at and source == armed.request.source:
             self._come(armed, count, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name

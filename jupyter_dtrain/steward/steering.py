@@ -403,10 +403,24 @@ class Steering:
         self._carry_out(act, check=True, then=lambda found: self._checked(act, found))
 
     def _checked(self, act: _Act, found: dict[int, Acted]) -> None:
-        if all(one.ok for one in found.values()):
+        if act.kind == "rewind" and all(one.ok for one in found.values()):
+            self._choose_state(act, found)
+        elif all(one.ok for one in found.values()):
             self._carry_out(act, check=False, then=lambda done: self._done(act, done))
         else:
             self._fail(act, refusal(found))
+
+    def _choose_state(self, act: _Act, found: dict[int, Acted]) -> None:
+        """Have the ranks load a state that all of them have: one may have kept none where its part was not finite."""
+        kept = [{int(step) for step in one.text.split(",")} for one in found.values()]
+        steps = sorted(set.intersection(*kept), reverse=True)
+        wanted = act.request.act.count
+        if wanted > len(steps):
+            self._fail(act, f"The ring has {quantity(len(steps), 'state')} that all ranks have.")
+            return
+        chosen = msgspec.structs.replace(act.request.act, count=steps[wanted - 1])
+        act.request = msgspec.structs.replace(act.request, act=chosen)
+        self._carry_out(act, check=False, then=lambda done: self._done(act, done))
 
     def _carry_out(self, act: _Act, *, check: bool, then: Callable[[dict[int, Acted]], None]) -> None:
         hold, ranks = act.hold, act.run.ranks

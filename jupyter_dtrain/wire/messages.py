@@ -104,6 +104,10 @@ class Watching(msgspec.Struct, frozen=True):
     """How many steps lie between two comparisons."""
     record_memory: bool = False
     """The memory of each rank over the cell, see :class:`~jupyter_dtrain.core.memory_record.RecordedMemory`."""
+    ring: int = 0
+    """How many states of the training each rank keeps in memory, the newest ones, for a way back."""
+    ring_every: int = 0
+    """How many steps lie between two of them."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain import NotSteered
-from tests.session.cells import begin, run, values
-from tests.steward.until import PATIENCE
+from tests.session.cells import begin, run, texts, values
+from tests.steward.until import PATIENCE, until
 
 SET_UP = """
 import copy, os, time
@@ -94,3 +94,46 @@ def test_a_value_is_set_on_all_ranks_or_on_none(ranks):
     ranks.interrupt()
 
     assert cell.wait(PATIENCE)
+
+
+RUINED = """
+def ruined(plant):
+    global lowest
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = DistributedDataParallel(net)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = torch.randn(32, 8, generator=torch.Generator().manual_seed(rank))
+    losses, good = [], 0
+    while good < 40:
+        opt.zero_grad()
+        loss = (model(data) - data[:, :1]).square().mean()
+        loss.backward()
+        if len(losses) + 1 == plant:
+            for one in model.parameters(): one.grad.fill_(float("nan"))
+        opt.step()
+        losses.append(loss.item())
+        good = good + 1 if opt.param_groups[0]["lr"] < 0.005 else 0
+        time.sleep(0.002)
+    return losses, opt.param_groups[0]["lr"]
+"""
+
+
+def test_a_training_that_was_ruined_is_brought_back(ranks):
+    """NaN at step 120: back to the last good state, a tenth of the rate, and on to a good end."""
+    run(ranks, RUINED)
+    cell = begin(ranks, "losses, rate = ruined(120)", ring="3/50")
+    with pytest.raises(NotSteered, match=r"The ring has \d states? that all|its ring has no state yet"):
+        ranks.loop.rewind(9)
+    until(lambda: all("has stood still since step 100" in text for text in texts(cell).values()))
+    ranks.loop.pause()
+    back = ranks.loop.rewind()
+    assert "The state of step 100 is loaded" in back.words
+    ranks.loop.set("opt.lr=0.001")
+    ranks.loop.resume()
+    assert cell.wait(PATIENCE)
+
+    assert cell.outcome == "ok"
+    assert [act.words for act in cell.acts][-3:] == ["pause", "rewind 100", "set opt.lr=0.001"]
+    found = values(run(ranks, "[rate, losses[120] != losses[120], losses[-1] == losses[-1], losses[-1] < losses[0]]"))
+    assert found == {rank: [0.001, True, True, True] for rank in range(4)}

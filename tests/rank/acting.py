@@ -31,6 +31,8 @@ class ActingRank:
         self.shell.user_ns["hook"] = self.step
         self.planned = {}
         self.done = []
+        self.kept = []
+        """The states that each rewind has found."""
         self.begun = lambda: None
         """Called when a cell begins."""
         self._runs = 0
@@ -55,6 +57,8 @@ class ActingRank:
         if (act := self.planned.get(step)) is not None:
             frame = sys._getframe(1)
             found = self.acts.check(act, frame)
+            if act.kind == "rewind":
+                self.kept.append(found.text)
             self.done.append(self.acts.apply(act, 7, frame) if found.ok else found)
             self.acts.go_on()
 
