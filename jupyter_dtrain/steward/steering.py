@@ -362,7 +362,7 @@ class Steering:
         if why := self._unfit(act, found):
             self._fail(act, why)
         elif late and act.kind == "step":
-            self._fail(act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}.")
+            self._fail(act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}. The loop goes on.")
         elif late:
             self._retry(act, found)
         elif len(found) == len(act.run.ranks) and all(one.state == "held" for one in found.values()):
@@ -502,7 +502,8 @@ class Steering:
         """Do ``then`` in so many seconds, unless the act's time is over."""
         now = time.monotonic()
         if now >= act.deadline:
-            self._fail(act, self._late(act))
+            goes_on = act.kind == "step" and act.run.run not in self._holds
+            self._fail(act, f"{self._late(act)} The loop goes on." if goes_on else self._late(act))
             return
         act.next, act.due = then, now + seconds
         self._post(lambda: None)
@@ -523,8 +524,7 @@ class Steering:
             self._leave(hold)
         elif hold is not None:
             hold.keep_at = time.monotonic() + KEEP
-        goes_on = "The loop goes on." if act.kind == "step" and act.tries else ""
-        paused = "The loop is paused still." if act.run.run in self._holds else goes_on
+        paused = "The loop is paused still." if act.run.run in self._holds else ""
         self._refuse(act, words, paused, began=began)
         self._act, self._asking = None, False
         self._post(lambda: None)

@@ -189,7 +189,7 @@ def ended(run: Run, limit: float) -> None:
 def stays_paused(play: Play, run: Run, step: int) -> None:
     """Nothing ends the pause, and nobody calls it a hang."""
     try:
-        stays(lambda: run.fold.paused == step, HANG + 1)
+        stays(lambda: run.fold.paused == step, HANG + 3)
     except AssertionError:
         play.problems.append("the pause has ended, although nobody has asked for that")
     play._check(not any("moved for" in words for words in play._notes.words), "a pause counts as a hang")
