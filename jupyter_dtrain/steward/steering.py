@@ -139,6 +139,8 @@ class Steering:
         """Whether an answer of the ranks is awaited."""
         self._holds: dict[int, _Hold] = {}
         """The runs that are paused, by number."""
+        self._unpaused: dict[int, str] = {}
+        """Why the pauses of runs have ended that nobody has ended, as a clause."""
         self.answers: dict[type[msgspec.Struct], Callable[[Any], msgspec.Struct]] = {
             Steer: self._asked,
             ReadSteer: self._read,
@@ -209,6 +211,7 @@ class Steering:
         for run, hold in list(self._holds.items()):
             if rank in hold.run.ranks:
                 del self._holds[run]
+                self._unpaused[run] = f"rank {rank} has died"
                 self._leave(hold)
         if (act := self._act) is not None and rank in act.run.ranks:
             self._fail(act, f"Rank {rank} has died meanwhile.")
@@ -216,6 +219,7 @@ class Steering:
     def forget(self) -> None:
         """Forget all that concerns the present ranks: they are gone."""
         self._holds.clear()
+        self._unpaused.clear()
         self._end_all("The ranks have ended.", lambda _: True)
 
     def given_up(self, run: int) -> None:
@@ -238,14 +242,15 @@ class Steering:
         hold = self._holds.get(act.run.run)
         if act.kind == "resume":
             if hold is None:
-                self._fail(act, "No loop is paused.")
+                self._fail(act, f"No loop is paused{self._why_unpaused(act)}.")
                 return
             del self._holds[act.run.run]
             self._leave(hold)
             self._end(act, f"The loop goes on after step {hold.at}.", hold.at)
         elif act.kind == "step":
             if hold is None:
-                self._fail(act, "No loop is paused: %distributed pause is first.")
+                why = self._why_unpaused(act) or ": %distributed pause is first"
+                self._fail(act, f"No loop is paused{why}.")
                 return
             act.hold = hold
             self._hold(act, hold.source, hold.at + max(1, act.request.act.count))
@@ -362,7 +367,7 @@ class Steering:
         if why := self._unfit(act, found):
             self._fail(act, why)
         elif late and act.kind == "step":
-            self._fail(act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}.")
+            self._fail(act, f"{count_ranks(late).capitalize()} did not stop after step {hold.at}. The loop goes on.")
         elif late:
             self._retry(act, found)
         elif len(found) == len(act.run.ranks) and all(one.state == "held" for one in found.values()):
@@ -394,8 +399,13 @@ class Steering:
         others = [source for source in grown if all(one.counts.get(source, 0) for one in found.values())]
         return hold.source not in grown and bool(others)
 
+    def _why_unpaused(self, act: _Act) -> str:
+        why = self._unpaused.get(act.run.run, "")
+        return f" any more: {why}" if why else ""
+
     def _pause(self, act: _Act, hold: _Hold) -> None:
         self._holds[act.run.run] = hold
+        self._unpaused.pop(act.run.run, None)
         hold.keep_at = time.monotonic() + KEEP
         self._end(act, f"All ranks are paused after step {hold.at}. %distributed resume lets them go on.", hold.at)
 
@@ -516,7 +526,8 @@ class Steering:
         """Do ``then`` in so many seconds, unless the act's time is over."""
         now = time.monotonic()
         if now >= act.deadline:
-            self._fail(act, self._late(act))
+            goes_on = act.kind == "step" and act.run.run not in self._holds
+            self._fail(act, f"{self._late(act)} The loop goes on." if goes_on else self._late(act))
             return
         act.next, act.due = then, now + seconds
         self._post(lambda: None)
@@ -537,8 +548,7 @@ class Steering:
             self._leave(hold)
         elif hold is not None:
             hold.keep_at = time.monotonic() + KEEP
-        goes_on = "The loop goes on." if act.kind == "step" and act.tries else ""
-        paused = "The loop is paused still." if act.run.run in self._holds else goes_on
+        paused = "The loop is paused still." if act.run.run in self._holds else ""
         self._refuse(act, words, paused, began=began)
         self._act, self._asking = None, False
         self._post(lambda: None)
@@ -567,10 +577,11 @@ class Steering:
         """Have paused ranks hear that they are still wanted, and end a pause that a rank has left, as by Stop."""
 
         def said(answers: Answers[StepState]) -> None:
-            gone = any(one is not None and one.state not in _STANDS for one in answers.values())
+            gone = [rank for rank, one in answers.items() if one is not None and one.state not in _STANDS]
             if gone and self._holds.get(hold.run.run) is hold:
                 # The others must not stand for ever, while it waits for them.
                 del self._holds[hold.run.run]
+                self._unpaused[hold.run.run] = f"{count_ranks(gone)} {'was' if len(gone) == 1 else 'were'} stopped"
                 self._leave(hold)
 
         self._questions.ask(hold.run.ranks, ANSWER, said, ReadSteps(hold.key))

@@ -37,7 +37,7 @@ class SteeringPlay(Play):
             return self._interrupt(world, run, before)
         assert self.row.ends is not None
         limit = self.row.ends.of(SETTINGS) + SLACK
-        self._check(run.wait(limit), f"the cell goes on after {limit:g} s")
+        ended(run, limit)
         seconds = time.monotonic() - began
         self._check(run.outcome == self.row.outcome, f"ended as {run.outcome}, not as {self.row.outcome}")
         self._check(not any(part.held for part in run.fold.ranks.values()), "a rank is held in a run that is over")
@@ -78,7 +78,8 @@ class SteeringPlay(Play):
 
     def _await(self, act: threading.Thread) -> None:
         act.join(PATIENCE)
-        self._check(not act.is_alive(), "the act goes on, although a rank will never do it")
+        if act.is_alive():
+            raise TimeoutError("the act goes on, although a rank will never do it")
 
 
 class PausedKernelPlay(Play):
@@ -110,7 +111,7 @@ class PausedKernelPlay(Play):
                 session.loop.resume()
                 session.loop.between("going = False")
             limit = SETTINGS.interrupt_timeout + INTERRUPT + SLACK
-            self._check(run.wait(limit), f"the cell goes on after {limit:g} s")
+            ended(run, limit)
             seconds = time.monotonic() - began
             wanted = "interrupted" if plan.mode == "interrupted" else self.row.outcome
             self._check(run.outcome == wanted, f"ended as {run.outcome}, not as {wanted}")
@@ -152,7 +153,7 @@ class SteeredChangePlay(ChangePlay):
         seconds = time.monotonic() - began
         self._check(told == ["The ranks have ended. It may have been done on some ranks."], f"told: {told}")
         with contextlib.suppress(DistributedError):
-            self._check(run.wait(PATIENCE), "the cell goes on")
+            ended(run, PATIENCE)
         self._check(run.outcome == "lost", f"the cell ended as {run.outcome}, not as lost")
         self._mend(world, {}, before)
         return seconds, "ok"
@@ -179,10 +180,16 @@ def between(session: Session, code: str, told: list[str]) -> threading.Thread:
     return thread
 
 
+def ended(run: Run, limit: float) -> None:
+    """Wait for the end of the run: whatever is to come next would wait for it as well."""
+    if not run.wait(limit):
+        raise TimeoutError(f"the cell goes on after {limit:g} s")
+
+
 def stays_paused(play: Play, run: Run, step: int) -> None:
     """Nothing ends the pause, and nobody calls it a hang."""
     try:
-        stays(lambda: run.fold.paused == step, HANG + 1)
+        stays(lambda: run.fold.paused == step, HANG + 3)
     except AssertionError:
         play.problems.append("the pause has ended, although nobody has asked for that")
     play._check(not any("moved for" in words for words in play._notes.words), "a pause counts as a hang")
