@@ -47,7 +47,7 @@ BUDGETS = {
     "unit": 48,
     "view": 22,
     "rank": 28,
-    "faults": 84,
+    "faults": 80,
     "steward": 140,
     "session": 240,
     "magics": 165,
