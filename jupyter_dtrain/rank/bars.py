@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 BARS = Patch(
     "tqdm.std",
-    replaces=("tqdm.__init__", "tqdm.__iter__", "tqdm.display", "tqdm.close"),
+    replaces=("tqdm.__init__", "tqdm.__iter__", "tqdm.update", "tqdm.display", "tqdm.close"),
     calls=("tqdm.__init__(self, iterable, desc, total, leave, file)",),
-    reads=("_dtrain_bar",),
+    reads=("_dtrain_bar", "_dtrain_counted"),
     why="tqdm draws by moving a terminal's cursor, many times a second and on every rank.",
     lost="bars of tqdm are lines of the ranks' output",
 )
@@ -75,6 +75,7 @@ def _hook(module: ModuleType) -> None:
     # tqdm makes it of its defaults and those of the environment, as a partial method.
     BARS.replace(tqdm, "__init__", make, tqdm.__init__)
     BARS.replace(tqdm, "__iter__", _iterate)
+    BARS.replace(tqdm, "update", _update)
     BARS.replace(tqdm, "display", _display)
     BARS.replace(tqdm, "close", _close)
 
@@ -86,7 +87,16 @@ _FILE = 4
 def _iterate(original: Any, bar: Any) -> Any:
     items = original(bar)
     home = rank_home() if hasattr(bar, "_dtrain_bar") else None
+    bar._dtrain_counted = True  # its items are, so its own calls of update() are not
     return items if home is None else _counted(items, home.step_work)
+
+
+def _update(original: Any, bar: Any, n: float | None = 1) -> Any:
+    """Count a call by hand as a step."""
+    shown = original(bar, n)
+    if hasattr(bar, "_dtrain_bar") and not hasattr(bar, "_dtrain_counted") and (home := rank_home()) is not None:
+        home.step_work.count("loop")
+    return shown
 
 
 def _counted(items: Iterator[Any], work: StepWork) -> Iterator[Any]:

@@ -105,14 +105,15 @@ def test_a_strict_one_ends_the_cell_on_all_ranks(world):
         cell.result()
 
 
-def test_a_pause_is_no_hang_and_no_time_of_the_limit(launch):
+@pytest.mark.parametrize("seconds", [5.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_a_pause_is_no_hang_and_no_time_of_the_limit(launch, seconds):
     """Longer than both of them; then some steps, and on."""
     notes = Notes()
     with launch(n=2, settings=Settings(hang_notice=1.0)) as session:
         cell = session.run(LOOP, wait=False, timeout=4.0, view=notes)
         paused = session.loop.pause()
         assert cell.fold.paused == paused.step
-        threading.Event().wait(5.0)
+        threading.Event().wait(seconds)
         assert not cell.done
         counted = session.loop.step(5)
         assert counted.step == paused.step + 5
@@ -296,8 +297,10 @@ for epoch in dtrain.progress(range(1000)):
         seen.append(x)
     if x > 2: break
 """
-    for bar in ("dtrain.progress", "tqdm"):
-        cell = begin(world, code.replace("BAR", bar))
+    by_hand = code.replace("for batch in BAR(range(10)):", "bar = tqdm(total=10)\n    for batch in range(10):")
+    by_hand = by_hand.replace("seen.append(x)", "seen.append(x)\n        bar.update()")
+    for loop in (code.replace("BAR", "dtrain.progress"), code.replace("BAR", "tqdm"), by_hand):
+        cell = begin(world, loop)
         first, second = world.loop.between("x = 2"), world.loop.between("x = 3")
         assert cell.wait(PATIENCE)
         assert changes(world) == same([first.step, second.step])
