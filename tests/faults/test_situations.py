@@ -34,7 +34,7 @@ SIZE = 3
 LONG = (
     *("native", "native-locked", "endless-mpi", "no-ulfm", "kernel-restarted", "kernel-shut-down"),
     *("kernel-killed", "mpiexec-killed", "watch-killed", "controller-killed"),
-    *("prompt-kernel-killed", "prompt-peer-failed", "paused-kernel-killed"),
+    *("prompt-kernel-killed", "prompt-peer-failed", "paused-killed", "paused-kernel-killed"),
 )
 """Slow tests: rows whose play waits longest, or that tests/steward shows as well."""
 PLANS = [

@@ -219,7 +219,7 @@ def test_a_pause_outlasts_a_rank_that_was_stopped(world):
     process.suspend()
     threading.Event().wait(7.0)
     process.resume()
-    stays(lambda: cell.fold.paused == paused.step, 5.0)
+    stays(lambda: cell.fold.paused == paused.step, 1.5)
     world.loop.resume()
     end(world, cell)
 
