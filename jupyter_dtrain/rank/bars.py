@@ -87,7 +87,7 @@ _FILE = 4
 def _iterate(original: Any, bar: Any) -> Any:
     items = original(bar)
     home = rank_home() if hasattr(bar, "_dtrain_bar") else None
-    bar._dtrain_counted = True  # its items are, so its own calls of update() are not
+    bar._dtrain_counted = True  # noqa: SLF001 — ours; its items are, so its own calls of update() are not
     return items if home is None else _counted(items, home.step_work)
 
 
