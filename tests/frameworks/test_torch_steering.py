@@ -36,8 +36,6 @@ def train(kind, steps, halve_at=0, pause=0.0):
     whole = [getattr(one, "full_tensor", lambda one=one: one)().detach().clone() for one in model.parameters()]
     return loss.item(), opt.param_groups[0]["lr"], whole
 """
-STEPS = 160
-AT = 100
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +53,23 @@ def printed(session, code):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_rate_that_is_halved_between_two_steps(ranks, kind):
+@pytest.mark.parametrize("at", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_rate_that_is_halved_between_two_steps(ranks, kind, at):
     """The losses and weights are those of a script that halves it there, on each rank."""
-    cell = begin(ranks, f"steered = train({kind!r}, {STEPS}, pause=0.01)")
+    steps = at + 60
+    cell = begin(ranks, f"steered = train({kind!r}, {steps}, pause=0.01)")
     paused = ranks.loop.pause()
-    assert paused.step < AT, "the loop was too fast for this test"
-    assert ranks.loop.step(AT - paused.step).step == AT
+    assert paused.step < at, "the loop was too fast for this test"
+    assert ranks.loop.step(at - paused.step).step == at
     found = ranks.loop.set("opt.lr=0.05")
     ranks.loop.resume()
     assert cell.wait(PATIENCE)
     assert cell.outcome == "ok"
 
-    assert "opt.lr: 0.1 -> 0.05 (ranks 0-3, after step 100)" in found.words
+    assert f"opt.lr: 0.1 -> 0.05 (ranks 0-3, after step {at})" in found.words
     [act] = [act for act in cell.fold.acts.values() if act.kind == "set"]
-    assert (act.step, set(act.found), act.failed) == (AT, {0, 1, 2, 3}, [])
-    run(ranks, f"scripted = train({kind!r}, {STEPS}, halve_at={AT})")
+    assert (act.step, set(act.found), act.failed) == (at, {0, 1, 2, 3}, [])
+    run(ranks, f"scripted = train({kind!r}, {steps}, halve_at={at})")
     alike = run(
         ranks,
         "[steered[:2] == scripted[:2], steered[1], all(torch.equal(a, b) for a, b in zip(steered[2], scripted[2]))]",
@@ -119,21 +119,24 @@ def ruined(plant):
 """
 
 
-def test_a_training_that_was_ruined_is_brought_back(ranks):
-    """NaN at step 120: back to the last good state, a tenth of the rate, and on to a good end."""
+@pytest.mark.parametrize("plant", [120, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_training_that_was_ruined_is_brought_back(ranks, plant):
+    """NaN in all gradients of a step: back to the last good state, a tenth of the rate, and on to a good end."""
+    last = (plant - 1) // 50 * 50
     run(ranks, RUINED)
-    cell = begin(ranks, "losses, rate = ruined(120)", ring="3/50")
+    cell = begin(ranks, f"losses, rate = ruined({plant})", ring="3/50")
     with pytest.raises(NotSteered, match=r"The ring has \d states? that all|its ring has no state yet"):
         ranks.loop.rewind(9)
-    until(lambda: all("has stood still since step 100" in text for text in texts(cell).values()))
+    until(lambda: all(f"has stood still since step {last}" in text for text in texts(cell).values()))
     ranks.loop.pause()
     back = ranks.loop.rewind()
-    assert "The state of step 100 is loaded" in back.words
+    assert f"The state of step {last} is loaded" in back.words
     ranks.loop.set("opt.lr=0.001")
     ranks.loop.resume()
     assert cell.wait(PATIENCE)
 
     assert cell.outcome == "ok"
-    assert [act.words for act in cell.acts][-3:] == ["pause", "rewind 100", "set opt.lr=0.001"]
-    found = values(run(ranks, "[rate, losses[120] != losses[120], losses[-1] == losses[-1], losses[-1] < losses[0]]"))
+    assert [act.words for act in cell.acts][-3:] == ["pause", f"rewind {last}", "set opt.lr=0.001"]
+    code = f"[rate, losses[{plant}] != losses[{plant}], losses[-1] == losses[-1], losses[-1] < losses[0]]"
+    found = values(run(ranks, code))
     assert found == {rank: [0.001, True, True, True] for rank in range(4)}
