@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from IPython.core.inputtransformer2 import TransformerManager
+
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NotSteered, Refused
-from jupyter_dtrain.core.steering import LoopAct, parse_settings
+from jupyter_dtrain.core.steering import LoopAct, parse_settings, settings_of
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.steering_messages import ReadSteer, Steer, SteerState, WithdrawSteer
 
@@ -87,20 +89,17 @@ class RunningLoop:
         What it raises on a rank is in the outcome, and the loop goes on all the same; with ``strict`` the cell fails.
         """
         try:
-            ast.parse(code)
+            transformers: Any = TransformerManager  # it has no types
+            ast.parse(transformers().transform_cell(code))
         except (SyntaxError, ValueError) as error:
-            if not code.lstrip().startswith(("%", "!")):
-                raise BadRequest(f"The code cannot be read: {error}") from None
+            raise BadRequest(f"The code cannot be read: {error}") from None
         if not code.strip():
             raise BadRequest("There is no code to run between two steps.")
         return self._act(LoopAct("between", code=code, strict=strict), run, timeout)
 
     def set(self, settings: str | dict[str, Any], *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
         """Set values on all ranks, all of them or none: ``"opt.lr=1e-4 model.dropout.p=0.1"``, or a dict by path."""
-        if isinstance(settings, str):
-            values = parse_settings(settings)
-        else:
-            values = parse_settings(" ".join(f"{path}={value!r}" for path, value in settings.items()))
+        values = parse_settings(settings) if isinstance(settings, str) else settings_of(settings)
         return self._act(LoopAct("set", settings=values), run, timeout)
 
     def undo(self, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ SOURCES: Final = ("step()", "optimizer", "loop")
 """What counts the steps of a loop, the best first: the user's own call, the optimizer that steps first, or the items of
 ``progress()`` and tqdm."""
 
-_PATH: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[-?\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*\Z")
+_PATH: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[-?\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*")
 """A path such as ``opt.lr``, ``model.dropout.p``, ``opt[1].lr``, ``config['lr']``."""
 _LONG: Final = 300
 """Characters of an error in the words for what became of an act."""
@@ -71,22 +71,42 @@ class LoopAct(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """What a person has asked for, as one line."""
+        words: list[str] = [self.kind]
         match self.kind:
             case "between":
-                line = " ".join(self.code.split())
-                return f"between {line[:_WORDS]}{'…' if len(line) > _WORDS else ''}"
+                words.append(_cut(self.code))
             case "set":
-                return " ".join(["set", *(f"{one.path}={one.value}" for one in self.settings)])
-            case "step" | "stop-after" | "rewind":
-                return f"{self.kind} {self.count}" if self.count else self.kind
+                words += [_cut(f"{one.path}={one.value}") for one in self.settings]
+            case "step" | "stop-after" | "rewind" if self.count:
+                words.append(str(self.count))
             case "until-differs":
-                return f"until {self.code[:_WORDS]} differs" + (
-                    f" by more than {self.tolerance:g}" * bool(self.tolerance)
-                )
+                words += [_cut(self.code), *([f"by more than {self.tolerance:g}"] if self.tolerance else [])]
             case "save" if self.order is not None:
-                return " ".join(["save", self.order.name, *self.order.names])
-            case _:
-                return self.kind
+                words += [self.order.name, *self.order.names]
+        return " ".join(words)
+
+
+def _cut(code: str) -> str:
+    line = " ".join(code.split())
+    return f"{line[:_WORDS]}{'…' if len(line) > _WORDS else ''}"
+
+
+def check_act(act: LoopAct) -> None:
+    """Raise :class:`BadRequest` for an act that lacks what its kind needs."""
+    lacks = {
+        "between": "" if act.code.strip() else "code",
+        "until-differs": "" if act.code.strip() else "an expression",
+        "set": "" if act.settings else "values",
+        "save": "" if act.order is not None else "a snapshot",
+        "step": "" if act.count > 0 else "a number of steps above 0",
+        "rewind": "" if act.count > 0 else "the number of a state, 1 for the newest",
+    }.get(act.kind, "")
+    if lacks:
+        raise BadRequest(f"{act.kind} needs {lacks}.")
+    if act.count < 0 or not act.tolerance >= 0:
+        raise BadRequest(f"{act.kind} takes no number below 0.")
+    for one in act.settings:
+        _check_value(one)
 
 
 class RecordedAct(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -110,8 +130,8 @@ class RecordedAct(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it has raised on a rank."""
 
 
-def recorded(fold: RunFold) -> list[RecordedAct]:
-    """What persons have asked of the loop of a run, oldest first."""
+def recorded(fold: RunFold, numbers: Collection[int] | None = None) -> list[RecordedAct]:
+    """What persons have asked of the loop of a run, oldest first; ``numbers``: only these acts."""
     return [
         RecordedAct(
             one.number,
@@ -124,6 +144,7 @@ def recorded(fold: RunFold) -> list[RecordedAct]:
             bool(one.failed),
         )
         for one in fold.acts.values()
+        if numbers is None or one.number in numbers
     ]
 
 
@@ -142,24 +163,42 @@ def parse_settings(text: str) -> list[NewValue]:
     """
     settings = []
     for part in _parts(text):
-        path, equals, value = part.partition("=")
-        path, value = path.strip(), value.strip()
-        if not equals or not value or not _PATH.match(path):
+        found = _PATH.match(part)
+        if not found or part[found.end() : found.end() + 1] != "=" or not part[found.end() + 1 :]:
             raise BadRequest(
                 f"{part!r} is no PATH=VALUE such as opt.lr=1e-4: a path is a variable's name and attributes or items "
                 f"of it, and a value has no spaces outside quotes and brackets."
             )
-        try:
-            ast.literal_eval(value)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            raise BadRequest(
-                f"{value!r} is no value that set takes: a number, a text in quotes, True, False, None, or a list, "
-                f"tuple or dict of those. For anything else: %distributed between"
-            ) from None
-        settings.append(NewValue(path, value))
+        settings.append(NewValue(found[0], part[found.end() + 1 :]))
+        _check_value(settings[-1])
     if not settings:
         raise BadRequest("There is nothing to set: name values as in opt.lr=1e-4 model.dropout.p=0.1")
     return settings
+
+
+def settings_of(values: Mapping[str, Any]) -> list[NewValue]:
+    """The values by path, as a program has them; a number may be NumPy's. Raises as :func:`parse_settings`."""
+    settings = []
+    for path, value in values.items():
+        # A number of NumPy or a tensor says so in its repr.
+        plain = value.item() if callable(getattr(value, "item", None)) else value
+        settings.append(NewValue(path, repr(plain)))
+        _check_value(settings[-1])
+    if not settings:
+        raise BadRequest("There is nothing to set: name values by path, as in {'opt.lr': 1e-4}.")
+    return settings
+
+
+def _check_value(one: NewValue) -> None:
+    if not (found := _PATH.match(one.path)) or found.end() < len(one.path):
+        raise BadRequest(f"{one.path!r} is no path: a variable's name and attributes or items of it, as in opt.lr.")
+    try:
+        ast.literal_eval(one.value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise BadRequest(
+            f"{one.value!r} is no value that set takes: a number, a text in quotes, True, False, None, or a list, "
+            f"tuple or dict of those. For anything else: %distributed between"
+        ) from None
 
 
 def _parts(text: str) -> list[str]:
@@ -187,7 +226,7 @@ def describe_act(kind: str, step: int, found: Mapping[int, Acted]) -> str:
     if kind in PAUSES:
         return f"The loop was paused after step {step}."
     if not found:
-        return f"It was stopped after step {step}, before it was done on any rank."
+        return f"It was stopped after step {step}. It may have been done on some ranks."
     ran = {rank: one for rank, one in found.items() if one.ok}
     raised = {rank: one for rank, one in found.items() if not one.ok}
     if not raised and kind != "between":

@@ -172,7 +172,7 @@ def _section(cell: NotebookCell, code: Python, world: JobWorld, words: _Words) -
         body = _coroutine(cell, code, words)
     if condition:
         body = f"if {condition}:\n{indented(body)}"
-    told = [f"# {sentence}"[:_WIDTH] for sentence in cell.steered]
+    told = [f"# {' '.join(sentence.split())}"[:_WIDTH] for sentence in cell.steered]
     return "\n".join([head, *told, body])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 import sys
@@ -214,19 +215,29 @@ class MagicParser(argparse.ArgumentParser):
             return [first, *below._words(rest)]  # noqa: SLF001 — a parser of ours
         if self._typed is None:
             return shlex.split(line)
+        known = {name: action for action, _ in self.known for name in action.option_strings} | {
+            "-h": None,
+            "--help": None,
+        }
         options, rest = [], line.strip()
-        while rest.startswith("-"):
-            option, _, rest = rest.partition(" ")
-            options.append(option)
+        while (option := rest.partition(" ")[0].partition("=")[0]) in known:
+            word, _, rest = rest.partition(" ")
+            options.append(word)
             rest = rest.strip()
-            action = next((action for action, _ in self.known if option in action.option_strings), None)
-            if action is not None and action.nargs is None:
+            action = known[option]
+            if action is not None and action.nargs is None and "=" not in word:
                 value, _, rest = rest.partition(" ")
                 options.append(value)
                 rest = rest.strip()
-        if rest[:1] in ("", "'", '"'):
-            return [*options, *shlex.split(rest)]
-        return [*options, rest]
+        if not rest:
+            return options
+        with contextlib.suppress(ValueError):  # a quote that is code's own
+            first, *others = shlex.split(rest)
+            if rest[0] in "'\"" and (not others or others[0].partition("=")[0] in known):
+                return [*options, first, *others]
+        if late := next((word for word in rest.split()[-2:] if word.startswith("--") and word in known), ""):
+            raise UsageError(f"{late} stands before the code: {self.prog} {late} …")
+        return [*options, "--", rest]
 
 
 def _shield_negative(words: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.world import count_ranks
 
@@ -54,6 +54,20 @@ class StepComparison:
         self._say = say
         self._stop = stop
         self._asks = asks
+        self._comm: Any = None
+
+    def begun(self) -> StepComparison:
+        """Begin, on all ranks together. Raises :class:`TimeoutError` where one does not come.
+
+        The values travel apart from the user's own messages: a rank that makes one step more than the others, or is
+        stopped while it waits for them, would take one of theirs for its own.
+        """
+        from mpi4py import MPI
+
+        self._comm, request = MPI.COMM_WORLD.Idup()
+        if not self._wait(request, self._comm):
+            raise TimeoutError(f"not all ranks began it within {PATIENCE:g} s")
+        return self
 
     def value(self, frame: FrameType) -> float:
         """The value on this rank. Raises whatever the expression raises, and for what is no number."""
@@ -85,22 +99,26 @@ class StepComparison:
 
     def _gathered(self, step: int, value: float, *, bad: bool) -> tuple[set[int], list[int], list[float]] | None:
         """The steps of all ranks, those that have no number, and their numbers; None where one does not come."""
-        from mpi4py import MPI
-
-        comm = MPI.COMM_WORLD
         mine = array("d", [float(step), float(bad), value])
-        found = array("d", bytes(8 * 3 * comm.Get_size()))
-        request = comm.Iallgather(mine, found)
-        deadline, pause = time.monotonic() + PATIENCE, 0.0
-        while not request.Test():
-            if self._asks():
-                deadline = time.monotonic() + PATIENCE
-            if time.monotonic() > deadline:
-                _left.append((request, mine, found))
-                return None
-            time.sleep(pause)
-            pause = min(0.005, pause + 0.0001)
+        found = array("d", bytes(8 * 3 * self._comm.Get_size()))
+        if not self._wait(self._comm.Iallgather(mine, found), mine, found):
+            return None
         return set(map(int, found[0::3])), [rank for rank, one in enumerate(found[1::3]) if one], list(found[2::3])
+
+    def _wait(self, request: Any, *memory: object) -> bool:
+        """Whether a request has come to its end, with the ``memory`` into which it writes; it stays, if it has not."""
+        deadline, pause = time.monotonic() + PATIENCE, 0.0
+        over = False
+        try:
+            while not (over := request.Test()) and time.monotonic() <= deadline:
+                if self._asks():
+                    deadline = time.monotonic() + PATIENCE
+                time.sleep(pause)
+                pause = min(0.005, pause + 0.0001)
+        finally:
+            if not over:
+                _left.append((request, memory))
+        return over
 
 
 def differ(values: list[float], tolerance: float) -> bool:

@@ -71,7 +71,7 @@ class LoopActs:
         self._whole = True
         """Whether the cell runs on all ranks."""
         self.afterwards: list[Callable[[int, FrameType], bool]] = []
-        """What is done after each step from now on, until it says that it is over."""
+        """What the newest act wants done after each step from now on, until it says that it is over."""
         self._shell = shell
         self._plugins = plugins
         self._sources = sources
@@ -138,7 +138,7 @@ class LoopActs:
             case "stop-after":
                 return self._end_loop(frame)
             case "until-differs":
-                self.afterwards.append(self._comparison(act).passed)
+                self.afterwards.append(self._comparison(act).begun().passed)
                 return Acted(text=f"The ranks stop where {act.code} differs")
             case "save" if act.order is not None:
                 return self._save(act.order, names, step)
@@ -151,13 +151,6 @@ class LoopActs:
         """Keep the state after ``step`` where that is asked for; before any act. ``frame``: where it was counted."""
         if self._ring.is_due(step):
             self._ring.step(step, self._names(frame).read())
-
-    def passed(self, step: int, frame: FrameType) -> None:
-        """Do what is due after ``step``: the thread of the loop, where :attr:`afterwards` has something."""
-        for call in list(self.afterwards):
-            if not call(step, frame):
-                self.afterwards.remove(call)
-        self.go_on()
 
     def go_on(self) -> None:
         """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop.

@@ -35,6 +35,8 @@ from .interrupts import CellStopped
 from .user_text import words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jupyter_dtrain.wire.messages import Watching
 
     from .interrupts import Interrupts
@@ -92,8 +94,8 @@ class StepGate:
         """The order for which the loop is yet to come to its step."""
         self._orders: dict[str, _Order] = {}
         """The newest orders, by key."""
-        self._source = ""
-        """What counted the step after which the loop was held last."""
+        self._after: list[tuple[str, Callable[[int, FrameType], bool]]] = []
+        """What is done after each step from now on, until it says that it is over, and what counts these steps."""
         self._acting = False
         """Whether an act is being done: the steps of its own loops are none of this one's."""
         self._deciding = threading.Lock()
@@ -118,6 +120,7 @@ class StepGate:
         # Also those of a loop that is held: an interrupt may have fallen into the moment in which it came to stand.
         for order in self._orders.values():
             order.state = "left"
+        self._after.clear()
         self._acts.end()
 
     def step(self, source: str) -> None:
@@ -130,8 +133,14 @@ class StepGate:
         armed = self._armed
         if armed is not None and count >= armed.request.at and source == armed.request.source:
             self._come(armed, count, sys._getframe(1))  # noqa: SLF001 — documented in spite of its name
-        if self._acts.afterwards and source == self._source:
-            self._acts.passed(count, sys._getframe(1))  # noqa: SLF001
+        if self._after and any(one == source for one, _ in self._after):
+            self._do_after(source, count, sys._getframe(1))  # noqa: SLF001
+
+    def _do_after(self, source: str, count: int, frame: FrameType) -> None:
+        for one in [one for one in self._after if one[0] == source]:
+            if not one[1](count, frame):
+                self._after.remove(one)
+        self._acts.go_on()
 
     def _come(self, order: _Order, count: int, frame: FrameType) -> None:
         with self._deciding:
@@ -149,7 +158,6 @@ class StepGate:
         kind = words.partition(" ")[0]
         try:
             self._timer.resting = main
-            self._source = request.source
             self._emit(run, Steered(request.number, "held", request.at, self._metrics.step, kind, words, request.by))
             while not isinstance(task := self._next(order, run, main=main), LeaveSteps):
                 self._carry_out(order, task, frame)
@@ -201,7 +209,10 @@ class StepGate:
             finally:
                 self._acting = False
         found = msgspec.structs.replace(found, seconds=time.monotonic() - began)
-        order.error = self._acts.raised
+        # Its frames hold what the loop has in memory.
+        order.error, self._acts.raised = self._acts.raised if act.strict else None, None
+        self._after += [(order.request.source, call) for call in self._acts.afterwards]
+        self._acts.afterwards.clear()
         self._emit(self._run, Steered(number, "done", step, found=found))
         self._timer.resting = threading.current_thread() is threading.main_thread()
         order.found = msgspec.structs.replace(found, text="".join(printed) + found.text)

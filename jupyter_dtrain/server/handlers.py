@@ -22,7 +22,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_dtrain.core.errors import BadRequest, ReadOnly, Refused
 from jupyter_dtrain.core.settings import Settings
-from jupyter_dtrain.core.steering import LoopAct
+from jupyter_dtrain.core.steering import LoopAct, check_act
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch import starting, worlds
 from jupyter_dtrain.launch.options import describe_launchers
@@ -49,6 +49,8 @@ BY = "the JupyterLab sidebar"
 BY_CELL = "the button in its panel"
 BY_PAGE = "the JupyterLab page"
 """Where a prompt was answered that was not answered in the box below its cell."""
+PAGE_ACTS = ("between", "set", "undo", "pause", "resume", "step", "stop-after")
+"""What a page may ask of a loop."""
 LONGEST_LINE = 100_000
 """The most characters that a person may answer to a prompt."""
 MOST_WAITING = 400
@@ -169,6 +171,9 @@ class ActionHandler(ApiHandler):
 
     async def _steer(self, monitor: Monitor) -> None:
         given = msgspec.convert(self.body(), readable(ActAsked))
+        if given.act.kind not in PAGE_ACTS:
+            raise BadRequest(f"A page asks for {', '.join(PAGE_ACTS)}, and not for {given.act.kind}.")
+        check_act(given.act)
         driver = self._driver(monitor, given.kernel, "A loop is steered by the notebook that controls the world.")
         found = await monitor.peer().steer(given.act, driver.id, f"{BY_PAGE} of {driver.words}", given.run)
         ranks = {str(rank): one.text for rank, one in found.ranks.items()}

@@ -25,7 +25,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import Acted
-from jupyter_dtrain.core.steering import SOURCES, describe_act, refusal
+from jupyter_dtrain.core.steering import SOURCES, check_act, describe_act, refusal
 from jupyter_dtrain.core.world import count_ranks, quantity
 from jupyter_dtrain.wire.messages import AgentRequest, Done
 from jupyter_dtrain.wire.questions import Answers, Questions, silent
@@ -152,6 +152,7 @@ class Steering:
 
     def _asked(self, request: Steer) -> SteerBegun:
         self._check_driver(request.client)
+        check_act(request.act)
         run = _chosen([run for run in self._runs() if run.working], request.run)
         with self._lock:
             if len(self._waiting) >= MOST:
@@ -175,8 +176,11 @@ class Steering:
             act = self._acts.get(request.number)
             if act is None or act.state.phase != "going on" or act.request.client != request.client:
                 return
-            if act in self._waiting:
-                self._waiting.remove(act)
+            with self._lock:
+                waits = act in self._waiting
+                if waits:
+                    self._waiting.remove(act)
+            if waits:
                 self._refuse(act, "It was withdrawn.")
             elif act is self._act and act.deadline < math.inf:
                 self._fail(act, "It was withdrawn.")
@@ -188,11 +192,11 @@ class Steering:
 
     def tick(self, now: float) -> float:
         """Do what is due; return when more is due, in ``time.monotonic()`` seconds."""
+        wake = self._hurry(now)
         if self._act is None and self._waiting:
             with self._lock:
                 act = self._act = self._waiting.popleft()
             self._begin(act, now)
-        wake = math.inf
         if (current := self._act) is not None and not self._asking:
             if now >= current.due:
                 current.next()
@@ -205,6 +209,22 @@ class Steering:
         if self._act is None and self._waiting:
             wake = now
         return wake
+
+    def _hurry(self, now: float) -> float:
+        """End what others wait for in vain; return when a waiting act has waited too long."""
+        with self._lock:
+            waiting = list(self._waiting)
+        current = self._act
+        # It may go on for as long as a training, and these say what is to become of that.
+        replaced = [one for one in waiting if one.kind in ("pause", "resume")] if current is not None else []
+        if current is not None and current.kind == "step" and any(one.run.run == current.run.run for one in replaced):
+            self._fail(current, "Another act takes its place.")
+        for act in waiting:
+            if now >= act.began + act.request.patience and self._act is not None:
+                with self._lock:
+                    self._waiting.remove(act)
+                self._refuse(act, f"The act before it, {self._act.request.act.kind}, is not over yet.")
+        return min((act.began + act.request.patience for act in waiting if act in self._waiting), default=math.inf)
 
     def rank_died(self, rank: int) -> None:
         """Note that ``rank`` has died: nothing is asked of its run any more."""
@@ -229,8 +249,11 @@ class Steering:
         self._end_all("The cell was ended meanwhile.", lambda act: act.run.run == run)
 
     def _end_all(self, words: str, concerns: Callable[[_Act], bool]) -> None:
-        for act in [act for act in self._waiting if concerns(act)]:
-            self._waiting.remove(act)
+        with self._lock:
+            ended = [act for act in self._waiting if concerns(act)]
+            for act in ended:
+                self._waiting.remove(act)
+        for act in ended:
             self._refuse(act, words)
         if self._act is not None and concerns(self._act):
             self._fail(self._act, words)

@@ -348,7 +348,8 @@ class StoreWriter:
         stored = run.stored(rank)
         fresh = Fresh()
         head: list[text_storage.Piece] = []
-        before, steered = stored.bytes, False
+        before = stored.bytes
+        steered: set[int] = set()
         for event in read.events:
             if run.fold.take(event) is None:
                 continue
@@ -360,8 +361,8 @@ class StoreWriter:
                         fresh.add("metric", one)
                 case Sample() as sample:
                     fresh.add_sample(sample, event.time)
-                case Steered():
-                    steered = True
+                case Steered(number=number):
+                    steered.add(number)
                 case Started() as started:
                     self._write_start(db, run, started, event.time)
                 case Error() as error:
@@ -373,7 +374,7 @@ class StoreWriter:
         self._columns.write(db, run.row, rank, fresh)
         self._write_part(db, run, rank)
         if steered:
-            _write_acts(db, run)
+            _write_acts(db, run, steered)
 
     def _write_start(self, db: sqlite3.Connection, run: _Run, started: Started, when: float) -> None:
         if started.elastic or started.joins is not None:
@@ -495,9 +496,9 @@ class StoreWriter:
         self._columns.ended(run.row)
 
 
-def _write_acts(db: sqlite3.Connection, run: _Run) -> None:
+def _write_acts(db: sqlite3.Connection, run: _Run, numbers: set[int] | None = None) -> None:
     # One that was begun before this process read the run has no words here, and those that are there stay.
-    acts = [(run.row, act.number, _to_json(act)) for act in recorded(run.fold) if act.words]
+    acts = [(run.row, act.number, _to_json(act)) for act in recorded(run.fold, numbers) if act.words]
     db.executemany(_SET_ACT, acts)
 
 

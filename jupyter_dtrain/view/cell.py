@@ -15,6 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jupyter_dtrain.core import causes as errors
+from jupyter_dtrain.core import steering
 from jupyter_dtrain.core.events import (
     Batch,
     Body,
@@ -211,8 +212,8 @@ class CellView:
         """Show what a person asks of the loop before what that prints, and what became of it after that."""
         if self._run is None:
             return
-        acts = {act.number: act for act in self._run.acts}
-        act, paused = acts.get(steered.number), self._run.fold.paused
+        fold = self._run.fold
+        act, paused = next(iter(steering.recorded(fold, (steered.number,))), None), fold.paused
         if act is not None and steered.phase == "begun" and act.number not in self._begun:
             self._begun.add(act.number)
             self.note(

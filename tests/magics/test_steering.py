@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from IPython.core.error import UsageError
+
+from jupyter_dtrain.magics.table import verb_parser
 
 LOOP = """%%distributed --no-wait --name steered
 import os, time
@@ -77,3 +80,23 @@ def test_what_is_wrong_with_a_line_is_said(ranks):
     assert "CODE" in ranks.run("%distributed between").said
     assert "PATH=VALUE" in ranks.run("%distributed set").said
     assert "no cell is running" in ranks.run("%distributed pause").traceback
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("between -x.sum()", "-x.sum()"),
+        ('between "loss: " + str(x)', '"loss: " + str(x)'),
+        ("between it's", "it's"),
+        ("between --strict \"a = 'x'\"", "a = 'x'"),
+        ("between 'x = 1' --strict", "x = 1"),
+    ],
+)
+def test_code_at_the_end_of_a_line_is_one_word(line, code):
+    """Quoted or not."""
+    assert verb_parser().parse_line(line).code == code
+
+
+def test_an_option_behind_the_code_is_none_of_it():
+    with pytest.raises(UsageError, match="--strict stands before the code"):
+        verb_parser().parse_line("between loss.item() --strict")

@@ -157,7 +157,7 @@ def test_stop_ends_an_act(world):
 
     assert "stopped. It may have been done on some ranks." in said[0]
     [act] = cell.acts
-    assert act.said == f"It was stopped after step {act.step}, before it was done on any rank."
+    assert act.said == f"It was stopped after step {act.step}. It may have been done on some ranks."
 
 
 def test_loops_of_an_act_are_no_steps_of_the_loop(world):
@@ -306,6 +306,29 @@ for epoch in dtrain.progress(range(1000)):
         assert changes(world) == same([first.step, second.step])
 
 
+def test_a_pause_takes_the_place_of_steps_that_go_on(world):
+    """As they may last for a whole training."""
+    cell = begin(world, LOOP)
+    world.loop.pause()
+    failed = []
+
+    def step():
+        with pytest.raises(NotSteered, match="Another act takes its place"):
+            world.loop.step(1_000_000)
+        failed.append(True)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    until(lambda: cell.fold.paused is None)
+    paused = world.loop.pause()
+    thread.join(PATIENCE)
+
+    assert failed
+    assert cell.fold.paused == paused.step
+    world.loop.resume()
+    end(world, cell)
+
+
 def test_acts_take_turns(world):
     """Two that come at once are done one after the other."""
     cell = begin(world, LOOP)
@@ -360,6 +383,10 @@ def test_what_is_wrong_with_a_line_is_said_before_a_rank_hears_of_it(world):
         world.loop.set("opt.lr")
     with pytest.raises(BadRequest, match="no value that set takes"):
         world.loop.set("opt.lr=fast")
+    with pytest.raises(BadRequest, match="no value that set takes"):
+        world.loop.set({"opt.lr": float("nan")})
+    with pytest.raises(BadRequest, match="no path"):
+        world.loop.set({"opt.lr = 3": 1})
     with pytest.raises(BadRequest, match="no number of steps"):
         world.loop.step(0)
     with pytest.raises(Refused, match="no cell is running in this world"):
@@ -392,25 +419,6 @@ def test_an_act_ends_with_the_cell_whose_rank_does_not_end(launch):
 
 
 FRESH_WORLD = True
-
-
-def test_a_rank_that_dies_in_an_act_ends_it_and_the_pause(world):
-    """The others go on until they need it; the words name the rank."""
-    cell = begin(world, LOOP)
-    world.loop.pause()
-    began = time.monotonic()
-    with pytest.raises(NotSteered, match=r"Rank 1 has died meanwhile\. It may have been done on some ranks\.$"):
-        world.loop.between("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(NotSteered, match=r"No loop is paused any more: rank 1 has died\."):
-        world.loop.resume()
-    with pytest.raises(NotSteered, match=r"Rank 1 has died: not all ranks of the cell come to a step"):
-        world.loop.pause()
-    assert time.monotonic() - began < PATIENCE
-    until(lambda: not any(part.held for part in cell.fold.ranks.values()))
-    world.interrupt()
-    assert cell.wait(PATIENCE)
-
-    assert cell.outcomes[1] == "lost"
 
 
 def test_a_loop_ends_after_a_step_as_if_it_had_finished(world):
@@ -452,6 +460,26 @@ def test_ranks_stop_where_a_value_differs_between_them(world):
     assert cell.outcome == "ok"
 
 
+def test_ranks_that_part_leave_the_messages_of_the_cell_alone(world):
+    """One makes a step more than the others, while a value is compared; then they talk to each other."""
+    code = (
+        LOOP
+        + """
+from mpi4py import MPI
+if rank == 0: dtrain.step()
+print(MPI.COMM_WORLD.allreduce(rank))
+"""
+    )
+    cell = begin(world, code)
+    world.loop.until_differs("1.0")
+    world.loop.between("go = False")
+    until(lambda: all("over" in text for text in texts(cell).values()))
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+
+    assert texts(run(world, "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))")) == same("3\n")
+
+
 def test_where_nobody_can_answer_a_difference_is_said(world):
     """The loop goes on."""
     cell = begin(world, LOOP)
@@ -475,3 +503,22 @@ def test_a_snapshot_of_the_loop_is_saved_while_it_goes_on(world):
     world.load("mid")
 
     assert texts(run(world, "print(len(seen), lr['x'])")) == same(f"{step} 1.0\n")
+
+
+def test_a_rank_that_dies_in_an_act_ends_it_and_the_pause(world):
+    """The others go on until they need it; the words name the rank."""
+    cell = begin(world, LOOP)
+    world.loop.pause()
+    began = time.monotonic()
+    with pytest.raises(NotSteered, match=r"Rank 1 has died meanwhile\. It may have been done on some ranks\.$"):
+        world.loop.between("import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(NotSteered, match=r"No loop is paused any more: rank 1 has died\."):
+        world.loop.resume()
+    with pytest.raises(NotSteered, match=r"Rank 1 has died: not all ranks of the cell come to a step"):
+        world.loop.pause()
+    assert time.monotonic() - began < PATIENCE
+    until(lambda: not any(part.held for part in cell.fold.ranks.values()))
+    world.interrupt()
+    assert cell.wait(PATIENCE)
+
+    assert cell.outcomes[1] == "lost"
