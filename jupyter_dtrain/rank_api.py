@@ -187,7 +187,7 @@ def step() -> None:
     """Count a step of your training loop here: between two of them it can be paused and steered.
 
     For loops without an optimizer, ``progress()`` or tqdm, and for those in which another line ends a step. All ranks
-    call it equally often. It reports nothing, takes less than a microsecond, and does nothing outside a world.
+    call it equally often. It reports nothing, takes about a microsecond, and does nothing outside a world.
     """
     if (home := rank_home()) is not None:
         home.step_work.count("step()")
