@@ -34,8 +34,15 @@ export function endingOf(outcome: Outcome, last: readonly number[], remark: stri
   return { outcome: "nan", words: `ok, but ${number(strange)}${more}`, title: STRANGE };
 }
 
-/** The same for a run whose metrics are at hand. */
-export function endingOfModel(run: RunModel): Ending {
+/** The same for a run whose metrics are at hand; one that goes on may be paused. */
+export function endingOfModel(run: RunModel): Record<keyof Ending, string> {
+  if (run.outcome === "running" && run.pausedAt !== null) {
+    return {
+      outcome: "paused",
+      words: "paused",
+      title: "All ranks stand after the same step until a person lets them go on.",
+    };
+  }
   const main = [...run.metrics.values()].filter(({ name }) => isMain(name));
   return endingOf(
     run.outcome,

@@ -11,6 +11,7 @@ import type { PanelProfile } from "./generated";
 import { isMain, type Metric, type RunModel } from "./model";
 import { PromptRows, type Answerer } from "./prompts";
 import { RankStrip } from "./rankStrip";
+import { Steering, type Steerer } from "./steering";
 import type { StepTimeView } from "./stepTime";
 import { onThemeChange, themeOf, type Theme } from "./theme";
 import { clock, count, duration, longer, rankList, rate } from "./format";
@@ -33,6 +34,8 @@ export interface Questions {
   ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer>;
   /** Answers what ranks ask; absent where nothing can. */
   readonly prompts?: Answerer;
+  /** Steers the loop; absent where nothing can. */
+  readonly steering?: Steerer;
 }
 
 /** With up to this many ranks, each has a line of its own by default. */
@@ -59,6 +62,7 @@ export class RunPanel {
   private reading = h("div", { class: "dtrain-reading" });
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
   private prompts = new PromptRows(() => this.questions?.prompts ?? null);
+  private steering = new Steering(() => this.questions?.steering ?? null);
   private strip: RankStrip;
   private bars = new ProgressBars();
   /** Where the time of steps goes: what draws it is loaded at the first step that tells. */
@@ -126,6 +130,7 @@ export class RunPanel {
         this.interruptButton,
       ),
       this.notice,
+      this.steering.node,
       this.prompts.node,
       this.reading,
       this.fault,
@@ -246,6 +251,7 @@ export class RunPanel {
     this.showSummary();
     const asks = model.outcome === "running" && !this.paused;
     this.prompts.update(model.run, asks ? model.asked : "", asks ? model.prompts : []);
+    this.steering.update(model, asks);
     this.strip.update(model, this.chosen, apart);
     this.bars.update(model);
     this.tools.hidden = metrics.length === 0;
@@ -327,6 +333,7 @@ export class RunPanel {
   private showSummary(): void {
     const { model } = this;
     const going = model.outcome === "running";
+    const held = going && !this.paused ? model.pausedAt : null;
     const { outcome, words, title } =
       going && this.paused
         ? { outcome: "paused", words: "not finished", title: "The run went on after this was saved." }
@@ -340,6 +347,7 @@ export class RunPanel {
     const ranks = model.ranks.map((rank) => rank.rank);
     const parts = [
       `Run ${model.run}`,
+      ...(held === null ? [] : [`Paused after step ${count(held)}`]),
       ranks.length === model.size
         ? `${count(model.size)} rank${model.size === 1 ? "" : "s"}`
         : `rank${ranks.length === 1 ? "" : "s"} ${rankList(ranks)}`,

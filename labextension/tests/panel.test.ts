@@ -75,6 +75,18 @@ describe("a panel", () => {
     ]);
   });
 
+  it("says that the run is paused, as long as it is", async () => {
+    const { root, model } = await shown(run({ paused: 1200 }));
+    const badge = root.querySelector<HTMLElement>(".dtrain-badge")!;
+    expect([badge.textContent, badge.dataset.outcome]).toEqual(["paused", "paused"]);
+    expect(root.querySelector(".dtrain-summary")!.textContent).toContain("Run 7 · Paused after step 1,200 · 2 ranks");
+    model.update(run({}));
+    await vi.waitFor(() => {
+      expect(badge.textContent).toBe("running");
+    });
+    expect(root.querySelector(".dtrain-summary")!.textContent).not.toContain("Paused");
+  });
+
   it("hides parts that have nothing to show", async () => {
     const { root } = await shown(run({}));
     const hidden = (name: string): boolean => root.querySelector<HTMLElement>(name)!.hidden;

@@ -102,6 +102,9 @@ describe("a pill", () => {
     expect(found!.text).toBe("all ranks · running · step 7");
     const states = { running: 1, sent: 1, ok: 2 };
     expect(pill("%%distributed", [world({ states })])).toBe("running: all ranks · running · 2 of 4 done");
+    expect(pill("%%distributed", [world({ states: { held: 4 }, step: 9 })])).toBe(
+      "running: all ranks · paused · step 9",
+    );
     const failed = world({ states: { running: 3, error: 1 } });
     expect(pill("%%distributed", [failed])).toBe("failing: all ranks · running · 1 of 4 error");
     expect(pill("%%distributed", [world({ outcome: "ok" })])).toBe("still: all ranks");
@@ -128,6 +131,10 @@ describe("the status", () => {
     expect(statusOf([idle], idle, 0, trans)).toBe("w · idle");
     const busy = world({ step: 12 });
     expect(statusOf([idle, busy], busy, 0, trans)).toBe("w (1 of 2 worlds) · run 3 · step 12");
+    const paused = world({ states: { held: 3, ok: 1 } });
+    expect(statusOf([paused], paused, 0, trans)).toBe("w · run 3 paused");
+    const almost = world({ states: { held: 3, running: 1 } });
+    expect(statusOf([almost], almost, 0, trans)).toBe("w · run 3");
     const hurt = world(null, { dead: 2 });
     expect(statusOf([hurt], hurt, 1, trans)).toBe("w · idle · 2 ranks dead · 1 needs attention");
   });

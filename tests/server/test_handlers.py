@@ -72,7 +72,7 @@ def endpoints():
         own = [method for method in METHODS if method in vars(handler)]
         assert own, f"{handler} has no method"
         found += [(EXAMPLES[pattern], method.upper()) for method in own]
-    return found
+    return [*found, ("dtrain/worlds/some/steer", "POST")]
 
 
 async def status_of(fetch, address, method, **options):
@@ -109,6 +109,7 @@ async def test_a_user_that_may_only_read_cannot_act(jp_fetch):
     assert await status_of(jp_fetch, "dtrain/worlds", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/worlds/some", "DELETE") == 403
     assert await status_of(jp_fetch, "dtrain/worlds/some/answer", "POST") == 403
+    assert await status_of(jp_fetch, "dtrain/worlds/some/steer", "POST") == 403
     assert await status_of(jp_fetch, "dtrain/runs/1", "GET") == 404
     assert await status_of(jp_fetch, "dtrain/runs/1", "PATCH") == 403
     assert await status_of(jp_fetch, "dtrain/runs/1", "DELETE") == 403

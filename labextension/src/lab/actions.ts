@@ -5,7 +5,9 @@ import { PageConfig } from "@jupyterlab/coreutils";
 import { NotebookActions, type INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import type { TranslationBundle } from "@jupyterlab/translation";
 import type { CommandRegistry } from "@lumino/commands";
+import type { Steerer } from "../steering";
 import type { World } from "./messages";
+import { steererOf } from "./prompts";
 import { ALL, RunsClient } from "./runs/client";
 import type { Worlds } from "./worlds";
 
@@ -132,6 +134,11 @@ export class Actions {
       if (!(await this.confirm(title, body, this.trans.__("Interrupt")))) return;
     }
     await this.attempt(() => this.worlds.act(world.id, "interrupt", ranks));
+  }
+
+  /** The hand of this page on the loops of a world. */
+  steerer(world: World): Steerer {
+    return steererOf(this.worlds, world.id, (kernel) => this.hasKernel(kernel));
   }
 
   /** Replace dead ranks. Nothing is lost by that, but the new ranks know nothing of what the cells have defined. */

@@ -21,7 +21,7 @@ import type { Answer, Question, Questions } from "../panel";
 import { Receiver, type News } from "../receiver";
 import { MIME, type RunDocument } from "../runDocument";
 import { NotFound } from "./connection";
-import { answererOf } from "./prompts";
+import { answererOf, steererOf } from "./prompts";
 import { StaleBoxes, type Asked } from "./staleBoxes";
 import type { Worlds } from "./worlds";
 
@@ -95,6 +95,7 @@ function viewOf(buffer: ArrayBuffer | ArrayBufferView): DataView {
 /** Sends requests to the server. */
 class Asker implements Questions {
   readonly prompts;
+  readonly steering;
 
   constructor(
     private worlds: Worlds,
@@ -104,7 +105,9 @@ class Asker implements Questions {
     /** Where the notebook is now, below the server's root: a person may move it while its cell runs. */
     private notebook: () => string,
   ) {
-    this.prompts = answererOf(worlds, mark.world, (driver) => driver === kernel);
+    const drives = (driver: string): boolean => driver === kernel;
+    this.prompts = answererOf(worlds, mark.world, drives);
+    this.steering = steererOf(worlds, mark.world, drives);
   }
 
   async ask(question: Question, rank?: number, tell?: (words: string) => void): Promise<Answer> {

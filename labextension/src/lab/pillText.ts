@@ -4,6 +4,7 @@ import type { TranslationBundle } from "@jupyterlab/translation";
 import { count } from "../format";
 import { cellTarget } from "./cellTarget";
 import type { RunSummary, World } from "./messages";
+import { isPaused } from "./status";
 
 export type Look = "still" | "running" | "failing";
 
@@ -46,7 +47,8 @@ export function pillOf(
 function live(run: RunSummary, step: number | null, bad: readonly string[], trans: TranslationBundle): string {
   const total = run.ranks.length;
   const done = (run.states.ok ?? 0) + (run.states.interrupted ?? 0);
-  const words = [(run.states.asking ?? 0) > 0 ? trans.__("at a prompt") : trans.__("running")];
+  const asks = (run.states.asking ?? 0) > 0;
+  const words = [asks ? trans.__("at a prompt") : isPaused(run) ? trans.__("paused") : trans.__("running")];
   if (step !== null) words.push(trans.__("step %1", count(step)));
   if (bad.length > 0) words.push(...bad.map((state) => trans.__("%1 of %2 %3", run.states[state], total, state)));
   else if (done > 0) words.push(trans.__("%1 of %2 done", done, total));

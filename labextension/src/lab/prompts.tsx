@@ -3,6 +3,7 @@
 import { type JSX, useEffect, useReducer, useRef } from "react";
 import type { RunModel } from "../model";
 import { PromptRows, type Answerer } from "../prompts";
+import type { Steerer } from "../steering";
 import { Fragment, h } from "./jsx";
 import type { World } from "./messages";
 import { Section, type SectionProps } from "./section";
@@ -11,23 +12,38 @@ import type { Worlds } from "./worlds";
 /** Milliseconds for which the prompts of a run stay in the section: a debugger asks again after each command. */
 const STAYS = 2500;
 
-/**
- * The answers of this page to the prompts of a world. `has`: whether the notebook of this kernel is open in it: only the
- * notebook that drives a world answers its ranks.
- */
-export function answererOf(worlds: Worlds, world: string, has: (kernel: string) => boolean): Answerer {
+/** Whether the notebook of this kernel is open in this page: only the notebook that drives a world answers its ranks. */
+type Has = (kernel: string) => boolean;
+
+/** Why this page cannot do `what` in a world, and who can, as a sentence; empty if it can. */
+function insteadOf(worlds: Worlds, world: string, has: Has, what: string): string {
+  const found = worlds.find(world);
+  const driver = found?.driver ?? null;
+  if (driver === null) {
+    return `No notebook controls this world. To ${what}, attach one: %distributed attach ${found?.name ?? ""} --control`;
+  }
+  const { kernel, name, words } = driver;
+  if (kernel === "") return `Only ${words} can ${what}.`;
+  return has(kernel) ? "" : `Open ${name} to ${what}.`;
+}
+
+/** The answers of this page to the prompts of a world. */
+export function answererOf(worlds: Worlds, world: string, has: Has): Answerer {
   return {
     get instead() {
-      const found = worlds.find(world);
-      const answers = found?.driver ?? null;
-      if (answers === null) {
-        return `No notebook controls this world. To answer, attach one: %distributed attach ${found?.name ?? ""} --control`;
-      }
-      const { kernel, name, words } = answers;
-      if (kernel === "") return `Only ${words} can answer.`;
-      return has(kernel) ? "" : `Open ${name} to answer.`;
+      return insteadOf(worlds, world, has, "answer");
     },
     answer: (run, prompts, text) => worlds.answer(world, run, prompts, text, worlds.find(world)?.driver?.kernel ?? ""),
+  };
+}
+
+/** The hand of this page on the loops of a world. */
+export function steererOf(worlds: Worlds, world: string, has: Has): Steerer {
+  return {
+    get instead() {
+      return insteadOf(worlds, world, has, "steer this loop");
+    },
+    steer: (run, act) => worlds.steer(world, run, act, worlds.find(world)?.driver?.kernel ?? ""),
   };
 }
 

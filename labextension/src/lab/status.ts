@@ -46,11 +46,19 @@ export function stateOf(world: World, trans: TranslationBundle): string {
   return runsOf(world, trans);
 }
 
+/** Whether all ranks of a run that go on are paused. */
+export function isPaused({ states }: RunSummary): boolean {
+  const goes = ["running", "waiting", "asking", "sent"].some((state) => (states[state] ?? 0) > 0);
+  return !goes && (states.held ?? 0) > 0;
+}
+
 /** The runs that go on, in words. */
 export function runsOf(world: World, trans: TranslationBundle): string {
   const numbers = world.runs.map((run) => run.number);
   if (numbers.length === 0) return trans.__("idle");
-  if (numbers.length === 1) return trans.__("run %1", numbers[0]);
+  if (numbers.length === 1) {
+    return isPaused(world.runs[0]!) ? trans.__("run %1 paused", numbers[0]) : trans.__("run %1", numbers[0]);
+  }
   if (numbers.length <= 3) return trans.__("runs %1", numbers.join(", "));
   return trans.__("%1 runs", numbers.length);
 }

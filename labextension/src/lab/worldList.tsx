@@ -1,14 +1,25 @@
 /** The Worlds section of the sidebar: one entry for each world, with its state, who uses it, and its actions. */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
-import { addIcon, closeIcon, copyIcon, linkIcon, refreshIcon, stopIcon } from "@jupyterlab/ui-components";
-import type { JSX } from "react";
+import {
+  addIcon,
+  closeIcon,
+  codeIcon,
+  copyIcon,
+  LabIcon,
+  linkIcon,
+  refreshIcon,
+  runIcon,
+  stopIcon,
+} from "@jupyterlab/ui-components";
+import { type JSX, useState } from "react";
 import { clock } from "../format";
 import { attachCode } from "./actions";
 import { dragCode } from "./drag";
-import { h } from "./jsx";
+import { Fragment, h } from "./jsx";
 import type { StartFailure, World } from "./messages";
-import { stateOf } from "./status";
+import { isPaused, stateOf } from "./status";
+import { SteeringOf } from "./steering";
 import { MAGIC } from "./cellTarget";
 import { ASKED } from "./worlds";
 import { Section, Tool, useNow, type SectionProps } from "./section";
@@ -16,6 +27,13 @@ import { Section, Tool, useNow, type SectionProps } from "./section";
 /** The code that starts a world from a notebook, which is not translated. */
 const LOAD = "%load_ext jupyter_dtrain";
 const START = "%distributed start -n 4";
+
+const pauseIcon = new LabIcon({
+  name: "jupyter-dtrain:pause",
+  svgstr:
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="16"><g class="jp-icon3" fill="#616161">' +
+    '<path d="M6 5h4v14H6zM14 5h4v14h-4z"/></g></svg>',
+});
 
 export function WorldList(
   props: SectionProps & { worlds: World[]; selected: World | null; create: (again?: string) => void },
@@ -132,6 +150,17 @@ function WorldRow({
     actions.worlds.select(world.id);
   };
   const code = attachCode(world);
+  const run = world.runs.at(-1);
+  const paused = run !== undefined && isPaused(run);
+  const steerer = actions.steerer(world);
+  const [steering, setSteering] = useState(false);
+  const [coding, setCoding] = useState<number | null>(null);
+  const pause = async (): Promise<void> => {
+    if (run === undefined) return;
+    setSteering(true);
+    await actions.attempt(() => steerer.steer(run.number, { kind: paused ? "resume" : "pause" }));
+    setSteering(false);
+  };
   const about = [
     ...world.frameworks,
     trans._n("%1 rank", "%1 ranks", world.size),
@@ -153,7 +182,7 @@ function WorldRow({
         >
           {world.name !== "" ? world.name : trans.__("new world")}
         </button>
-        <span className="dtrain-state" data-state={works ? "working" : world.state}>
+        <span className="dtrain-state" data-state={paused ? "paused" : works ? "working" : world.state}>
           {stateWords(world, trans)}
         </span>
       </div>
@@ -187,6 +216,35 @@ function WorldRow({
             disabled={!up || !works}
             run={() => void actions.interrupt(world)}
           />
+          {up && run !== undefined && (
+            <>
+              <Tool
+                icon={paused ? runIcon : pauseIcon}
+                label={
+                  steerer.instead !== ""
+                    ? steerer.instead
+                    : paused
+                      ? trans.__("Let the loop of %1 go on", world.name)
+                      : trans.__("Pause the loop of %1", world.name)
+                }
+                disabled={steering || steerer.instead !== ""}
+                run={() => void pause()}
+              />
+              <Tool
+                icon={codeIcon}
+                label={
+                  steerer.instead !== ""
+                    ? steerer.instead
+                    : trans.__("Run code between two steps of the loop of %1…", world.name)
+                }
+                disabled={steerer.instead !== ""}
+                className="dtrain-between-tool"
+                run={() => {
+                  setCoding(coding === run.number ? null : run.number);
+                }}
+              />
+            </>
+          )}
           <Tool
             icon={linkIcon}
             label={trans.__("Attach this notebook to %1", world.name)}
@@ -213,6 +271,17 @@ function WorldRow({
             run={() => void actions.stop(world)}
           />
         </div>
+      )}
+      {coding !== null && world.runs.some(({ number }) => number === coding) && (
+        <SteeringOf
+          world={world}
+          run={coding}
+          steerer={steerer}
+          worlds={actions.worlds}
+          close={() => {
+            setCoding(null);
+          }}
+        />
       )}
     </li>
   );

@@ -5,6 +5,7 @@ import type { ServerConnection } from "@jupyterlab/services";
 import { Signal, type ISignal } from "@lumino/signaling";
 import type { Rank, RunModel } from "../model";
 import { Receiver } from "../receiver";
+import type { LoopAct, Steered } from "../steering";
 import { NotFound, request, RequestError, Stream } from "./connection";
 import type {
   CellOutputs,
@@ -288,6 +289,11 @@ export class Worlds {
     const sent = request(this.settings, "POST", ["worlds", id, "answer"], { run, prompts, text, kernel });
     this.answeringSignal.emit([kernel, Object.keys(prompts).map(Number), sent]);
     await sent;
+  }
+
+  /** Have an act done on the loop of a run; `kernel` as for an answer. It lasts until all ranks have done it. */
+  async steer(id: string, run: number, act: LoopAct, kernel: string): Promise<Steered> {
+    return request(this.settings, "POST", ["worlds", id, "steer"], { run, act, kernel });
   }
 
   async stacks(id: string, ranks?: number[]): Promise<string> {
