@@ -439,7 +439,7 @@ class Agent:
         store_values(inputs)
         whole = len(cell.ranks) == self._place.size
         self._gate.begin(cell.run, _unfit(cell), cell.watch, whole=whole)
-        self._step_work.begin(cell.watch, whole=whole, elastic=cell.elastic)
+        self._step_work.begin(cell.run, cell.watch, whole=whole, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
