@@ -221,7 +221,7 @@ class Agent:
         self._debugger = RankDebugger(
             self._prompts,
             self._sources,
-            self._main_thread.waits,
+            self._main_thread.waits_itself,
             lambda: {"rank": self._place.rank, "step": metrics.step},
             self._cell_end.lost_others,
         )
@@ -439,7 +439,7 @@ class Agent:
         store_values(inputs)
         whole = len(cell.ranks) == self._place.size
         self._gate.begin(cell.run, _unfit(cell), cell.watch, whole=whole)
-        self._step_work.begin(cell.watch, whole=whole, elastic=cell.elastic)
+        self._step_work.begin(cell.run, cell.watch, whole=whole, elastic=cell.elastic)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""
@@ -488,11 +488,13 @@ class Agent:
     def _end_debugging(self, result: Any) -> None:
         self._acts.end()
         failed = result.error_in_exec
-        if self._debugger.follows_errors and isinstance(failed, Exception) and failed.__traceback__ is not None:
-            with contextlib.suppress(RuntimeError):  # nobody can answer
-                self._debugger.look_at(failed.__traceback__, "%pdb")
-        if self._debugger.is_used:
-            self._debugger.end()
+        try:
+            if self._debugger.follows_errors and isinstance(failed, Exception) and failed.__traceback__ is not None:
+                with contextlib.suppress(RuntimeError):  # nobody can answer
+                    self._debugger.look_at(failed.__traceback__, "%pdb", of_cell=False)
+        finally:
+            if self._debugger.is_used:
+                self._debugger.end()
 
     def _may_wait(self, code: str) -> bool:
         """Whether ``code`` may have a top-level await. Only then is it worth to transform it, as IPython will again."""

@@ -4,14 +4,17 @@ The rank needs neither a terminal nor a port for it. :class:`RankDebugger` is al
 debuggers: another kind, such as one that speaks the Debug Adapter Protocol, would take the place of :class:`RankPdb`.
 
 Under failure: Stop ends the prompt as it ends any call. ``q`` and the end of the input end the cell by an exception
-that ``except Exception`` does not catch. Breakpoints and the trace function end with the cell: tracing slows all of
-the rank's Python.
+that ``except Exception`` does not catch; in another thread than the cell's, that exception ends the thread alone.
+Breakpoints end with the cell, and so does the main thread's trace function: tracing slows all of the rank's Python. A
+thread that outlives its cell is traced to its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import linecache
+import os
 import pdb  # noqa: T100 — the product's own debugger
 import pprint
 import re
@@ -24,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from IPython.core.error import UsageError
 
-from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch, caller, meant
 from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated, LastError, ReadLastError
 
@@ -45,9 +48,9 @@ BREAKPOINT = Patch(
 )
 DEBUGGER = Patch(
     "pdb",
-    replaces=("set_trace", "post_mortem"),
-    why="A debugger would read a rank's empty input.",
-    lost="pdb.set_trace() starts a debugger without a keyboard",
+    replaces=("set_trace", "post_mortem", "Pdb.__init__"),
+    why="A debugger would read a rank's empty input, and one that is made otherwise would take over Stop's signal.",
+    lost="pdb.set_trace() starts a debugger without a keyboard, and Stop may start one that nobody reaches",
 )
 
 LONGEST: Final = 200
@@ -58,6 +61,12 @@ _CELL = re.compile(r"(?:cell |in ?)?\[?(\d+)\]?\Z", re.IGNORECASE)
 """A cell as a person names it before a line: ``3``, ``cell 3``, ``cell [3]``, ``In[3]``."""
 _FILE = re.compile(r"<ipython-input-[^>]*>")
 _WHERE = ("w", "where", "bt")
+_PROMPTS = ("(com) ", "() ")
+"""Prompts that pdb prints itself, for a list of commands and in ``debug``; the person gets them another way."""
+_PLACE = frozenset(
+    ("botframe", "stopframe", "returnframe", "stoplineno", "stack", "curindex", "curframe", "curframe_locals", "lineno")
+)
+"""Where a debugger stands and what it stops at, by the names of pdb's attributes."""
 _NO_FAILURE = "There is no error to look at on this rank: %debug looks at that of the last cell that failed."
 _NO_CODE = "%debug takes no code here: put breakpoint() into it."
 _ON_OFF = "%pdb on starts a debugger where a cell fails, on each rank where it does; %pdb off ends that."
@@ -104,30 +113,34 @@ class RankDebugger:
     def _hook(self, module: Any) -> None:
         DEBUGGER.replace(module, "set_trace", self._set_trace)
         DEBUGGER.replace(module, "post_mortem", self._post_mortem)
+        DEBUGGER.replace(module.Pdb, "__init__", _init)
 
-    def stop(self, frame: FrameType, what: str) -> None:
-        """Start a debugger at ``frame``. ``what``: the call that asks for it."""
-        self._debugger(what).set_trace(frame)
+    def stop(self, frame: FrameType, what: str, header: Any = None) -> None:
+        """Start a debugger at ``frame``, which prints ``header`` first. ``what``: the call that asks for it."""
+        debugger = self._debugger(what)
+        sys.settrace(None)  # pdb would trace, and stop in, its own functions that begin anew
+        if header is not None:
+            debugger.message(header)
+        debugger.set_trace(frame)
 
     def stop_between(self, frame: FrameType, words: str) -> None:
         """Start a debugger in ``frame``, whose code goes on after a step was counted; it says ``words`` first.
 
         Raises :class:`RuntimeError` where nobody can answer.
         """
-        debugger = self._debugger("a value that differs")
+        debugger = self._debugger("a value that differs", of_cell=False)
+        sys.settrace(None)  # as in :meth:`stop`
         debugger.stdout.write(f"{words}\n")
         debugger.stop_at_next_line(frame)
 
-    def look_at(self, trace: TracebackType, what: str) -> None:
-        """Look at what a traceback ends in, until the person goes on. ``what``: the call that asks for it."""
-        debugger = self._debugger(what)
-        debugger.reset()
-        try:
-            debugger.interaction(None, trace)
-        except CellQuit:
-            return  # there is nothing to end
-        finally:
-            debugger.leave()
+    def look_at(self, trace: TracebackType, what: str, *, of_cell: bool = True) -> None:
+        """Look at what a traceback ends in, until the person goes on; breakpoints stay as they are.
+
+        ``what``: the call that asks for it; ``of_cell``: whether the cell's code has made it.
+        """
+        debugger = self._debugger(what, of_cell=of_cell)
+        with contextlib.suppress(CellQuit):  # there is nothing to end
+            debugger.look(trace)
 
     def end(self) -> None:
         """Forget the debuggers of the cell. Main thread, where its trace function is in force."""
@@ -140,7 +153,7 @@ class RankDebugger:
         return bool(self._started)
 
     def answer(self, question: Evaluate | ReadLastError) -> Evaluated | LastError:
-        """Answer a question about this rank. Raises as :meth:`evaluate`; any thread but the main one."""
+        """Answer a question about this rank; any thread but the main one."""
         return self.evaluate(question) if isinstance(question, Evaluate) else self._failure()
 
     def _failure(self) -> LastError:
@@ -163,8 +176,8 @@ class RankDebugger:
     def evaluate(self, question: Evaluate) -> Evaluated:
         """Carry out a command that only looks, in the innermost frame of the user's code.
 
-        Only while the main thread waits for other ranks: the frame of one that runs changes meanwhile. Raises what the
-        expression raises, as words, and :class:`Refused` for any other command.
+        Only while the main thread waits for other ranks: the frame of one that runs changes meanwhile. What the
+        expression raises, and why any other command is refused, is the answer, in words.
         """
         if self._prompts.run != question.run or (wait := self._waits()) is None:
             return Evaluated("", "")
@@ -176,8 +189,6 @@ class RankDebugger:
         command, _, text = question.command.strip().partition(" ")
         try:
             found = _look(command, text.strip(), own[0]) if command not in _WHERE else self._where(own)
-        except Refused:
-            raise
         except BaseException as error:  # noqa: BLE001 — a person's own expression, which may raise anything
             found = f"*** {type(error).__name__}: {error}"
         return Evaluated(wait.call, found[:MOST])
@@ -194,8 +205,8 @@ class RankDebugger:
     def _is_own(self, file: str) -> bool:
         return self._sources.name_of(file) is not None or is_script(file)
 
-    def _debugger(self, what: str) -> RankPdb:
-        self._prompts.check(what)
+    def _debugger(self, what: str, *, of_cell: bool = True) -> RankPdb:
+        self._prompts.check(what, of_cell=of_cell)
         found = self._started.get(threading.get_ident())
         if found is None:
             found = RankPdb(
@@ -208,11 +219,12 @@ class RankDebugger:
             self._started[threading.get_ident()] = found
         return found
 
-    def _breakpoint(self, _original: Any, *_args: Any, **_options: Any) -> None:
-        self.stop(caller(), "breakpoint()")
+    def _breakpoint(self, _original: Any, *_args: Any, header: Any = None, **_options: Any) -> None:
+        if os.environ.get("PYTHONBREAKPOINT") != "0":  # Python's own way to turn them off
+            self.stop(caller(), "breakpoint()", header)
 
-    def _set_trace(self, _original: Any, *_args: Any, **_options: Any) -> None:
-        self.stop(caller(), "pdb.set_trace()")
+    def _set_trace(self, _original: Any, *_args: Any, header: Any = None, **_options: Any) -> None:
+        self.stop(caller(), "pdb.set_trace()", header)
 
     def _post_mortem(self, _original: Any, t: Any = None) -> None:
         trace = t if t is not None else sys.exc_info()[2]
@@ -237,13 +249,21 @@ class RankDebugger:
         print(f"Automatic pdb calling has been turned {'ON' if self.follows_errors else 'OFF'}")  # noqa: T201
 
 
+def _init(original: Any, debugger: Any, *args: Any, **options: Any) -> None:
+    """Make any debugger, such as one of a library's, without handling SIGINT and without a person's own set-up."""
+    original(debugger, *args[:4], **{**options, "nosigint": True, "readrc": False})
+
+
 def _look(command: str, text: str, frame: FrameType) -> str:
+    seen = locals_of(frame)
     if command == "args":
         names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
-        return "\n".join(f"{name} = {frame.f_locals.get(name, '*** undefined')!r}" for name in names)
-    if command not in ("p", "pp", "whatis") or not text:
-        raise Refused(f"A rank that waits answers p, pp, whatis, w and args, not {command!r}.")
-    value = eval(text, frame.f_globals, frame.f_locals)  # noqa: S307 — a person's own expression
+        return "\n".join(f"{name} = {seen.get(name, '*** undefined')!r}" for name in names)
+    if command not in ("p", "pp", "whatis"):
+        return f"*** A rank that waits answers p, pp, whatis, w and args, not {command!r}."
+    if not text:
+        return f"*** {command} needs an expression, as in {command} loss."
+    value = eval(text, frame.f_globals, seen)  # noqa: S307 — a person's own expression
     if command == "whatis":
         return str(type(value))
     return pprint.pformat(value) if command == "pp" else repr(value)
@@ -271,18 +291,21 @@ class RankPdb(pdb.Pdb):
         self._file_of = file_of
         self._is_own = is_own
         self._here = here
+        self._looks = False
+        """Whether a person looks at an error, so that nothing can go on here."""
         # `nosigint`: it would take over the rank's SIGINT. `readrc`: a rank has no home of a person.
         super().__init__(
             stdin=cast("IO[str]", self), stdout=self._printed, nosigint=True, readrc=False, skip=["jupyter_dtrain.*"]
         )
         self.use_rawinput = False
         self.prompt = ""
+        self.reset()
 
     def readline(self) -> str:
         """The next line, as pdb reads it from its input."""
-        said = self._printed.getvalue()
-        self._printed.seek(0)
-        self._printed.truncate()
+        said = self._take()
+        for prompt in _PROMPTS:
+            said = said.removesuffix(prompt)
         if len(said) > MOST:
             said = f"{said[:MOST]}\n… {len(said) - MOST:,} characters more\n"
         line = self._asks("(com) " if getattr(self, "commands_defining", False) else "(Pdb) ", said)
@@ -294,8 +317,9 @@ class RankPdb(pdb.Pdb):
         self.cmdloop()
 
     def do_quit(self, arg: str) -> bool | None:  # noqa: ARG002 — pdb's signature
-        """End the cell on this rank."""
-        self.leave()
+        """End the cell on this rank, or a look at an error."""
+        if not self._looks:
+            self.leave()
         raise CellQuit("quit at the debugger's prompt")
 
     do_q = do_exit = do_EOF = do_quit  # noqa: N815 — pdb's names
@@ -317,12 +341,60 @@ class RankPdb(pdb.Pdb):
         self.set_next(frame)
         sys.settrace(self.trace_dispatch)
 
+    def look(self, trace: TracebackType) -> None:
+        """Look at what a traceback ends in, until the person goes on; then trace as before."""
+        place, traced = {name: value for name, value in vars(self).items() if name in _PLACE}, sys.gettrace()
+        sys.settrace(None)
+        self.reset()
+        self._looks = True
+        try:
+            self.interaction(None, trace)
+        finally:
+            self._looks = False
+            self._let_go()
+            vars(self).update(place)
+            sys.settrace(traced)
+
+    def set_continue(self) -> None:
+        """Go on; from a look at an error, nothing goes on."""
+        if not self._looks:
+            super().set_continue()
+
     def leave(self) -> None:
-        """Forget all breakpoints, and trace no more."""
+        """Forget all breakpoints and frames, and trace no more on this thread."""
         self.clear_all_breaks()
-        self.set_continue()
-        if getattr(sys.gettrace(), "__self__", None) is self:
-            sys.settrace(None)
+        traced = sys.gettrace()
+        self.set_continue()  # it also ends what is not this debugger's, such as a trace function of the user's
+        if getattr(traced, "__self__", None) is not self:
+            sys.settrace(traced)
+        if self.botframe is not None and getattr(self.botframe.f_trace, "__self__", None) is self:
+            self.botframe.f_trace = None  # of all frames, pdb leaves itself in this one, which is the engine's
+        self._let_go()
+        vars(self)["displaying"].clear()
+        self._show()
+
+    def _let_go(self) -> None:
+        """Hold no frame of the cell: its variables would live as long."""
+        self.forget()
+        vars(self).pop("curframe_locals", None)
+
+    def bp_commands(self, frame: FrameType) -> bool:
+        """Carry out the commands of a breakpoint; whether a prompt follows. Else the cell shows what they print."""
+        if super().bp_commands(frame):
+            return True
+        self._show()
+        return False
+
+    def _show(self) -> None:
+        """Show in the cell what was printed since the last prompt."""
+        if said := self._take():
+            sys.stdout.write(said)
+
+    def _take(self) -> str:
+        said = self._printed.getvalue()
+        self._printed.seek(0)
+        self._printed.truncate()
+        return said
 
     def break_here(self, frame: FrameType) -> bool:
         """Whether there is a breakpoint; its condition may use ``rank`` and ``step``."""

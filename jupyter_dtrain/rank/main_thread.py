@@ -183,6 +183,10 @@ class MainThread:
         """The call in which the cell waits for other ranks, and its framework; None when it does not wait."""
         return next(iter(self._waits_of(self._threads).values()), None)
 
+    def waits_itself(self) -> Wait | None:
+        """The call in which the main thread waits for other ranks; None while only other threads of the cell do."""
+        return self._waits_of(self._threads).get(self._main)
+
     def _waits_of(self, threads: Callable[[], dict[int, int]]) -> dict[int, Wait]:
         """The calls in which ``threads`` wait for other ranks, in their order."""
         before = {thread: _used(native) for thread, native in threads().items()}

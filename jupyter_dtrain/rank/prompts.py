@@ -4,15 +4,16 @@ A prompt is an event of the run, so that whoever follows the run knows that the 
 nothing hung meanwhile. The answer comes as a request, on the control thread, and is in no event: it may be a password.
 
 Under failure: where nobody can answer, a call that asks raises at once, with the reason and the way on. Code that
-catches the error and asks again gets :class:`NoAnswer` at the third time, which ``except Exception`` does not catch. A
-prompt ends with its cell: Stop raises in it as in any other call. Other threads and processes of the cell never wait
-for longer than the cell does.
+catches the error and asks the same again gets :class:`NoAnswer` at the third time, which ``except Exception`` does not
+catch. A prompt ends with its cell: Stop raises in it as in any other call. Other threads and processes of the cell
+never wait for longer than the cell does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pdb  # noqa: T100 — to know a debugger
 import queue
 import re
 import sys
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import PromptClosed, PromptOpened
+from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch, caller, meant
 
 from .interrupts import CellStopped
@@ -67,7 +69,7 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _ASKING = ("?", ":", "]", "EOFError: EOF when reading a line\n")
 """Ends of the last line of a command that has asked, and found no input."""
 SECOND, THIRD = 2, 3
-"""Refusals of one cell: the cell shows the second one, and the third raises :class:`NoAnswer`."""
+"""Refusals of one question: the cell shows the second one, and the third raises :class:`NoAnswer`."""
 
 BETWEEN = "no cell of a notebook is running here"
 """Why nobody answers what asks between two cells."""
@@ -109,7 +111,8 @@ class RankPrompts:
         self._open = False
         """Whether the newest one waits for its answer."""
         self._asked: Counter[tuple[Kind, str]] = Counter()
-        self._refused = 0
+        self._refused: Counter[tuple[str, str]] = Counter()
+        """By call and question, how often nobody could answer."""
         self._unanswered = BETWEEN
 
     def install(self, shell: Any) -> None:
@@ -121,8 +124,9 @@ class RankPrompts:
     def begin(self, run: int, unanswered: str) -> None:
         """A cell begins. ``unanswered``: why nobody can answer its prompts; empty where somebody can."""
         with self._lock:
-            self._run, self._number, self._refused, self._unanswered = run, 0, 0, unanswered
+            self._run, self._number, self._unanswered = run, 0, unanswered
             self._asked.clear()
+            self._refused.clear()
 
     def end(self) -> None:
         """The cell is over: what asks from now on is refused."""
@@ -145,10 +149,16 @@ class RankPrompts:
         """The run whose cell the rank runs now."""
         return self._run
 
-    def check(self, what: str) -> None:
-        """Raise as :meth:`ask` where nobody can answer ``what``."""
-        if os.getpid() != self._process or self._unanswered:
+    def check(self, what: str, *, of_cell: bool) -> None:
+        """Raise as :meth:`ask` where nobody can answer ``what``.
+
+        ``of_cell``: the cell's code calls it, and may call it again and again; else this raises no :class:`NoAnswer`.
+        """
+        if os.getpid() == self._process and not self._unanswered:
+            return
+        if of_cell:
             self.ask("debugger", "", what)
+        raise RuntimeError(_REFUSED.format(what=what, why=self._unanswered or _CHILD))
 
     def ask_debugger(self, text: str, what: str, said: str) -> str | None:
         """The next line for a debugger that has printed ``said``; None at the end of the input."""
@@ -156,6 +166,8 @@ class RankPrompts:
             return self.ask("debugger", text, what, said)
         except EOFError:
             return None
+        except KeyboardInterrupt:
+            raise _stopped() from None
 
     def ask(self, kind: Kind, text: str, what: str, said: str = "") -> str:
         """Ask a person, and wait for the answer, which has no line end.
@@ -220,13 +232,14 @@ class RankPrompts:
         return (f"{at} in {own[-1].function}" if own[-1].function else at) + name
 
     def _refuse(self, what: str, text: str) -> NoReturn:
-        self._refused += 1
+        self._refused[what, text] += 1
+        times = self._refused[what, text]
         words = _REFUSED.format(what=what, why=self._unanswered)
         question = f" The question is {text!r}." if text else ""
-        if self._refused == SECOND:
+        if times == SECOND:
             told = f"This cell goes on after an error, and asks again: {words}{question}"
             print(f"[jupyter-dtrain] {told}", file=sys.stderr)  # noqa: T201 — into the cell's output
-        if self._refused >= THIRD:
+        if times >= THIRD:
             time.sleep(PAUSE)
             raise NoAnswer(f"This cell asks again and again. {words}{question}")
         raise meant(RuntimeError(words))
@@ -237,7 +250,7 @@ class RankPrompts:
         except KeyboardInterrupt:
             # A debugger that a library has made of pdb's, such as one that stops a single rank.
             if _is_debugger(caller()):
-                raise CellStopped("it was interrupted at a debugger's prompt") from None
+                raise _stopped() from None
             raise
 
     def _getpass(self, _original: Any, prompt: Any = "Password: ", stream: Any = None, **_options: Any) -> str:  # noqa: ARG002
@@ -258,8 +271,12 @@ def tell_of_question(command: str, last: str) -> None:
 
 
 def _is_debugger(frame: FrameType) -> bool:
-    """Whether pdb's loop asks in ``frame``, which catches KeyboardInterrupt and asks again."""
-    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "pdb"
+    """Whether the loop of a debugger made of pdb's asks in ``frame``: it catches KeyboardInterrupt and asks again."""
+    return isinstance(locals_of(frame).get("self"), pdb.Pdb)
+
+
+def _stopped() -> CellStopped:
+    return CellStopped("it was interrupted at a debugger's prompt")
 
 
 def _text(prompt: Any) -> str:

@@ -298,6 +298,8 @@ class Recorder:
         self._log = _open_log(log)
         self._copies: list[str] | None = None
         """What :meth:`copied` has copied so far."""
+        self._copy_room = 0
+        """Characters that it still copies."""
         self._closing = False
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
@@ -377,6 +379,7 @@ class Recorder:
         """
         with self._lock:
             copy = self._copies = []
+            self._copy_room = COPIED
         try:
             yield copy
         finally:
@@ -384,8 +387,9 @@ class Recorder:
                 self._copies = None
 
     def _copy(self, text: str) -> None:
-        if self._copies is not None and (room := COPIED - sum(map(len, self._copies))) > 0:
-            self._copies.append(text[:room])
+        if self._copies is not None and self._copy_room > 0:
+            self._copies.append(text[: self._copy_room])
+            self._copy_room -= len(text)
 
     def _write_between(self, said: _Said) -> None:
         text = said[1]

@@ -11,9 +11,8 @@ while threads write it.
 
 Under failure: what a check or a snapshot raises is said once, the training goes on, and this cell checks, or saves, no
 more. A rank that does not come to a meeting within :data:`PATIENCE` seconds ends them for this cell; the time in which
-ranks ask a person does not count. Where no framework
-in use shows its steps, an order that counts steps is refused, or says so after a cell; one that goes by time is then
-the session's, between cells.
+ranks ask a person does not count. Where no framework in use shows its steps, an order that counts steps is refused, or
+says so after a cell; one that goes by time is then the session's, between cells.
 """
 
 from __future__ import annotations
@@ -117,8 +116,15 @@ class StepWork:
         self._stepped = False
         self._orders: dict[str, _Standing] = {}
         self._active: list[_Standing] = []
-        self.prompts_open = False
+        self._run = 0
+        """The run whose cell has begun last."""
+        self._asking: int | None = None
+        """The run of which ranks ask a person, as far as is known; a rank may hear of it before its cell begins."""
+
+    @property
+    def prompts_open(self) -> bool:
         """Whether ranks of the run ask a person, as far as is known: they come to a meeting after the answer."""
+        return self._asking == self._run
 
     def place(self, order: SnapshotOrder, steps: int, seconds: float) -> None:
         """Save after every ``steps`` steps, or where that is 0 whenever ``seconds`` have passed. Main thread.
@@ -145,14 +151,18 @@ class StepWork:
     def answer(self, request: NotePrompts | AnyProfileRequest, running: int | None) -> msgspec.Struct:
         """Answer a request about the work of ``running``, the run whose cell the rank runs. Control thread."""
         if isinstance(request, NotePrompts):
-            self.prompts_open = request.open and request.run == running
+            if request.open or request.run == self._asking:
+                self._asking = request.run if request.open else None
             return Done()
         return self.profile.answer(request, running)
 
-    def begin(self, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
-        """Begin a cell. ``whole``: it runs on all ranks; ``elastic``: it goes on without some. Main thread."""
+    def begin(self, run: int, watch: Watching, *, whole: bool, elastic: bool = False) -> None:
+        """Begin the cell of ``run``. Main thread.
+
+        ``whole``: it runs on all ranks; ``elastic``: it goes on without some.
+        """
         self._check, self._every = watch.check, max(1, watch.check_every)
-        self._named, self._stepped, self.prompts_open = [], False, False
+        self._run, self._named, self._stepped = run, [], False
         self._made = {}
         self._active = list(self._orders.values()) if whole and not elastic else []
         if self._orders and elastic:

@@ -49,6 +49,8 @@ def test_a_question_is_refused_even_where_nothing_says_which_cell_asks(monkeypat
         (sys, "breakpointhook"),
         (getpass, "getpass"),
         (pdb, "set_trace"),
+        (pdb, "post_mortem"),
+        (pdb.Pdb, "__init__"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     shell = Shell()

@@ -153,6 +153,14 @@ def test_code_that_asks_again_and_again_is_ended(world):
         assert text.count("[jupyter-dtrain] This cell goes on after an error, and asks again: input() asks a") == 1
 
 
+def test_code_may_do_without_several_answers(world):
+    """Each question is one of its own."""
+    code = "for text in 'abcd':\n    try: input(text)\n    except RuntimeError: pass"
+    cell = run(world, code)
+
+    assert said(cell) == same("")
+
+
 def test_a_process_of_the_cell_cannot_ask(world):
     """It says why, and ends; the cell can ask all the same."""
     code = """
