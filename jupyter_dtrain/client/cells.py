@@ -246,7 +246,7 @@ class CellRunner:
                     if shutdown.asked:
                         raise LeftRunning(run, self._link.listing.name)
                     if not unanswered and not ask:
-                        self.desk.attend(run, stop_button)
+                        self._attend(submitted, stop_button)
                 if wait and await_rest is not None:
                     await_rest(stop_button)
             except KeyboardInterrupt:
@@ -261,6 +261,11 @@ class CellRunner:
                 raise failure
         stop_button.check()
         return run
+
+    def _attend(self, submitted: SubmittedRun, stop_button: StopButton) -> None:
+        # While the run is queued, this kernel, which waits for it, can answer those before it in no other way.
+        for run in [submitted.run] if submitted.sent else self._scheduler.adopted():
+            self.desk.attend(run, stop_button)
 
     def _await_end_of_world(self, run: Run) -> None:
         """Where all ranks of other hosts were lost at once, their hosts were taken away: the steward finds out why."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.errors import BadRequest, DtrainError, Refused
+from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.fold import asked_alike
 from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.core.stop_button import StopButton, Withdrawn
@@ -50,6 +50,7 @@ POLL = 0.02
 GOES_ON = "goes on"
 ENDED = "has ended the cell"
 DEAD = "is dead"
+OUTSIDE = "is not in this cell"
 RUNS = "runs, and has no answer now"
 LEAVING = ("q", "quit", "exit", "c", "cont", "continue")
 """The commands that leave a debugger which only looks at an error."""
@@ -116,14 +117,17 @@ class PromptDesk:
         """By rank, the number of the prompt whose debugger's words were shown."""
 
     def attend(self, run: Run, stop_button: StopButton) -> None:
-        """Ask while ranks of ``run`` ask, until Stop is pressed or the run is over."""
-        if not run.fold.prompts:
+        """Ask while ranks of ``run`` ask, until Stop is pressed, the run is over, or another client takes control.
+
+        What an answer cannot do is said, and asked again: the run goes on, and so does the cell that waits for it.
+        """
+        if not run.fold.prompts or not self._link.controls:
             return
         time.sleep(SETTLE)
         if self._run != run.number:
             self._run, self._focus, self._next_focus = run.number, self._next_focus, -1
             self._told.clear()
-        while (prompts := run.fold.prompts) and not run.done and not stop_button.fell:
+        while (prompts := run.fold.prompts) and not run.done and not stop_button.fell and self._link.controls:
             stopped = {rank: one for rank, one in prompts.items() if one.kind == "debugger"}
             asks = next((ranks for ranks in asked_alike(prompts) if ranks[0] not in stopped), None)
             try:
@@ -133,6 +137,8 @@ class PromptDesk:
                     self._debug(run, stopped, stop_button)
             except Withdrawn:
                 _forget_typed()
+            except DtrainError as error:
+                _print(f"{error}\n")
 
     def attend_all(self, running: Callable[[], list[Run]]) -> None:
         """Ask the person at this process what ranks of the ``running`` runs ask, until none has asked for a while.
@@ -145,12 +151,12 @@ class PromptDesk:
             raise BadRequest("No rank is at a prompt.")
         with StopButton() as stop_button:
             until = time.monotonic() + LINGER
-            while time.monotonic() < until and not stop_button.fell:
+            while time.monotonic() < until and not stop_button.fell and self._link.controls:
                 for run in _asking(running()):
                     self.attend(run, stop_button)
                     until = time.monotonic() + LINGER
                 time.sleep(POLL)
-        for run in _asking(running()):
+        for run in _asking(running()) if self._link.controls else []:
             _print(f"{at_prompts(run)}.\n")
 
     def look_at_failures(self, ranks: list[int]) -> list[int]:
@@ -175,11 +181,15 @@ class PromptDesk:
         """Answer the same to several ranks; ``prompts`` has the number of each rank's prompt. None: end of input."""
         self._link.ask(AnswerPrompts(self._link.me.id, run, prompts, text))
 
+    def _waits(self, run: Run, asked: Mapping[int, int]) -> bool:
+        """Whether an answer of this process is wanted still."""
+        return bool(_open(run, asked)) and self._link.controls
+
     # Questions of code.
 
     def _ask(self, run: Run, prompts: Mapping[int, PromptOpened], ranks: list[int], stop_button: StopButton) -> None:
         first, asked = prompts[ranks[0]], {rank: prompts[rank].number for rank in ranks}
-        with stop_button.asking(lambda: not _open(run, asked)):
+        with stop_button.asking(lambda: not self._waits(run, asked)):
             text = _input(f"{count_ranks(ranks)}: {first.text}", hidden=first.kind == "password")
         # Others that ask the same by now were meant, too.
         late = run.fold.prompts
@@ -201,7 +211,7 @@ class PromptDesk:
         label = f"rank {focus} {asked.text}"
         if len(stopped) > 1:
             label = f"{count_ranks(sorted(stopped))}, at {focus} {asked.text}"
-        with stop_button.asking(lambda: not _open(run, {focus: asked.number})):
+        with stop_button.asking(lambda: not self._waits(run, {focus: asked.number})):
             line = _input(label)
         self._focus = focus
         self._take(run, stopped, line)
@@ -209,7 +219,12 @@ class PromptDesk:
     def _take(self, run: Run, stopped: Mapping[int, PromptOpened], line: str | None) -> None:
         """Do what a person's line asks of the debuggers that are open; without an address it is for the focus."""
         if (until := _UNTIL.match(line or "")) is not None:
-            self._go_on_until(run, stopped, until[1], float(until[2] or 0))
+            try:
+                tolerance = float(until[2] or 0)
+            except ValueError:
+                words = f"{until[2]} is no distance, such as 1e-3: until differs EXPRESSION DISTANCE."
+                raise BadRequest(words) from None
+            self._go_on_until(run, stopped, until[1], tolerance)
             return
         named, command = _addressed(line)
         if named is None:
@@ -220,7 +235,7 @@ class PromptDesk:
             self._say(run, {self._focus: stopped[self._focus]}, line)
             return
         try:
-            ranks = parse_ranks(None if named == "all" else named, run.size)
+            ranks = run.ranks if named == "all" else parse_ranks(named, run.size)
         except BadRequest as error:
             _print(f"{error}\n")
             return
@@ -231,7 +246,7 @@ class PromptDesk:
             else:
                 _print(f"At a debugger's prompt: {count_ranks(sorted(stopped))}. @RANK changes to one of them.\n")
         elif command.split()[0] in LOOKING:
-            self._say(run, there, command, [rank for rank in ranks if rank in run.ranks and rank not in there])
+            self._say(run, there, command, [rank for rank in ranks if rank not in there])
         elif not there:
             _print(f"No debugger is open on {count_ranks(ranks)}: {count_ranks(sorted(stopped))} stopped.\n")
         else:
@@ -239,11 +254,7 @@ class PromptDesk:
 
     def _go_on_until(self, run: Run, stopped: Mapping[int, PromptOpened], expression: str, tolerance: float) -> None:
         """Let all ranks go on until a number differs between them."""
-        try:
-            state = self._loop.begin(LoopAct("until-differs", code=expression, tolerance=tolerance), run.number)
-        except (DtrainError, Refused) as error:
-            _print(f"{error}\n")
-            return
+        state = self._loop.begin(LoopAct("until-differs", code=expression, tolerance=tolerance), run.number)
         self.answer(run.number, {rank: one.number for rank, one in stopped.items()}, "c")
         _await(lambda: state().phase != "going on" or run.done, AGREED)
         _print(f"{state().words}\n")
@@ -254,14 +265,13 @@ class PromptDesk:
         if asked:
             self.answer(run.number, asked, line)
 
-        def over(rank: int) -> bool:
-            now = run.fold.prompts.get(rank)
-            return now is not None and now.number > asked[rank]
+        def asking_on() -> dict[int, PromptOpened]:
+            return {rank: one for rank, one in run.fold.prompts.items() if rank in asked and one.number > asked[rank]}
 
-        _await(lambda: all(map(over, asked)) or run.done, TOLD)
-        now = run.fold.prompts
-        said = {rank: now[rank].said for rank in asked if over(rank)}
-        self._told.update({rank: now[rank].number for rank in said})
+        _await(lambda: len(asking_on()) == len(asked) or run.done, TOLD)
+        now = asking_on()
+        said = {rank: one.said for rank, one in now.items()}
+        self._told.update({rank: one.number for rank, one in now.items()})
         if len(asked) == 1 and not others:
             _print("".join(said.values()))
             return
@@ -317,6 +327,8 @@ def _asking(runs: Iterable[Run]) -> list[Run]:
 
 def _now(run: Run, rank: int) -> str:
     """What a rank does that is at no prompt."""
+    if rank not in run.ranks:
+        return OUTSIDE
     return GOES_ON if rank in run.unfinished else DEAD if rank in run.lost else ENDED
 
 
@@ -346,6 +358,8 @@ def _input(label: str, *, hidden: bool = False) -> str | None:
         return getpass.getpass(label) if hidden else input(label)
     except EOFError:
         return None
+    except UnicodeError:
+        raise BadRequest("What was typed cannot be read as text: type it again.") from None
 
 
 def _forget_typed() -> None:

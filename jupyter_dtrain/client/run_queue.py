@@ -4,8 +4,9 @@ A cell is sent when no earlier run holds one of its ranks: one that was submitte
 that an interrupt has ended while the rank still works on it. Queueing is done here, so that a cell that was not sent
 yet can be refused, and no rank ever holds two.
 
-Only :meth:`RunQueue.post`, :meth:`RunQueue.busy`, :meth:`RunQueue.running` and :meth:`RunQueue.left_behind` may be
-called from any thread; the rest belongs to the thread of the scheduler. Nothing here waits or fails.
+Only :meth:`RunQueue.post`, :meth:`RunQueue.busy`, :meth:`RunQueue.running`, :meth:`RunQueue.adopted` and
+:meth:`RunQueue.left_behind` may be called from any thread; the rest belongs to the thread of the scheduler. Nothing
+here waits or fails.
 """
 
 from __future__ import annotations
@@ -110,6 +111,10 @@ class RunQueue:
         # A run is in both lists for a moment, never in none.
         runs = [*list(self._posted), *list(self._open)]
         return sorted({submitted.run.number: submitted.run for submitted in runs}.values(), key=lambda run: run.number)
+
+    def adopted(self) -> list[Run]:
+        """Those of them that another client has begun."""
+        return [submitted.run for submitted in [*list(self._posted), *list(self._open)] if submitted.adopted]
 
     def left_behind(self) -> dict[int, int]:
         """The ranks that still work on a run that an interrupt has ended, and its number."""

@@ -165,6 +165,10 @@ class RunScheduler:
         """The runs that have not ended, in order; queued ones too."""
         return self._runs.running()
 
+    def adopted(self) -> list[Run]:
+        """Those of :meth:`running` that another client has begun."""
+        return self._runs.adopted()
+
     def followed(self) -> set[int]:
         """The numbers of the runs that go on: those of :meth:`running`, and those that left ranks behind."""
         return {run.number for run in self.running()} | set(self.left_behind().values())

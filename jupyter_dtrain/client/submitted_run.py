@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_dtrain.core.events import Batch, Event, Finished
+from jupyter_dtrain.core.events import Batch, Event, Finished, PromptClosed, PromptOpened, Steered
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
 from jupyter_dtrain.core.stacks import describe_stuck
@@ -47,6 +47,8 @@ GATHER = 0.3
 """Seconds in which several ranks that ask are told of together."""
 TELLING = 10
 """How often ranks get a note that some of them do not confirm."""
+HOLDING = (PromptOpened, PromptClosed, Steered, Finished)
+"""The events by which ranks come to wait for a person, or cease to. To look at all ranks for each event costs much."""
 READING = 2.0
 """Seconds that a world which is stopped may wait while its ranks' last words are read."""
 
@@ -160,7 +162,8 @@ class SubmittedRun:
         if fresh is None:
             return
         now = time.monotonic()
-        self._hold_deadline(now)
+        if any(isinstance(event.body, HOLDING) for event in fresh.events):
+            self._hold_deadline(now)
         self._outgoing.let_go()
         if before is None and (found := self.run.divergence) is not None:
             self.painting.note(f"{found.words}. %distributed diff {found.name} says by how much.")

@@ -335,7 +335,7 @@ class RunFold:
     @property
     def prompts(self) -> dict[int, PromptOpened]:
         """What ranks ask a person, for whom they wait; while there is any, time limits of the run stand still."""
-        return {rank: part.prompt for rank, part in self.ranks.items() if part.prompt is not None}
+        return {rank: prompt for rank, part in self.ranks.items() if (prompt := part.prompt) is not None}
 
     @property
     def stands(self) -> bool:

@@ -82,6 +82,7 @@ class StopButton:
     ) -> None:
         if self._holds:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._heard = None  # the handler of WITHDRAW keeps this object
 
     def pass_to(self, heard: Callable[[], None]) -> None:
         """Call ``heard`` for each press, including earlier ones; it must neither wait nor raise."""

@@ -43,9 +43,10 @@ class Lease:
     def check_driver(self, client: str) -> None:
         """Raise :class:`Refused` unless the client with this id drives the world."""
         driver = self._driver
-        if driver is None or driver.id != client:
-            words = "no notebook" if driver is None else driver.words
-            raise Refused(f"This world is controlled by {words}; only that client can do this.")
+        if driver is None:
+            raise Refused("No notebook controls this world: %distributed attach in one takes control.")
+        if driver.id != client:
+            raise Refused(f"This world is controlled by {driver.words}; only that client can do this.")
 
     @property
     def left(self) -> float:

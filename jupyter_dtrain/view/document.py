@@ -64,6 +64,7 @@ _FARTHEST: Final = 3  # ranks whose own lines are drawn beside the mean
 _BAD: Final = 40  # points of a metric that are no numbers
 _POINT: Final = 10.7  # bytes of a step and a value: two float32 as base64
 _TEXT: Final = 200  # characters of words about a rank
+_SAID: Final = 8000  # characters, the last ones, of what a debugger has printed; the cell that asks shows all
 _WORDS: Final = 8000  # characters of the words about all ranks, but _FEW of each
 _FEW: Final = 12
 _PARTS: Final = 64  # ranks of a progress bar
@@ -339,7 +340,7 @@ def prompt_parts(found: Mapping[int, PromptOpened]) -> list[PromptPart]:
             found[ranks[0]].kind,
             found[ranks[0]].text,
             found[ranks[0]].place,
-            found[ranks[0]].said,
+            said if len(said := found[ranks[0]].said) <= _SAID else f"…{said[-_SAID:]}",
         )
         for ranks in asked_alike(found)
     ]

@@ -43,6 +43,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def size(self) -> int:
         """Bytes, about, without points."""
         size = 90 * len(self.status.ranks) + sum(len(lane.actions) for one in self.pipelines for lane in one.lanes)
+        size += sum(len(one.said) + len(one.text) for one in self.status.prompts)
         shares = self.status.step_time
         return size if shares is UNSET else size + sum(len(one.seconds) + len(one.shares) for one in shares.courses)
 

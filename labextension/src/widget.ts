@@ -32,7 +32,8 @@ const PATIENCE = 1000;
 const CLOSED = ["comm:close", "comm_live_update"];
 
 const ADVICE: Record<Question | "prompt", string> = {
-  prompt: "The kernel cannot respond while its cell runs. Answer in the box below the cell.",
+  prompt:
+    "The kernel cannot respond while its cell runs. Answer in the cell's box: below it, or (VS Code) at the top of the window.",
   interrupt:
     "The kernel cannot respond while its cell runs. Press ■ in the notebook's toolbar (or Kernel → Interrupt).",
   stacks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import weakref
 
 import pytest
 
@@ -113,6 +114,22 @@ def test_a_question_that_needs_no_answer_is_withdrawn():
 
         assert not presses.fell
     until(lambda: not questions())
+
+
+def test_nothing_is_kept_of_what_heard_a_press():
+    """The handler of a question stays for good; a session that has heard of presses must not."""
+
+    def heard():
+        pytest.fail("nothing was pressed")
+
+    with StopButton() as presses:
+        presses.pass_to(heard)
+        with presses.asking(never):
+            pass
+    kept = weakref.ref(heard)
+    del heard, presses
+
+    assert kept() is None
 
 
 def questions():

@@ -103,6 +103,45 @@ print("went on", x, input("and? "))
 AT_PROMPTS = "Ranks 0-1 of run 1 are at a prompt"
 
 
+def test_a_cell_waits_on_when_another_kernel_takes_control_at_its_prompt(open_notebook):
+    """Only the other one can answer then; the box of the first is taken back, and its cell ends with the run."""
+    first, second = open_notebook(), open_notebook()
+    first.ok("%load_ext jupyter_dtrain\n%distributed start -n 2 --name taken")
+    cell = first.send("%%distributed\nprint('said', input('what? '))", answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    second.ok("%load_ext jupyter_dtrain\n%distributed attach taken --control")
+    first.type("late")
+    asked = second.send("%distributed prompt", answers=["in time"]).wait()
+    cell.wait()
+
+    assert asked.asked == [("ranks 0-1: what? ", False)]
+    assert cell.reply["status"] == "ok", cell.said
+    assert "[0-1] said in time" in cell.lines
+    second.ok("%distributed stop")
+
+
+def test_a_cell_that_waits_for_an_earlier_run_attends_to_its_prompts(open_notebook):
+    """This kernel is busy with the cell: nothing else could answer, and Stop would end both."""
+    first, second = open_notebook(), open_notebook()
+    first.ok("%load_ext jupyter_dtrain\n%distributed start -n 2 --name queued")
+    cell = first.send(ASKED.strip(), answers=[])
+    cell.wait_for(lambda cell: cell.asked)
+    second.ok("%load_ext jupyter_dtrain\n%distributed attach queued --control")
+    typed = ["one", "p x", "c", "two", "three"]
+    queued = second.send("%%distributed\nprint('mine', input('mine? '))", answers=typed).wait()
+    cell.wait()
+
+    assert [asked for asked, _ in queued.asked] == [
+        "rank 0: and? ",
+        *["rank 1 (Pdb) "] * 2,
+        "rank 1: and? ",
+        "ranks 0-1: mine? ",
+    ]
+    assert "[0-1] mine three" in queued.lines, queued.said
+    assert {"[0] went on 40 one", "[1] went on 41 two"} <= {*cell.lines}, cell.said
+    second.ok("%distributed stop")
+
+
 def test_the_next_kernel_answers_what_a_rank_asks(open_notebook):
     """It hears of it as it attaches; nobody else's box is needed, and Stop leaves the prompt open."""
     notebook = open_notebook()
@@ -114,8 +153,8 @@ def test_the_next_kernel_answers_what_a_rank_asks(open_notebook):
     notebook = open_notebook()
     notebook.ok("%load_ext jupyter_dtrain")
     attached = notebook.ok("%distributed attach asked")
-    attached.wait_for(lambda cell: "at a prompt" in cell.said)
-    assert f"{AT_PROMPTS}: %distributed prompt answers it, %distributed interrupt ends the cell." in attached.said
+    told = f"{AT_PROMPTS}: %distributed prompt answers it, %distributed interrupt ends the cell."
+    attached.wait_for(lambda cell: told in cell.said)
     assert "takes no questions" in notebook.run("%distributed prompt").said
 
     left = notebook.send("%distributed prompt", answers=[])

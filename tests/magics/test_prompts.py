@@ -79,6 +79,21 @@ def test_a_rank_stops_while_the_others_wait_and_all_are_asked(trained):
     assert cell.display_texts == [UNDISTURBED]
 
 
+def test_a_rank_outside_the_cell_is_told_as_such(ranks):
+    """Where it is named; all are those of the cell."""
+    typed = ["@2 p rank", "@0-2 p rank", "@all p rank", "@2 n", "@all c"]
+    cell = ranks.send(f"%%distributed -r 0-1\n{RANK}breakpoint()\npass", answers=typed).wait()
+
+    rows = [line for line in cell.lines if " | " in line or line.startswith("No debugger")]
+    assert rows[:7] == [
+        "rank 2 | is not in this cell",
+        *(both := ["rank 0 | 0", "rank 1 | 1"]),
+        "rank 2 | is not in this cell",
+        *both,
+        "No debugger is open on rank 2: ranks 0-1 stopped.",
+    ], cell.out
+
+
 def test_ranks_that_all_stop_are_led_together_or_one_by_one(trained):
     """Equal answers come once; a value that a person changes stays."""
     typed = ["@all p step", "@2", "p rank", "!part = part * 0 + 5.0", "@0-1 p part", "@all c"]
@@ -98,6 +113,16 @@ def test_next_goes_from_statement_to_statement_of_a_cell(ranks):
     assert "-> twice = rank * 2" in cell.out
     assert "-packages" not in cell.out
     assert {"ranks 0-2 | <class 'int'>", "[0] 0", "[1] 2", "[2] 4"} <= {*cell.lines}
+
+
+def test_a_line_that_cannot_be_done_is_asked_again(trained):
+    """The cell says why, and goes on waiting for its ranks."""
+    typed = ["until differs part 1.2.3", "@all p step", "c"]
+    cell = trained.send(training(3, "(1,)"), answers=typed).wait()
+
+    assert "1.2.3 is no distance, such as 1e-3: until differs EXPRESSION DISTANCE." in cell.lines, cell.said
+    assert [asked for asked, _ in cell.asked] == ["rank 1 (Pdb) "] * 3
+    assert cell.display_texts == [UNDISTURBED]
 
 
 def test_quitting_ends_the_cell_and_the_next_one_trains(trained):

@@ -61,7 +61,7 @@ def test_a_client_takes_over_when_it_says_so(lease):
 
 def test_only_the_driver_does_what_is_the_driver_s(lease):
     """Neither a client before it nor an observer, nor anybody while there is none."""
-    with pytest.raises(Refused, match="controlled by no notebook"):
+    with pytest.raises(Refused, match="No notebook controls this world"):
         lease.check_driver("")
     lease.join(client("a"), take_over=False)
     lease.join(client("b"), take_over=False)

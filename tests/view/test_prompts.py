@@ -21,6 +21,7 @@ from jupyter_dtrain.core.events import (
 )
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.view.document import status
+from jupyter_dtrain.view.points import News
 from jupyter_dtrain.view.prompts import prompt_words
 from jupyter_dtrain.view.run_state import RunState
 
@@ -134,6 +135,23 @@ def test_nothing_is_said_on_slow_steps_for_the_time_of_a_prompt():
 
     assert run(closed=95.0) == [True, False, False, False]
     assert run(closed=81.5) == [True, False, False, True]
+
+
+def test_a_message_has_the_end_of_what_debuggers_have_printed():
+    """It is sent again and again while they wait; the pace of messages counts it."""
+    state, sizes = RunState(1, [0, 1], 2), []
+    numbers = {rank: itertools.count() for rank in (0, 1)}
+    for rank, said in enumerate(["short\n", f"{'x' * 64_000}the end\n"]):
+        for body in (Started(1, "host", ""), PromptOpened(1, "debugger", "(Pdb) ", said=said)):
+            state.take(Event(1, rank, next(numbers[rank]), time.time(), body))
+        sizes.append(News(seq=1, status=status(state.picture("running"))).size)
+    short, long = [one.said for one in status(state.picture("running")).prompts]
+
+    assert short == "short\n"
+    assert long.startswith("…x")
+    assert long.endswith("xthe end\n")
+    assert len(long) < 10_000
+    assert sizes[1] - sizes[0] >= len(long)
 
 
 def test_a_run_that_has_ended_asks_no_one():
