@@ -70,9 +70,8 @@ def test_a_rank_stops_amid_a_training_while_the_others_wait(notebook, losses, se
     """Nothing counts as hung, nobody is released, all are asked, and the losses are those of a run without a stop."""
     cell = notebook.send(STOPS, answers=[])
     cell.wait_for(lambda cell: cell.asked)
-    shown = cell.said
     stays(lambda: not cell.idle and "moved" not in cell.said and "released" not in cell.said, seconds)
-    assert cell.said.startswith(shown)
+    assert "is at a prompt" in cell.said
 
     cell.answers = ["c"]
     notebook.type("@all p step, type(loss).__name__")

@@ -60,7 +60,7 @@ def settled(notebook, typed, offered):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("%distributed st", ["stacks", "start", "status", "stop"]),
+        ("%distributed st", ["stacks", "start", "status", "step", "stop", "stop-after"]),
         ("x = 1\n%distributed at", ["attach"]),
         ("%distributed start --t", ["--tensorboard", "--time", "--torch-backend"]),
         ("%distributed start --torch-backend ", ["auto", "gloo", "nccl"]),
