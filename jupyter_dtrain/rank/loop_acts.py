@@ -301,17 +301,11 @@ class LoopActs:
         tree, found = self._compiled(name, code)
         if tree is None:
             return found
-        file, flags = self._sources.add(name, self._shell.transform_cell(code)), self._shell.compile.flags
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        if code.rstrip().endswith(";") and last is not None:
-            tree.body.append(last)
-            last = None
+        text = self._shell.transform_cell(code)
+        file, flags = self._sources.add(name, text), self._shell.compile.flags
+        is_shown = not code.rstrip().endswith(";")
         try:
-            with names:
-                exec(compile(tree, file, "exec", flags, dont_inherit=True), names.seen)  # noqa: S102 — the person's code
-                if isinstance(last, ast.Expr):
-                    value = ast.Expression(last.value)
-                    self._show(eval(compile(value, file, "eval", flags, dont_inherit=True), names.seen))  # noqa: S307
+            names.run(tree, text, file, flags, show=lambda value: self._show(value) if is_shown else None)
         except BaseException as error:
             if isinstance(error, _THROUGH) or self._plugins.is_interrupt(error):
                 raise
