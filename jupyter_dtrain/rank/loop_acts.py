@@ -149,8 +149,7 @@ class LoopActs:
 
     def stepped(self, step: int, frame: FrameType) -> None:
         """Keep the state after ``step`` where that is asked for; before any act. ``frame``: where it was counted."""
-        if self._ring.is_due(step):
-            self._ring.step(step, self._names(frame).read())
+        self._ring.step(step, lambda: self._names(frame).read())
 
     def passed(self, step: int, frame: FrameType) -> None:
         """Do what is due after ``step``: the thread of the loop, where :attr:`afterwards` has something."""

@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.frameworks.torch.plugin import Torch
+from jupyter_dtrain.rank.plugins import Plugins
 from tests.frameworks.acting import acting_rank
 from tests.rank.acting import between
 
@@ -77,6 +78,66 @@ def test_a_training_goes_on_from_a_kept_state(rank, group, kind):
     assert found[8:12] == right[4:8]
     assert rank.said[0].startswith("The ring keeps 3 states of ")
     assert rank.said[1:] == ["The ring has stood still since step 4: the state after step 6 is not finite."]
+
+
+HIDDEN = """
+class Trainer:
+    def begin(self, kind):
+        model, opt, sched = make("plain")
+        if kind == "attributes": self.model, self.opt, self.sched = model, opt, sched
+        return (lambda x: model(x)), [model, opt, sched], kind
+    def go_on(self, called, held, kind):
+        losses = []
+        for step in range(12 if kind != "right" else 8):
+            batch = data[step % 4 * 16 :][:16]
+            held[1].zero_grad()
+            loss = (called(batch) - batch[:, :1]).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            held[1].step()
+            if kind != "optimizer": held[2].step()
+        return losses
+def fit(kind):
+    torch.manual_seed(1)
+    return (lambda self: self.go_on(*self.begin(kind)))(Trainer())
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("attributes", "self.model, self.opt, self.sched"), ("optimizer", "the optimizer")]
+)
+def test_what_a_trainer_holds_is_found(rank, kind, names):
+    """Its attributes, and at least the optimizer that steps."""
+    rank.run(HIDDEN)
+
+    rank.run(f"fit('{kind}')", ring=(3, 2), at_8=rewind(4))
+
+    assert rank.done[0].ok
+    assert rank.said[0].startswith(f"The ring keeps 3 states of {names}: ")
+
+
+def test_a_trainers_state_is_loaded(rank):
+    rank.run(HIDDEN)
+    rank.run("right = fit('right')")
+
+    rank.run("found = fit('attributes')", ring=(3, 2), at_8=rewind(4))
+
+    assert rank.shell.user_ns["found"][8:] == rank.shell.user_ns["right"][4:]
+
+
+def test_a_ring_that_keeps_nothing_says_so(rank):
+    """Where no optimizer steps, where it makes too few steps, and where nothing is to be found."""
+    rank.run("1", ring=(3, 2))
+    rank.run("train('plain', count=3)", ring=(3, 4))
+    rank.acts._ring._plugins = Plugins([])
+    rank.run("train('plain')", ring=(3, 2))
+
+    assert rank.said[:2] == [
+        "--ring has seen no step of an optimizer in this cell, and has kept no state.",
+        "--ring has kept no state: the optimizer has made 3 steps, fewer than 4.",
+    ]
+    [said] = rank.said[2:]
+    assert said.startswith("The ring has nothing to keep after step 2: it finds no model and no optimizer in ")
 
 
 def test_older_states_are_there_and_newer_ones_are_forgotten(rank):

@@ -8,11 +8,13 @@ the same shape is there, it is a new tensor.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any, Final
 
 from jupyter_dtrain.plugins.framework import HeldState
@@ -182,7 +184,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 class _Objects:
     """What in a namespace belongs to a training."""
 
-    def __init__(self, namespace: Mapping[str, Any], torch: Any) -> None:
+    def __init__(self, namespace: Mapping[str, Any], stepping: Any, torch: Any) -> None:
         others = tuple(
             kind for module, name in _WITH_STATE if (kind := getattr(sys.modules.get(module), name, None)) is not None
         )
@@ -191,15 +193,14 @@ class _Objects:
         optimizers: dict[int, Any] = {}
         states: dict[int, Any] = {}
         self.names: list[str] = []
-        for name, value in namespace.items():
+        kinds = (torch.nn.Module, torch.optim.Optimizer, *others)
+        for name, value in _with_attributes(namespace, stepping, kinds):
             if isinstance(value, torch.nn.Module):
                 modules.update((id(one), one) for one in value.modules())
             elif isinstance(value, torch.optim.Optimizer):
                 optimizers[id(value.param_groups)] = value
-            elif isinstance(value, others):
-                states[id(value)] = value
             else:
-                continue
+                states[id(value)] = value
             self.names.append(name)
         for module in modules.values():
             own = module._parameters  # noqa: SLF001 — as above
@@ -220,13 +221,35 @@ class _Objects:
         return sum(_local(one).nbytes for one in _leaves(held) if isinstance(one, torch.Tensor) and not one.is_meta)
 
 
+def _with_attributes(namespace: Mapping[str, Any], stepping: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """The objects of these kinds by name; those that only an attribute of a variable has, as a trainer's, too."""
+    seen: set[int] = set()
+    for name, value in namespace.items():
+        if isinstance(value, kinds):
+            seen.add(id(value))
+            yield name, value
+    for name, value in namespace.items():
+        if id(value) in seen or isinstance(value, (type, ModuleType)):
+            continue
+        with contextlib.suppress(Exception):  # a class of the user's may have another __dict__
+            for attribute, inner in list(vars(value).items()):
+                if isinstance(inner, kinds) and id(inner) not in seen:
+                    seen.add(id(inner))
+                    yield f"{name}.{attribute}", inner
+    if stepping is not None and id(stepping) not in seen:
+        yield "the optimizer", stepping
+
+
 @undisturbed()
-def hold(namespace: Mapping[str, Any], room: int) -> TrainingState | None:
-    """Copy the state. None without a module or an optimizer; :class:`MemoryError` where it is larger than ``room``."""
+def hold(namespace: Mapping[str, Any], room: int, stepping: Any = None) -> TrainingState | None:
+    """Copy the state. None without a module or an optimizer; :class:`MemoryError` where it is larger than ``room``.
+
+    ``stepping``: the optimizer that steps, which may be out of sight.
+    """
     torch = sys.modules["torch"]
     if not hasattr(torch, "optim"):
         return None  # it is being imported
-    found = _Objects(namespace, torch)
+    found = _Objects(namespace, stepping, torch)
     if not found.parameters:
         return None
     if (size := found.size(torch)) > room:
