@@ -10,6 +10,7 @@ Under failure: nothing here raises. Code that other tools compile keeps its mean
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from typing import Final
 
@@ -32,7 +33,9 @@ class LoopExits(ast.NodeTransformer):
     def visit_Module(self, node: ast.Module) -> ast.Module:
         """Add the places to a cell or a script."""
         if CAN_EXIT:
-            self._look_through(node, outermost=True)
+            # Each elif is deeper by one than that before it. What was changed by then is right as it is.
+            with contextlib.suppress(RecursionError):
+                self._look_through(node, outermost=True)
         return node
 
     def _look_through(self, node: ast.AST, *, outermost: bool) -> None:

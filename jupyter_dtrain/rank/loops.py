@@ -37,6 +37,9 @@ _HOOKS: Final = f"{PACKAGE}frameworks/"
 _IN_LIBRARY: Final = "its loop is in a library"
 _NO_EXIT: Final = "no code stands behind its loop"
 _NO_LOOP: Final = "its steps stand in no loop"
+_MOST_TREES: Final = 64
+_trees: dict[CodeType, tuple[int, ast.Module | None]] = {}
+"""The newest sources that were read, each with its number of lines: a loop is looked for at each step, or line."""
 
 
 def user_frames(frame: FrameType, is_users: Callable[[str], bool]) -> list[FrameType]:
@@ -217,8 +220,19 @@ def _iterates(frame: FrameType) -> bool:
 
 def _tree(code: CodeType) -> ast.Module | None:
     """The source of a module, a cell or a function, with the line numbers of its file."""
+    lines = linecache.getlines(code.co_filename)
+    # A module that is reloaded has the same file, and other lines.
+    if (found := _trees.get(code)) is not None and found[0] == len(lines):
+        return found[1]
+    tree = _parsed(code, lines)
+    if len(_trees) >= _MOST_TREES:
+        _trees.clear()
+    _trees[code] = len(lines), tree
+    return tree
+
+
+def _parsed(code: CodeType, lines: list[str]) -> ast.Module | None:
     with contextlib.suppress(Exception):  # no source, or another one than that which runs
-        lines = linecache.getlines(code.co_filename)
         if code.co_name == "<module>":
             return ast.parse("".join(lines))
         first = code.co_firstlineno

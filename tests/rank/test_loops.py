@@ -9,9 +9,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dtrain.plugins.framework import CellEnds
+from jupyter_dtrain.rank import loops
 from jupyter_dtrain.rank.loop_exits import CAN_EXIT, LoopExits
 from jupyter_dtrain.rank.scripts import run_script
-from tests.rank.acting import STOP, ActingRank
+from tests.rank.acting import STOP, ActingRank, between
 
 ENDED = "The loop ended as asked, and the cell went on below it"
 can_exit = pytest.mark.skipif(not CAN_EXIT, reason="before Python 3.11, no loop has an exit")
@@ -300,3 +301,30 @@ def test_an_error_in_the_last_line_leaves_no_trace_function(rank):
         rank.run("def train():\n    for step in range(1, 9):\n        hook(step) or 1 / 0\ntrain()\n", at_1=STOP)
 
     assert sys.gettrace() is None
+
+
+def test_a_chain_of_conditions_takes_no_cell(rank):
+    """Each elif stands in the else of the one before it: deeper than functions may call each other."""
+    chain = "if step == 0: pass\n" + "".join(f"elif step == {one}: pass\n" for one in range(1, 900))
+    tree = ast.parse(chain)
+
+    assert LoopExits().visit(tree) is tree
+
+
+@can_exit
+def test_a_cell_is_read_once(rank, monkeypatch):
+    """However many steps and lines of it are looked at."""
+    parsed = []
+    monkeypatch.setattr(
+        loops, "_parsed", lambda code, lines, real=loops._parsed: parsed.append(code) or real(code, lines)
+    )
+    rank.run(
+        "for step in range(1, 9):\n    try:\n        hook(step)\n        seen.append(step)\n        seen.append(step)\n"
+        "    finally: seen.append(0)\n",
+        at_2=between("step"),
+        at_3=between("step"),
+        at_4=STOP,
+    )
+
+    assert rank.done[2].text == ENDED
+    assert len(parsed) == len(set(parsed))
