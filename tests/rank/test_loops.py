@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dtrain.plugins.framework import CellEnds
 from jupyter_dtrain.rank import loops
 from jupyter_dtrain.rank.loop_exits import CAN_EXIT, LoopExits
 from jupyter_dtrain.rank.scripts import run_script
@@ -242,21 +242,29 @@ LIBRARY = "def fit(step):\n    for number in range(1, 9):\n        step(number)\
     ("code", "why"),
     [
         ("import a_library\nfor _ in range(3):\n    a_library.fit(hook)\n", "its loop is in a library"),
-        ("step = 0\nwhile True:\n    step += 1\n    hook(step)\n", "no code stands behind its loop"),
+        ("import our_module\nour_module.fit(hook)\n", "its loop is in an imported module"),
+        (
+            "step = 0\nwhile True:\n    step += 1\n    hook(step)\n    if step > 7: 1 / 0\n",
+            "its loop is a while True without a break",
+        ),
         ("[hook(step) for step in range(1, 9)]\n", "its steps stand in no loop"),
     ],
 )
-def test_where_no_loop_can_be_ended_the_cell_is(rank, tmp_path_factory, monkeypatch, code, why):
-    """The words say that what follows was not run."""
-    folder = tmp_path_factory.mktemp("libraries")
-    (folder / "a_library.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(folder)
+def test_a_loop_that_cannot_be_ended_alone_goes_on(rank, tmp_path, tmp_path_factory, monkeypatch, code, why):
+    """Nothing is changed: what stands below it would be lost with the cell. The words say what ends that."""
+    for folder, name in ((tmp_path_factory.mktemp("libraries"), "a_library"), (tmp_path, "our_module")):
+        (folder / f"{name}.py").write_text(LIBRARY)
+        monkeypatch.syspath_prepend(folder)
 
-    with pytest.raises(CellEnds):
+    with contextlib.suppress(ZeroDivisionError):
         rank.run(f"{code}seen.append('below')\n", at_3=STOP)
 
-    assert rank.done[0].text == f"The cell ended as asked: {why}, so what follows it did not run"
-    assert rank.seen == []
+    [acted] = rank.done[:1]
+    assert (acted.ok, acted.text) == (
+        False,
+        f"{why}, so it cannot be ended alone; %distributed interrupt ends the cell",
+    )
+    assert rank.seen == ["below"] * ("while" not in code)
 
 
 @can_exit
