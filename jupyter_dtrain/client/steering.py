@@ -123,7 +123,7 @@ class RunningLoop:
     def stop_after(self, step: int = 0, *, run: int | None = None, timeout: float = PATIENCE) -> ActOutcome:
         """End the loop after ``step``, as if it had finished; the cell goes on below it. 0: after its next step.
 
-        Where the loop is a library's, or nothing can follow it, the cell ends there, well, and says so.
+        A loop that no cell and no script has itself, such as a library's, is not ended: :class:`.NotSteered` says why.
         """
         if step < 0:
             raise BadRequest(f"{step} is no step: steps count from 1.")

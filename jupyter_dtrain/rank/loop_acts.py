@@ -82,7 +82,7 @@ class LoopActs:
         self._unshown: BaseException | None = None
         self._replaced: deque[list[ReplacedValue]] = deque(maxlen=UNDONE)
         """What each ``set`` of this cell has replaced, without those that were undone."""
-        self._ending: LoopEnd | CellEnds | None = None
+        self._ending: LoopEnd | None = None
         """What a ``stop-after`` does once the loop goes on."""
         self._ends: LoopEnd | None = None
         """What ends the loop of this cell at its next line."""
@@ -105,8 +105,8 @@ class LoopActs:
                 return self._check_values(act, self._names(frame))
             case "undo" if not self._replaced:
                 return Acted(ok=False, text="there is nothing to undo: no set of this cell is left")
-            case "stop-after" if 0 < act.count < step:
-                return Acted(ok=False, text=f"step {act.count} is over, as the loop is at step {step}")
+            case "stop-after":
+                return self._check_end(act.count, frame, step)
             case "save" | "until-differs" if not self._whole:
                 return Acted(ok=False, text="this cell does not run on all ranks")
             case "until-differs":
@@ -117,8 +117,6 @@ class LoopActs:
                 return Acted(ok=False, text=f"it has no {', '.join(missing)}") if missing else Acted()
             case "rewind":
                 return self._kept()
-            case "stop-after" if threading.current_thread() is not threading.main_thread():
-                return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
         return Acted()
 
     def apply(self, act: LoopAct, number: int, frame: FrameType, step: int = 0) -> Acted:
@@ -149,18 +147,12 @@ class LoopActs:
 
     def stepped(self, step: int, frame: FrameType) -> None:
         """Keep the state after ``step`` where that is asked for; before any act. ``frame``: where it was counted."""
-        if self._ring.is_due(step):
-            self._ring.step(step, self._names(frame).read())
+        self._ring.step(step, lambda: self._names(frame).read())
 
     def go_on(self) -> None:
-        """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop.
-
-        Raises :class:`.CellEnds` where a ``stop-after`` can only end the cell.
-        """
+        """Let the loop go on after the acts: the last that the gate calls, on the thread of the loop."""
         if (ending := self._ending) is not None:
             self._ending = None
-            if isinstance(ending, CellEnds):
-                raise ending
             ending.begin()
             self._ends = ending
 
@@ -238,11 +230,20 @@ class LoopActs:
         steps = self._ring.steps
         return Acted(ok=bool(steps), text=",".join(map(str, steps)) or self._ring.lacks())
 
+    def _check_end(self, last: int, frame: FrameType, step: int) -> Acted:
+        if 0 < last < step:
+            return Acted(ok=False, text=f"step {last} is over, as the loop is at step {step}")
+        if threading.current_thread() is not threading.main_thread():
+            return Acted(ok=False, text="its loop runs in a thread, which cannot be ended so")
+        if isinstance(why := ending(frame, self._is_users), str):
+            # The cell could be ended, but who asks for this counts on what stands below the loop.
+            return Acted(ok=False, text=f"{why}, so it cannot be ended alone; %distributed interrupt ends the cell")
+        return Acted()
+
     def _end_loop(self, frame: FrameType) -> Acted:
         found = ending(frame, self._is_users)
         if isinstance(found, str):
-            self._ending = CellEnds("its loop was to end")
-            return Acted(text=f"The cell ended as asked: {found}, so what follows it did not run")
+            return Acted(ok=False, text=f"The loop goes on, as it cannot be ended alone: {found}")
         self._ending = found
         return Acted(text="The loop ended as asked, and the cell went on below it")
 
@@ -294,17 +295,11 @@ class LoopActs:
         tree, found = self._compiled(name, code)
         if tree is None:
             return found
-        file, flags = self._sources.add(name, self._shell.transform_cell(code)), self._shell.compile.flags
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        if code.rstrip().endswith(";") and last is not None:
-            tree.body.append(last)
-            last = None
+        text = self._shell.transform_cell(code)
+        file, flags = self._sources.add(name, text), self._shell.compile.flags
+        is_shown = not code.rstrip().endswith(";")
         try:
-            with names:
-                exec(compile(tree, file, "exec", flags, dont_inherit=True), names.seen)  # noqa: S102 — the person's code
-                if isinstance(last, ast.Expr):
-                    value = ast.Expression(last.value)
-                    self._show(eval(compile(value, file, "eval", flags, dont_inherit=True), names.seen))  # noqa: S307
+            names.run(tree, text, file, flags, show=lambda value: self._show(value) if is_shown else None)
         except BaseException as error:
             if isinstance(error, _THROUGH) or self._plugins.is_interrupt(error):
                 raise

@@ -10,6 +10,7 @@ Under failure: nothing here raises. Code that other tools compile keeps its mean
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from typing import Final
 
@@ -32,7 +33,9 @@ class LoopExits(ast.NodeTransformer):
     def visit_Module(self, node: ast.Module) -> ast.Module:
         """Add the places to a cell or a script."""
         if CAN_EXIT:
-            self._look_through(node, outermost=True)
+            # Each elif is deeper by one than that before it. What was changed by then is right as it is.
+            with contextlib.suppress(RecursionError):
+                self._look_through(node, outermost=True)
         return node
 
     def _look_through(self, node: ast.AST, *, outermost: bool) -> None:
@@ -46,9 +49,9 @@ class LoopExits(ast.NodeTransformer):
             return node
         if not isinstance(node, ast.While):
             node.orelse.insert(0, _exit(node, -1))
-        elif not isinstance(node.test, ast.Constant) or not node.test.value:
+        elif not is_endless(node):
             node.orelse.insert(0, _exit(node, node.test.lineno))
-        elif breaks := [one.lineno for one in _breaks(node.body)]:
+        elif breaks := [one.lineno for one in breaks_of(node.body)]:
             # No condition ever leads behind this loop, and Python leaves out what nothing leads to.
             both = ast.If(ast.Constant(value=True), [], [])
             _place(both, node.lineno)
@@ -75,16 +78,21 @@ def _place(tree: ast.AST, line: int) -> None:
         vars(node).update(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
 
 
-def _breaks(block: list[ast.stmt]) -> list[ast.Break]:
+def is_endless(loop: ast.stmt) -> bool:
+    """Whether no condition ends the loop."""
+    return isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+
+
+def breaks_of(block: list[ast.stmt]) -> list[ast.Break]:
     """The ``break`` statements of a loop with the body ``block``."""
     found: list[ast.Break] = []
     for node in block:
         if isinstance(node, ast.Break):
             found.append(node)
         elif isinstance(node, LOOPS):
-            found += _breaks(node.orelse)
+            found += breaks_of(node.orelse)
         elif not isinstance(node, SCOPES):
-            found += [one for inner in blocks(node) for one in _breaks(inner)]
+            found += [one for inner in blocks(node) for one in breaks_of(inner)]
     return found
 
 

@@ -14,8 +14,10 @@ import ctypes
 import inspect
 import numbers
 import sys
-from collections.abc import Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from keyword import iskeyword
+from symtable import symtable
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.plugins.framework import Settable, locals_of
@@ -51,27 +53,42 @@ class CannotSet(Exception):
 
 
 class LoopNames:
-    """The names that some frames see together, as one dictionary for code that runs there.
+    """The names that some frames see together.
 
-    The first frame's own names come first, then those of its module, then those of the frames around it. Within a
-    ``with``, a name that the code binds anew is bound where it was found; a new name becomes a module's.
+    The first frame's own names come first, then those of its module, then those of the frames around it.
     """
 
     def __init__(self, frames: list[FrameType]) -> None:
         """``frames``: from the innermost outwards; empty for no names."""
         self._frames = frames
-        self.seen: dict[str, Any] = {}
-        """The names, once they are needed."""
-        self._before: dict[str, Any] = {}
 
-    def __enter__(self) -> None:
-        self.seen = self.read()
-        self._before = dict(self.seen)
+    def run(self, tree: ast.Module, text: str, file: str, flags: int, *, show: Callable[[Any], object]) -> None:
+        """Run code with these names; ``show`` gets the value of its last expression, where it ends with one.
 
-    def __exit__(self, *_: object) -> None:
-        before, self._before = self._before, {}
-        changed = {name: value for name, value in self.seen.items() if name not in before or before[name] is not value}
-        self.bind(changed)
+        A name that it binds anew is bound where it was found; a new name becomes the first frame's module's.
+
+        ``text``: the source of ``tree``, in ``file``. ``flags``: as for :func:`compile`.
+        """
+        whole = compile(tree, file, "exec", flags, dont_inherit=True)  # what is no code of a module is an error
+        module = self._frames[0].f_globals if self._frames else {}
+        seen = self.read()
+        if seen is module or not self._frames:
+            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            if last is not None:
+                whole = compile(tree, file, "exec", flags, dont_inherit=True)
+            exec(whole, module)  # noqa: S102 — the person's code
+            if isinstance(last, ast.Expr):
+                show(eval(compile(ast.Expression(last.value), file, "eval", flags, dont_inherit=True), module))  # noqa: S307
+            return
+        own = locals_of(self._frames[0])
+        inner = [name for name in seen if (name in own or name not in module) and _can_be_local(name)]
+        code = _within(tree, text, file, flags, inner)
+        cells = {name: CellType(seen[name]) for name in code.co_freevars}
+        try:
+            show(FunctionType(code, module, closure=tuple(cells.values()))())
+        finally:
+            values = {name: _value(cell, seen[name]) for name, cell in cells.items()}
+            self.bind({name: value for name, value in values.items() if value is not seen[name]})
 
     def read(self) -> dict[str, Any]:
         """All names with their values; the module's own dictionary where that has all of them."""
@@ -100,6 +117,72 @@ class LoopNames:
                     _bind_locals(frame, mine)
         if self._frames:
             self._frames[0].f_globals.update(left)
+
+
+def _within(tree: ast.Module, text: str, file: str, flags: int, names: list[str]) -> CodeType:
+    """Code as that of a function which stands in another one that has the variables ``names``.
+
+    So functions of the code keep those variables that they use, and no others, and everything else is the module's.
+    """
+    futures = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    found = _OfModule()
+    body = [found.visit(one) for one in tree.body if one not in futures]
+    if body and isinstance(body[-1], ast.Expr):
+        body[-1] = ast.copy_location(ast.Return(body[-1].value), body[-1])
+    own = [name for name in names if name not in found.declared]
+    modules = sorted(found.declared.union(symtable(text, file, "exec").get_identifiers()).difference(own))
+    declared = [ast.Nonlocal(own)] * bool(own) + [ast.Global(modules)] * bool(modules)
+    around = ast.parse("def a():\n    def b(): pass")
+    outer: Any = around.body[0]
+    inner = outer.body[0]
+    # No name of the code's is like one of these.
+    outer.name, inner.name = "<names>", "<module>"
+    outer.args.args = [ast.arg(name) for name in own]
+    inner.body = [*declared, *body] or inner.body
+    around.body[:0] = futures
+    whole = ast.fix_missing_locations(around)
+    return _code_in(_code_in(compile(whole, file, "exec", flags, dont_inherit=True)))
+
+
+def _code_in(code: CodeType) -> CodeType:
+    return next(one for one in code.co_consts if isinstance(one, CodeType))
+
+
+class _OfModule(ast.NodeTransformer):
+    """Makes a module's statement one that a function may have, too."""
+
+    def __init__(self) -> None:
+        self.declared: set[str] = set()
+        """The names that it says are the module's."""
+
+    def visit_Global(self, node: ast.Global) -> ast.stmt:
+        self.declared.update(node.names)
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """Leave out what a function may not say of a variable that is not its own."""
+        if not isinstance(node.target, ast.Name):
+            return node
+        if node.value is None:
+            return ast.copy_location(ast.Expr(node.annotation), node)
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def _leave(self, node: ast.stmt) -> ast.stmt:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _leave  # noqa: N815 — the names are ast's
+
+
+def _can_be_local(name: str) -> bool:
+    """Whether code can have a variable of this name: Python itself has others in frames."""
+    return name.isidentifier() and not iskeyword(name) and name != "__debug__"
+
+
+def _value(cell: CellType, otherwise: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the code has deleted the variable
+        return otherwise
 
 
 def _is_module(frame: FrameType) -> bool:

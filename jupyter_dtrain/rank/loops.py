@@ -8,8 +8,8 @@ other functions of the user's, at the next line that stands in no ``with`` and n
 to do at their end is done. It goes on at the exit that :mod:`.loop_exits` has put behind the loop.
 
 Under failure: code without readable source has no loop, and neither :func:`user_frames` nor :func:`ending` raises. A
-loop without an exit, and one of a library, is not ended here. Where Python refuses to go on at the exit, the cell ends
-there.
+loop without an exit, as one of a library or of an imported module, is not ended. Where Python refuses to go on at the
+exit, the cell ends there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.plugins.framework import CellEnds
 
-from .loop_exits import FAR, GUARDS, LOOPS, SCOPES, blocks
+from .loop_exits import CAN_EXIT, FAR, GUARDS, LOOPS, SCOPES, blocks, breaks_of, is_endless
 from .tracebacks import PACKAGE
 
 if TYPE_CHECKING:
@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 
 _HOOKS: Final = f"{PACKAGE}frameworks/"
 _IN_LIBRARY: Final = "its loop is in a library"
-_NO_EXIT: Final = "no code stands behind its loop"
+_IN_MODULE: Final = "its loop is in an imported module"
+_TOO_OLD: Final = "its loop runs in a Python before 3.11"
+_NO_EXIT: Final = "its loop is a while True without a break"
 _NO_LOOP: Final = "its steps stand in no loop"
+_MOST_TREES: Final = 64
+_trees: dict[CodeType, tuple[int, ast.Module | None]] = {}
+"""The newest sources that were read, each with its number of lines: a loop is looked for at each step, or line."""
 
 
 def user_frames(frame: FrameType, is_users: Callable[[str], bool]) -> list[FrameType]:
@@ -87,11 +92,13 @@ def ending(frame: FrameType, is_users: Callable[[str], bool]) -> LoopEnd | str:
     for at, step in enumerate(stack[begins : users[-1] + 1], begins):
         if not (around := loops_around(step)):
             continue
-        loop = next(one for one in around if isinstance(one, LOOPS))
+        loop: Any = next(one for one in around if isinstance(one, LOOPS))
         if at not in users:
             return _IN_LIBRARY
         if FAR + loop.lineno not in _exits(step.f_code):
-            return _NO_EXIT
+            if not CAN_EXIT:
+                return _TOO_OLD
+            return _NO_EXIT if is_endless(loop) and not breaks_of(loop.body) else _IN_MODULE
         found.append((step, loop.lineno))
     return LoopEnd(found) if found else _NO_LOOP
 
@@ -217,8 +224,19 @@ def _iterates(frame: FrameType) -> bool:
 
 def _tree(code: CodeType) -> ast.Module | None:
     """The source of a module, a cell or a function, with the line numbers of its file."""
+    lines = linecache.getlines(code.co_filename)
+    # A module that is reloaded has the same file, and other lines.
+    if (found := _trees.get(code)) is not None and found[0] == len(lines):
+        return found[1]
+    tree = _parsed(code, lines)
+    if len(_trees) >= _MOST_TREES:
+        _trees.clear()
+    _trees[code] = len(lines), tree
+    return tree
+
+
+def _parsed(code: CodeType, lines: list[str]) -> ast.Module | None:
     with contextlib.suppress(Exception):  # no source, or another one than that which runs
-        lines = linecache.getlines(code.co_filename)
         if code.co_name == "<module>":
             return ast.parse("".join(lines))
         first = code.co_firstlineno

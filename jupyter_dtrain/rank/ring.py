@@ -42,26 +42,33 @@ class Ring:
         self._say = say
         self._every = 0
         self._kept: deque[_Kept] = deque()
-        self._said = self._is_still = False
+        self._newest = 0
+        """The newest step of this cell."""
+        self._said = self._is_missed = self._is_still = False
 
     def begin(self, count: int, every: int) -> None:
         """Begin a cell: keep the last ``count`` states, one every ``every`` steps; 0 keeps none."""
         self._kept = deque(maxlen=count)
         self._every = every if count else 0
-        self._said = self._is_still = False
+        self._newest = 0
+        self._said = self._is_missed = self._is_still = False
 
     def end(self) -> None:
         """End the cell, and let go of all states."""
+        if self._every and not self._newest:
+            self._say("--ring has seen no step of an optimizer in this cell, and has kept no state.")
+        elif self._newest < self._every:
+            steps = f"{self._newest} step{'s' * (self._newest > 1)}"
+            self._say(f"--ring has kept no state: the optimizer has made {steps}, fewer than {self._every}.")
         self.begin(0, 0)
 
-    def is_due(self, step: int) -> bool:
-        """Whether a state is to be kept after ``step``."""
-        return bool(self._every) and step % self._every == 0
-
-    def step(self, step: int, namespace: Mapping[str, Any]) -> None:
-        """Keep the state after ``step``, where :meth:`is_due`. ``namespace``: the names that the loop sees."""
+    def step(self, step: int, read: Callable[[], Mapping[str, Any]]) -> None:
+        """Keep the state after ``step`` of the optimizer, where one is due. ``read`` gives the names of the loop."""
+        self._newest = step
+        if not self._every or step % self._every:
+            return
         try:
-            self._keep(step, namespace)
+            self._keep(step, read())
         except Exception as error:
             if self._plugins.is_interrupt(error):
                 raise
@@ -83,7 +90,13 @@ class Ring:
             self._every = 0
             return
         if not states:
-            return  # there is nothing yet
+            if not self._is_missed:
+                self._is_missed = True
+                self._say(
+                    f"The ring has nothing to keep after step {step}: it finds no model and no optimizer in the "
+                    f"variables that the loop sees and in their attributes."
+                )
+            return
         if not all(one.finite for one in states):
             if not self._is_still:
                 last = f"since step {self._kept[-1].step}" if self._kept else "from the beginning"

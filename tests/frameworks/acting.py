@@ -17,6 +17,8 @@ def acting_rank(home, *plugins):
     optimizers = pytest.importorskip("torch.optim.optimizer")
     rank = ActingRank(home, *plugins)
     hook = StepHook()
+    for torch in plugins:
+        torch._steps = hook
     before = dict(optimizers._global_optimizer_post_hooks)
     hook.install(optimizers)
     rank.begun = lambda: hook.follow(rank.step)

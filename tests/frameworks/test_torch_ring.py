@@ -6,7 +6,9 @@ import pytest
 
 from jupyter_dtrain.core.steering import LoopAct
 from jupyter_dtrain.frameworks.torch.plugin import Torch
+from jupyter_dtrain.rank.plugins import Plugins
 from tests.frameworks.acting import acting_rank
+from tests.rank.acting import between
 
 MAKE = """
 import random, torch, torch.distributed as dist
@@ -78,6 +80,66 @@ def test_a_training_goes_on_from_a_kept_state(rank, group, kind):
     assert rank.said[1:] == ["The ring has stood still since step 4: the state after step 6 is not finite."]
 
 
+HIDDEN = """
+class Trainer:
+    def begin(self, kind):
+        model, opt, sched = make("plain")
+        if kind == "attributes": self.model, self.opt, self.sched = model, opt, sched
+        return (lambda x: model(x)), [model, opt, sched], kind
+    def go_on(self, called, held, kind):
+        losses = []
+        for step in range(12 if kind != "right" else 8):
+            batch = data[step % 4 * 16 :][:16]
+            held[1].zero_grad()
+            loss = (called(batch) - batch[:, :1]).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            held[1].step()
+            if kind != "optimizer": held[2].step()
+        return losses
+def fit(kind):
+    torch.manual_seed(1)
+    return (lambda self: self.go_on(*self.begin(kind)))(Trainer())
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("attributes", "self.model, self.opt, self.sched"), ("optimizer", "the optimizer")]
+)
+def test_what_a_trainer_holds_is_found(rank, kind, names):
+    """Its attributes, and at least the optimizer that steps."""
+    rank.run(HIDDEN)
+
+    rank.run(f"fit('{kind}')", ring=(3, 2), at_8=rewind(4))
+
+    assert rank.done[0].ok
+    assert rank.said[0].startswith(f"The ring keeps 3 states of {names}: ")
+
+
+def test_a_trainers_state_is_loaded(rank):
+    rank.run(HIDDEN)
+    rank.run("right = fit('right')")
+
+    rank.run("found = fit('attributes')", ring=(3, 2), at_8=rewind(4))
+
+    assert rank.shell.user_ns["found"][8:] == rank.shell.user_ns["right"][4:]
+
+
+def test_a_ring_that_keeps_nothing_says_so(rank):
+    """Where no optimizer steps, where it makes too few steps, and where nothing is to be found."""
+    rank.run("1", ring=(3, 2))
+    rank.run("train('plain', count=3)", ring=(3, 4))
+    rank.acts._ring._plugins = Plugins([])
+    rank.run("train('plain')", ring=(3, 2))
+
+    assert rank.said[:2] == [
+        "--ring has seen no step of an optimizer in this cell, and has kept no state.",
+        "--ring has kept no state: the optimizer has made 3 steps, fewer than 4.",
+    ]
+    [said] = rank.said[2:]
+    assert said.startswith("The ring has nothing to keep after step 2: it finds no model and no optimizer in ")
+
+
 def test_older_states_are_there_and_newer_ones_are_forgotten(rank):
     """After a way back, the state that it led to is the newest."""
     rank.run("train('plain', count=9)", ring=(2, 2), at_7=rewind(4), at_9=rewind(4))
@@ -111,3 +173,93 @@ def test_a_cells_end_lets_go_of_all_states(rank):
     rank.run("train('plain')", ring=(3, 2))
 
     assert rank.acts._ring.steps == []
+
+
+BY_HAND = """
+import torch
+from torch import nn
+class ByHand(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {"lr": 0.05})
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["m"] = 0.9 * state.get("m", torch.zeros_like(p)) + p.grad
+                state["last"] = [*state.get("last", []), p.grad][-2:]
+                p.data = p.data - group["lr"] * sum(state["last"]) - 0.01 * state["m"]
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+        self.register_buffer("ema", torch.zeros(1))
+        self.register_buffer("late", None)
+    def forward(self, x):
+        found = self.inner(x)
+        self.ema = 0.9 * self.ema + 0.1 * found.mean().detach()
+        self.late = self.ema * 2
+        return found + self.ema
+torch.manual_seed(0)
+data = torch.randn(64, 4)
+def train(kind, count):
+    torch.manual_seed(1)
+    model = Model()
+    if kind == "lbfgs": opt = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    else: opt = ByHand(model.parameters())
+    losses = []
+    for step in range(count):
+        batch = data[step % 4 * 16 :][:16]
+        def closure():
+            opt.zero_grad()
+            loss = (model(batch) - batch[:, :1]).square().mean()
+            loss.backward()
+            return loss
+        if kind == "lbfgs": losses.append(opt.step(closure).item())
+        else:
+            losses.append(closure().item())
+            if kind == "replaced": model.inner.weight = nn.Parameter(model.inner.weight.detach().clone())
+            if kind == "replaced": opt.param_groups[0]["params"][0] = model.inner.weight; closure()
+            opt.step()
+    return losses
+"""
+
+
+@pytest.mark.parametrize("kind", ["by hand", "replaced", "lbfgs"])
+def test_tensors_that_code_replaces_are_those_that_are_put_back(rank, kind):
+    """An optimizer that makes new tensors at each step, a buffer that is a new one, and a parameter."""
+    rank.run(BY_HAND)
+    rank.run(f"right = train('{kind}', 8)\nfound = train('{kind}', 12)")
+    assert rank.shell.user_ns["found"][8:] != rank.shell.user_ns["right"][4:]
+
+    rank.run(f"found = train('{kind}', 12)", ring=(3, 2), at_8=rewind(4))
+
+    assert rank.done[0].ok, rank.done[0]
+    assert rank.shell.user_ns["found"][8:12] == rank.shell.user_ns["right"][4:8]
+
+
+@pytest.mark.parametrize("kind", ["plain", "fsdp2"])
+def test_an_optimizers_state_that_is_gone_is_made_anew(rank, group, kind):
+    """As it was, on the same device and in the same parts."""
+    rank.shell.user_ns["ring"] = rank.acts._ring
+    seed = "random.seed(1)\ntorch.manual_seed(1)\n"
+    rank.run(f"{seed}right = train('{kind}')")
+
+    rank.run(f"{seed}found = train('{kind}', count=12)", ring=(3, 2), at_8=between("opt.state.clear()\nring.rewind(4)"))
+
+    assert rank.done[0].ok, rank.done[0]
+    assert rank.shell.user_ns["found"][8:12] == rank.shell.user_ns["right"][4:8]
+
+
+def test_a_state_keeps_no_tensor_of_the_training(rank):
+    """On a GPU, each state would take as much of its memory again, and no size would say so."""
+    code = (
+        "import weakref\np = torch.nn.Parameter(torch.ones(3))\nopt, old = ByHand([p]), []\n"
+        "for step in range(6):\n    p.grad = torch.ones(3)\n    opt.step()\n"
+        "    old += [weakref.ref(one.untyped_storage()) for one in (p, opt.state[p]['m'])]\n"
+        "alive = [one() is not None for one in old]\n"
+    )
+    rank.run(BY_HAND)
+
+    rank.run(code, ring=(3, 1))
+
+    assert rank.shell.user_ns["alive"] == [False] * 10 + [True] * 2

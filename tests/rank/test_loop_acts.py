@@ -37,6 +37,76 @@ def test_names_of_a_function_are_seen_and_bound_anew(rank):
     assert rank.shell.user_ns["fresh"] == 0.05
 
 
+FUNCTIONS = """
+import gc, types, weakref
+class Big: ...
+g, count = 1, 0
+def train():
+    global g
+    hooks, rate, big = [], 10, Big()
+    watched, found = weakref.ref(big), []
+    for step in range(1, 6):
+        hook(step)
+        g += 1
+        if hooks: found.append(hooks[0](step))
+    del big
+    gc.collect()
+    return found, watched() is None
+found = train()
+"""
+
+
+def test_a_function_of_an_act_sees_the_modules_variables_as_they_are(rank):
+    """It may bind them, too; and it keeps no variable of the loop alive but those that it uses."""
+    act = (
+        "seen: int = 3\ndef called(step):\n    global count\n    count += 1\n"
+        "    return g, rate, [rate for _ in 'a'], seen\nhooks.append(called)"
+    )
+
+    rank.run(FUNCTIONS, at_3=between(act))
+
+    assert rank.shell.user_ns["found"] == ([(4, 10, [10], 3), (5, 10, [10], 3), (6, 10, [10], 3)], True)
+    assert rank.shell.user_ns["count"] == 3
+    assert rank.shell.user_ns["called"].__qualname__ == "called"
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        ("seen.append(sorted(eval('rate') for _ in 'a')) if False else seen.append(eval('rate'))", [1]),
+        ("seen.append({'rate', 'seen', 'fresh'} - {*dir()})\nfresh = 1", [{"fresh"}]),
+        ("from __future__ import annotations\ndef f(x: nothing): return x + rate\nseen.append(f(1))", [2]),
+        ("global rate\nrate = 5", ["global rate"]),
+        ("[rate := one for one in (7,)]\nseen.append(rate)", [7, "rate"]),
+        ("class A:\n    more = rate + 1\nseen.append(A.more)", [2]),
+        ("import os as rate", ["rate"]),
+        ("try: 1 / 0\nexcept ZeroDivisionError as error: seen.append(str(error))", ["division by zero"]),
+        ("del rate", []),
+        ("'some words'", []),
+        ("", []),
+    ],
+)
+def test_code_in_a_function_means_what_it_means_in_a_cell(rank, act, found):
+    """Whatever it uses, it sees and binds the loop's names."""
+    code = (
+        "def train():\n    rate, seen = 1, []\n    for step in range(1, 4):\n        hook(step)\n"
+        "    if rate != 1: seen.append('rate')\n    if 'rate' in globals(): seen.append('global rate')\n"
+        "    return seen\nfound = train()\n"
+    )
+
+    acted = rank.run(code, at_2=between(act))
+
+    assert acted.ok, acted.error
+    assert rank.shell.user_ns["found"] == found
+
+
+@pytest.mark.parametrize("code", [FUNCTIONS, LOOP])
+@pytest.mark.parametrize("act", ["return 3", "yield 3", "x = 1\nbreak"])
+def test_what_no_cell_could_have_is_an_error(rank, code, act):
+    """In a function, too, as its code does not run in one of its own."""
+    assert rank.run(code, at_2=between(act)).error.ename == "SyntaxError"
+
+
 def test_names_of_a_cell_are_its_own(rank):
     """A function that an act defines at the top of a cell is the cell's, and sees what the cell binds later."""
     code = "rate = 1\nfor step in range(1, 5):\n    hook(step)\n    rate += 1\nlater = of()"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dtrain.plugins.framework import CellEnds
+from jupyter_dtrain.rank import loops
 from jupyter_dtrain.rank.loop_exits import CAN_EXIT, LoopExits
 from jupyter_dtrain.rank.scripts import run_script
-from tests.rank.acting import STOP, ActingRank
+from tests.rank.acting import STOP, ActingRank, between
 
 ENDED = "The loop ended as asked, and the cell went on below it"
 can_exit = pytest.mark.skipif(not CAN_EXIT, reason="before Python 3.11, no loop has an exit")
@@ -241,21 +242,29 @@ LIBRARY = "def fit(step):\n    for number in range(1, 9):\n        step(number)\
     ("code", "why"),
     [
         ("import a_library\nfor _ in range(3):\n    a_library.fit(hook)\n", "its loop is in a library"),
-        ("step = 0\nwhile True:\n    step += 1\n    hook(step)\n", "no code stands behind its loop"),
+        ("import our_module\nour_module.fit(hook)\n", "its loop is in an imported module"),
+        (
+            "step = 0\nwhile True:\n    step += 1\n    hook(step)\n    if step > 7: 1 / 0\n",
+            "its loop is a while True without a break",
+        ),
         ("[hook(step) for step in range(1, 9)]\n", "its steps stand in no loop"),
     ],
 )
-def test_where_no_loop_can_be_ended_the_cell_is(rank, tmp_path_factory, monkeypatch, code, why):
-    """The words say that what follows was not run."""
-    folder = tmp_path_factory.mktemp("libraries")
-    (folder / "a_library.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(folder)
+def test_a_loop_that_cannot_be_ended_alone_goes_on(rank, tmp_path, tmp_path_factory, monkeypatch, code, why):
+    """Nothing is changed: what stands below it would be lost with the cell. The words say what ends that."""
+    for folder, name in ((tmp_path_factory.mktemp("libraries"), "a_library"), (tmp_path, "our_module")):
+        (folder / f"{name}.py").write_text(LIBRARY)
+        monkeypatch.syspath_prepend(folder)
 
-    with pytest.raises(CellEnds):
+    with contextlib.suppress(ZeroDivisionError):
         rank.run(f"{code}seen.append('below')\n", at_3=STOP)
 
-    assert rank.done[0].text == f"The cell ended as asked: {why}, so what follows it did not run"
-    assert rank.seen == []
+    [acted] = rank.done[:1]
+    assert (acted.ok, acted.text) == (
+        False,
+        f"{why}, so it cannot be ended alone; %distributed interrupt ends the cell",
+    )
+    assert rank.seen == ["below"] * ("while" not in code)
 
 
 @can_exit
@@ -300,3 +309,30 @@ def test_an_error_in_the_last_line_leaves_no_trace_function(rank):
         rank.run("def train():\n    for step in range(1, 9):\n        hook(step) or 1 / 0\ntrain()\n", at_1=STOP)
 
     assert sys.gettrace() is None
+
+
+def test_a_chain_of_conditions_takes_no_cell(rank):
+    """Each elif stands in the else of the one before it: deeper than functions may call each other."""
+    chain = "if step == 0: pass\n" + "".join(f"elif step == {one}: pass\n" for one in range(1, 900))
+    tree = ast.parse(chain)
+
+    assert LoopExits().visit(tree) is tree
+
+
+@can_exit
+def test_a_cell_is_read_once(rank, monkeypatch):
+    """However many steps and lines of it are looked at."""
+    parsed = []
+    monkeypatch.setattr(
+        loops, "_parsed", lambda code, lines, real=loops._parsed: parsed.append(code) or real(code, lines)
+    )
+    rank.run(
+        "for step in range(1, 9):\n    try:\n        hook(step)\n        seen.append(step)\n        seen.append(step)\n"
+        "    finally: seen.append(0)\n",
+        at_2=between("step"),
+        at_3=between("step"),
+        at_4=STOP,
+    )
+
+    assert rank.done[2].text == ENDED
+    assert len(parsed) == len(set(parsed))

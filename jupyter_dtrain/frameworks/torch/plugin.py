@@ -192,7 +192,7 @@ class Torch(Framework):
 
     def hold(self, namespace: Mapping[str, Any], room: int) -> HeldState | None:
         """Copy this rank's part of modules and optimizers, schedulers, scalers and random states."""
-        return None if "torch" not in sys.modules else ring.hold(namespace, room)
+        return None if "torch" not in sys.modules else ring.hold(namespace, room, self._steps.optimizer)
 
     def devices(self) -> list[DeviceMemory]:
         """Count the memory of the CUDA devices in use, as the caching allocator does."""
