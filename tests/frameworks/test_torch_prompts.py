@@ -71,7 +71,6 @@ def test_a_rank_stops_amid_a_training_while_the_others_wait(notebook, losses, se
     cell = notebook.send(STOPS, answers=[])
     cell.wait_for(lambda cell: cell.asked)
     stays(lambda: not cell.idle and "moved" not in cell.said and "released" not in cell.said, seconds)
-    assert "is at a prompt" in cell.said
 
     cell.answers = ["c"]
     notebook.type("@all p step, type(loss).__name__")
