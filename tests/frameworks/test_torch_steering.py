@@ -57,7 +57,7 @@ def printed(session, code):
 def test_a_rate_that_is_halved_between_two_steps(ranks, kind, at):
     """The losses and weights are those of a script that halves it there, on each rank."""
     steps = at + 60
-    cell = begin(ranks, f"steered = train({kind!r}, {steps}, pause=0.01)")
+    cell = begin(ranks, f"steered = train({kind!r}, {steps}, pause=0.05)")
     paused = ranks.loop.pause()
     assert paused.step < at, "the loop was too fast for this test"
     assert ranks.loop.step(at - paused.step).step == at

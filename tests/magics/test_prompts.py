@@ -227,12 +227,12 @@ def test_all_ranks_go_on_until_a_value_differs_between_them(trained):
     """From the prompt of one; they stop in the loop, after the step at which it does."""
     code = """%%distributed
 import time, jupyter_dtrain as dtrain
-for step in range(60):
+for step in range(170):
     if step == 2 and rank == 1: breakpoint()
     part = torch.ones(1)
     dist.all_reduce(part)
-    mine = part.item() + (0.5 if rank == 0 and step >= 40 else 0.0)
-    time.sleep(0.05)
+    mine = part.item() + (0.5 if rank == 0 and step >= 150 else 0.0)
+    time.sleep(0.03)
     dtrain.step()
 print("over", step)
 """
@@ -241,7 +241,7 @@ print("over", step)
 
     assert [asked for asked, _ in cell.asked] == ["rank 1 (Pdb) ", *["ranks 0-2, at 1 (Pdb) "] * 2]
     assert "The ranks stop where mine differs (ranks 0-2, after step" in cell.out
-    assert "mine differs after step 41: 3.5 on rank 0; 3 on ranks 1-2 (more than 0.001)." in cell.lines
-    assert [line for line in cell.lines if line.endswith("(40, 3.5)")]
-    assert [line for line in cell.lines if line.endswith("(40, 3.0)")]
-    assert "[0-2] over 59" in cell.lines
+    assert "mine differs after step 151: 3.5 on rank 0; 3 on ranks 1-2 (more than 0.001)." in cell.lines
+    assert [line for line in cell.lines if line.endswith("(150, 3.5)")]
+    assert [line for line in cell.lines if line.endswith("(150, 3.0)")]
+    assert "[0-2] over 169" in cell.lines
