@@ -101,11 +101,12 @@ class Asker implements Questions {
     private worlds: Worlds,
     private mark: Mark,
     private ranks: number[],
-    private kernel: string,
+    /** The id of the notebook's kernel now: a page that was loaded again knows it some time after it has the run. */
+    private kernel: () => string,
     /** Where the notebook is now, below the server's root: a person may move it while its cell runs. */
     private notebook: () => string,
   ) {
-    const drives = (driver: string): boolean => driver === kernel;
+    const drives = (driver: string): boolean => driver === kernel();
     this.prompts = answererOf(worlds, mark.world, drives);
     this.steering = steererOf(worlds, mark.world, drives);
   }
@@ -114,7 +115,7 @@ class Asker implements Questions {
     const { world, run } = this.mark;
     switch (question) {
       case "interrupt":
-        await this.worlds.act(world, "interrupt", undefined, { place: "cell", kernel: this.kernel });
+        await this.worlds.act(world, "interrupt", undefined, { place: "cell", kernel: this.kernel() });
         return { text: "" };
       case "stacks":
         return { text: await this.worlds.stacks(world, this.ranks) };
@@ -362,8 +363,8 @@ class NotebookRuns {
     }
     if (model !== null) {
       const ranks = model.ranks.map((rank) => rank.rank);
-      const kernel = this.panel.sessionContext.session?.kernel?.id ?? "";
-      const { context } = this.panel;
+      const { context, sessionContext } = this.panel;
+      const kernel = (): string => sessionContext.session?.kernel?.id ?? "";
       offer(mark, { model, questions: new Asker(worlds, mark, ranks, kernel, () => context.localPath) });
     }
     this.strip(one);
