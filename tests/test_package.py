@@ -157,8 +157,8 @@ def test_the_files_that_jupyterlab_loads_are_small():
     scripts = set(static.glob("*.js")) - later
     styles = {script for script in scripts if 'createElement("style")' in script.read_text()}
     assert len(styles) == 1
-    assert sum(style.stat().st_size for style in styles) < 25_000
-    assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 165_000
+    assert sum(style.stat().st_size for style in styles) < 30_000
+    assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 185_000
     assert 10_000 < sum(script.stat().st_size for script in tab) < 60_000, "the Runs tab, which loads when it is opened"
     assert (static / "LICENSE.uPlot").exists()
 

@@ -89,8 +89,8 @@ class RunningLoop:
         What it raises on a rank is in the outcome, and the loop goes on all the same; with ``strict`` the cell fails.
         """
         try:
-            transformers: Any = TransformerManager  # it has no types
-            ast.parse(transformers().transform_cell(code))
+            manager: Any = TransformerManager  # it has no types
+            ast.parse(manager().transform_cell(code))
         except (SyntaxError, ValueError) as error:
             raise BadRequest(f"The code cannot be read: {error}") from None
         if not code.strip():
