@@ -46,7 +46,9 @@ END_KERNELS = """async () => {
         const session = widget.sessionContext;
         if (session === undefined) continue;
         await session.ready;
-        await session.session?.kernel?.info;  // a server that is told to end while a kernel starts waits for it
+        // A server that is told to end while a kernel starts waits for it; one whose cell goes on may never answer.
+        const late = new Promise((done) => setTimeout(done, 20000));
+        await Promise.race([session.session?.kernel?.info, late]);
         await session.shutdown();
     }
 }"""
