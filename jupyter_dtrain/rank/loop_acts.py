@@ -53,9 +53,9 @@ class LoopActs:
         plugins: Plugins,
         sources: CellSources,
         tracebacks: Tracebacks,
-        say: Callable[[str], object] = print,
-        stop: Callable[[FrameType, str], object] = lambda *_: None,
-        asks: Callable[[], bool] = lambda: False,
+        say: Callable[[str], object],
+        stop: Callable[[FrameType, str], object],
+        asks: Callable[[], bool],
     ) -> None:
         """``shell``: the rank's IPython; ``say`` shows a sentence in the cell.
 

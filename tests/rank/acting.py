@@ -26,7 +26,13 @@ class ActingRank:
         self.said = []
         self.plugins = Plugins([(one.name, one) for one in plugins])
         self.acts = LoopActs(
-            self.shell, self.plugins, self.sources, Tracebacks(self.sources.name_of, home), self.said.append
+            self.shell,
+            self.plugins,
+            self.sources,
+            Tracebacks(self.sources.name_of, home),
+            self.said.append,
+            lambda *_: None,
+            lambda: False,
         )
         self.shell.user_ns["hook"] = self.step
         self.planned = {}
