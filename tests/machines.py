@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jupyter_dtrain.wire.agent_messages import InterruptRank, RankPosition, ReadStack, Signalled
 
 SENT, NOT_SENT = Signalled(sent=True), Signalled(sent=False)
@@ -47,6 +49,10 @@ class Ranks:
         """``(time, ranks, question)``, in order."""
         self.greeted = []
         """``(time since the clock's 100, rank, patience, then)``, in order."""
+        self.slow = False
+        """Whether ranks do not say at once where they are."""
+        self.looks = []
+        """Calls by which they say it."""
         self.answer = lambda rank, question: None  # noqa: ARG005 — what tests replace has these
 
     def ask(self, ranks, patience, then, question):  # noqa: ARG002 — the protocol's shape
@@ -67,9 +73,11 @@ class Ranks:
         self.greeted.append((self.clock() - 100, rank, patience, then))
 
     def stacks(self, ranks, patience, then):  # noqa: ARG002 — the protocol's shape
-        """No rank says where it is."""
+        """No rank says where it is, at once or when the test looks."""
         self.asked.append((self.clock(), list(ranks), ReadStack()))
-        then(dict.fromkeys(ranks))
+        self.looks.append(partial(then, dict.fromkeys(ranks)))
+        if not self.slow:
+            self.looks.pop()()
 
     def times(self, *questions):
         """The times of these questions, since the clock's 100."""

@@ -97,7 +97,7 @@ class Interruption:
         self._raise_at = now + settings.interrupt_raise
         self._end_at = now + settings.interrupt_timeout
         self._hurried = False
-        self._released = self._raised = False
+        self._released = self._raised = self._told = False
         self._killed = False
         self.force = False
         """Whether ranks that have not ended by the end are killed."""
@@ -143,20 +143,27 @@ class Interruption:
             self._steward.release(self._run.number)
 
     def _raise(self, working: list[int], now: float) -> None:
-        def raising() -> None:
-            self._questions.interrupt(self._run.number, working, AGAIN, lambda _: None, force=True)
-
         def report(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
-            self._say(working, now, f"An exception is raised in the cell, which was here:\n{where}")
-            raising()
+            if not self._told:
+                self._raise_in(working, now, f"An exception is raised in the cell, which was here:\n{where}")
+            elif self._run.unfinished:
+                self._say(working, now, f"The cell was here:\n{where}")
 
         if self._raised:
-            raising()
+            # Ranks may say late where they are, or be looked at from outside, which takes seconds more.
+            self._raise_in(working, now, "An exception is raised in the cell.")
         else:
             self._raised = True
             # Ask where they are first: after the exception they are elsewhere.
             self._questions.stacks(working, AGAIN, report)
+
+    def _raise_in(self, working: list[int], now: float, words: str) -> None:
+        """Raise the exception in the cell, once more perhaps; before the first time, say so in these ``words``."""
+        if not self._told:
+            self._told = True
+            self._say(working, now, words)
+        self._questions.interrupt(self._run.number, working, AGAIN, lambda _: None, force=True)
 
     def _end(self, working: list[int], now: float) -> None:
         if self.force and working and not self._killed:

@@ -79,6 +79,26 @@ def test_an_exception_is_raised_where_the_signal_was_caught(scene):
     )
 
 
+def test_the_exception_does_not_wait_for_ranks_that_say_late_where_they_are(scene):
+    """A note comes before it in any case; what they say then is a note of its own while any of them runs."""
+    scene.ranks.slow = True
+    scene.wait(5)
+    assert len(scene.notes) == 1
+    assert scene.exceptions == []
+    scene.wait(0.6)
+    assert scene.exceptions == [5.5]
+    assert scene.notes[1:] == [
+        "Ranks 0-1 are still running 6 s after the interrupt. An exception is raised in the cell."
+    ]
+    (look,) = scene.ranks.looks
+    look()
+    assert scene.exceptions == [5.5]
+    assert scene.notes[2].startswith("Ranks 0-1 are still running 5 s after the interrupt. The cell was here:\n")
+    scene.run.unfinished = []
+    look()
+    assert len(scene.notes) == 3
+
+
 def test_the_cell_ends_without_the_ranks_that_have_not(scene):
     """It ends after eight seconds. Work on those ranks goes on, but breaks no collective of other cells any more."""
     scene.wait(7.9)

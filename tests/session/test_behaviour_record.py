@@ -21,10 +21,11 @@ class Pages:
     def __init__(self, size):
         self.pages = mmap.mmap(-1, size)
         self.held = (ctypes.c_char * size).from_buffer(self.pages)
-        for _ in range(4):
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.5:
             ctypes.memset(self.held, 1, size)
 """
-"""``Pages`` fills memory without Python's lock, and more often than once, so that looks meet it there."""
+"""``Pages`` fills memory without Python's lock, again and again, so that looks meet it there on a full machine, too."""
 SPIKE = """
 time.sleep(0.3)
 y = b"y" * 450_000_000; del y
