@@ -43,10 +43,11 @@ def recorded():
 """
 LOOP = """
 make()
-ended = []
+ended, sums = [], []
 while True:
     step()
     ended.append(time.time_ns())
+    sums.append(sum(part.detach().double().sum().item() for part in model.parameters()))
 """
 TOLD = """
 said = False
@@ -113,7 +114,10 @@ def test_all_ranks_are_profiled_from_the_same_step_on(four, loop, tmp_path):
         marks = [own["began_ns"] + round(1000 * mark) for mark in own["marks"][str(rank)]]
         # A mark is taken in the step, a moment before the cell takes its own.
         assert [bisect.bisect(ended, mark) + 1 for mark in marks] == [found.step + place for place in range(4)]
-    assert four.diff("model").identical
+    # Some ranks may have made one step more before the interrupt.
+    steps = list(zip(*four["sums"].values(), strict=False))
+    assert len(steps) >= found.step
+    assert all(len(set(sums)) == 1 for sums in steps)
 
 
 def test_the_trace_has_a_process_for_each_rank_and_all_collectives_are_matched(four, loop, tmp_path):
@@ -221,13 +225,14 @@ def test_an_interrupt_that_comes_while_the_profiler_stops(four, loop, tmp_path):
     cell = loop(
         "import signal\nmake()\nfirst = kineto.profile.__exit__\nstruck = []\ndef strike(self, *given):\n"
         "    signal.raise_signal(signal.SIGINT)\n    struck.append(recorded())\n    return first(self, *given)\n"
-        "kineto.profile.__exit__ = strike\ntry:\n    while True: step()\nfinally: kineto.profile.__exit__ = first"
+        "kineto.profile.__exit__ = strike\nwhile True: step()"
     )
     found = four.profile(3, path=tmp_path / "p.json")
     assert (found.steps, found.ranks, found.notes) == (3, [0, 1, 2, 3], [])
     with pytest.raises(DistributedInterrupt):
         cell.result(30 * slack())
-    run(four, "after = recorded()")
+    # Not in the cell itself: its end stops the profiler of a rank whose last step is not over when others end.
+    run(four, "after = recorded()\nkineto.profile.__exit__ = first")
     assert (four["struck"], four["after"]) == (same([True], 4), same(False, 4))
 
     loop()
