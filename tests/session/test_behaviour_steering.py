@@ -296,7 +296,7 @@ for epoch in dtrain.progress(range(1000)):
     for batch in BAR(range(10)):
         time.sleep(0.01)
         seen.append(x)
-    if x > 2: break
+    if seen[-1] > 2: break
 """
     by_hand = code.replace("for batch in BAR(range(10)):", "bar = tqdm(total=10)\n    for batch in range(10):")
     by_hand = by_hand.replace("seen.append(x)", "seen.append(x)\n        bar.update()")
