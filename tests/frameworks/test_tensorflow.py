@@ -89,13 +89,27 @@ def alone(code):
 
 
 @pytest.fixture(scope="module")
-def ranks(launch, long_hold, soon):
+def world(launch, long_hold, soon):
     """Two ranks in which TensorFlow was used before a strategy was made."""
     session = launch(n=2, settings=soon)
-    cell(session, IMPORTS + BEFORE)
-    session.run(MULTI + TRAIN, view=None, timeout=PATIENCE)
+    set_up(session)
     yield session
     session.stop()
+
+
+def set_up(session):
+    """Use TensorFlow, then make a strategy."""
+    cell(session, IMPORTS + BEFORE)
+    session.run(MULTI + TRAIN, view=None, timeout=PATIENCE)
+
+
+@pytest.fixture
+def ranks(world):
+    """The same, whole again for each test: one that a test has left in native code would fail all that follow."""
+    if world.world.dead or world._scheduler.left_behind():
+        world.restart()
+        set_up(world)
+    return world
 
 
 @pytest.mark.slow
