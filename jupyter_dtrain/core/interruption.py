@@ -145,10 +145,12 @@ class Interruption:
     def _raise(self, working: list[int], now: float) -> None:
         def report(stacks: Stacks) -> None:
             where = describe_stacks(stacks)
-            if not self._told:
+            if not self._run.unfinished:
+                return
+            if self._told:
+                self._note(f"After the interrupt the cell was here:\n{where}")
+            else:
                 self._raise_in(working, now, f"An exception is raised in the cell, which was here:\n{where}")
-            elif self._run.unfinished:
-                self._say(working, now, f"The cell was here:\n{where}")
 
         if self._raised:
             # Ranks may say late where they are, or be looked at from outside, which takes seconds more.

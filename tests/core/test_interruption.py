@@ -93,7 +93,7 @@ def test_the_exception_does_not_wait_for_ranks_that_say_late_where_they_are(scen
     (look,) = scene.ranks.looks
     look()
     assert scene.exceptions == [5.5]
-    assert scene.notes[2].startswith("Ranks 0-1 are still running 5 s after the interrupt. The cell was here:\n")
+    assert scene.notes[2].startswith("After the interrupt the cell was here:\n")
     scene.run.unfinished = []
     look()
     assert len(scene.notes) == 3

@@ -109,7 +109,9 @@ def ranks(world):
     if world.world.dead or world._scheduler.left_behind():
         world.restart()
         set_up(world)
-    return world
+    yield world
+    assert not world.world.dead
+    assert not world._scheduler.left_behind()
 
 
 @pytest.mark.slow

@@ -66,14 +66,14 @@ def test_a_cell_that_swallows_the_interrupt_is_ended(world):
     assert ("interrupted", []) == (cell.outcome, cell.busy)
     assert {"CellStopped"} == {error.ename for error in cell.errors.values()}
     assert cell.elapsed < world.settings.interrupt_timeout + slack()
-    said = re.fullmatch(
-        r"Ranks 0-2 are still running \d+ s after the interrupt. An exception is raised in the cell(.*)",
-        notes.words[1],
-        re.DOTALL,
-    )
-    assert said
+    said = notes.words[1]
     # On a full machine the ranks may not say within half a second where they are.
-    assert said[1] == "." or "time.sleep(0.05)" in said[1]
+    if not re.fullmatch(r"Ranks 0-2 are .* \d+ s after the interrupt\. An exception is raised in the cell\.", said):
+        assert 2 == len(notes.words)
+        assert said.startswith(
+            "Ranks 0-2 are still running 5 s after the interrupt. An exception is raised in the cell"
+        )
+        assert "time.sleep(0.05)" in said
     assert before == pids(world)
     assert same(7) == world["kept"]
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 PATIENCE = 90
 STEPS = 30
-"""From their reports a fault must be named. They take 0.15 s or more: the first sentence comes after up to 3.5 s."""
+"""From their reports a fault must be named. They take 0.12 s or more: the first sentence comes after up to 3.5 s."""
 MORE = 10
 """Steps in which the loop goes on, so that reports come after the one that must suffice."""
 OF_THE_MACHINE = {"processors", "busy processor"}
