@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.causes import LeftRunning, failure_of, failure_so_far
 from jupyter_dtrain.core.errors import BadRequest, BadSyntax
+from jupyter_dtrain.core.events import RunContext
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.run_names import WIDTH
 from jupyter_dtrain.core.stop_button import StopButton, shutdown
@@ -318,7 +319,7 @@ class CellRunner:
             timeout=None,
             inputs={},
             watch=Watching(metrics=False),
-            cell=Cell(run_name=name),
+            cell=Cell(run_name=name, context=RunContext(aside=True)),
             aside=True,
         )
 

@@ -57,6 +57,23 @@ MimeBundle = dict[str, Any]
 """Data by MIME type, as in Jupyter's ``display_data``: text is text, binary is base64."""
 
 
+class RunContext(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the cell of a run stands, and the other runs that it belongs to."""
+
+    notebook: str = ""
+    """The file of the notebook; empty where that is not known."""
+    heading: str = ""
+    """The heading above the cell in that file."""
+    group: str = ""
+    """The name that a person gave several runs in common, such as those of a sweep."""
+    resumes: str = ""
+    """The run whose training this one goes on with, as ``WORLD_ID/NUMBER``; empty for one that begins anew."""
+    first_step: int = 0
+    """The step with which its metrics go on then."""
+    aside: bool = False
+    """Whether it only prepares ranks, for one of our own verbs: lists leave it out."""
+
+
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The first event of every run on every rank."""
 
@@ -83,6 +100,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The elastic run that this one's ranks join, each in the place of one that was lost in it."""
     together: str = ""
     """The ranks that run the cell, on each of them, such as ``0-3,7``: the lowest may begin last."""
+    context: RunContext = RunContext()
+    """On the lowest rank; the others leave it out."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):
@@ -375,6 +394,65 @@ class Steered(msgspec.Struct, frozen=True, tag="steered", omit_defaults=True):
     """What became of an act that is done."""
 
 
+ConfigOrigin = Literal["library", "cell", "sent", "set"]
+"""Where a value of a run's configuration comes from; what comes later in this list replaces what comes before.
+
+``library``: an object of a library has it, such as an optimizer. ``cell``: the cell assigns it, or passes it to a
+function. ``sent``: the notebook sent it with the cell. ``set``: ``jupyter_dtrain.config()`` has said it.
+"""
+
+
+class Configured(msgspec.Struct, frozen=True, tag="configured"):
+    """Hyper-parameters of the run, as this rank knows them; a later value of a name replaces an earlier one."""
+
+    values: dict[str, Any]
+    """JSON, by name: numbers, text, booleans, None, and small lists and dicts of these."""
+    origin: ConfigOrigin
+
+
+class Environment(msgspec.Struct, frozen=True, tag="environment", omit_defaults=True):
+    """What this rank's process runs in. No environment variable is part of it."""
+
+    python: str
+    """Its version, such as ``3.11.9``."""
+    packages: dict[str, str] = {}
+    """The versions of the packages that are imported, by the name under which they are installed."""
+    devices: list[str] = []
+    """The devices that the rank may use, such as ``NVIDIA H200 (139 GiB)``."""
+    command: list[str] = []
+    """The program and its arguments, where the run is a script's; empty for a cell."""
+    folder: str = ""
+    """The working folder."""
+    platform: str = ""
+    """The operating system and the kind of processor."""
+    cpus: int = 0
+    """Processors that the rank may use."""
+    memory: int = 0
+    """Bytes of memory of its host."""
+
+
+MediaKind = Literal["image", "figure", "histogram", "text", "table", "audio"]
+"""What kind of thing was logged beside numbers; ``figure``: a picture that the cell displayed."""
+
+
+class MediaLogged(msgspec.Struct, frozen=True, tag="media", omit_defaults=True):
+    """Something that is more than a number, logged at a step. The wire leaves its bytes out; the spool has them."""
+
+    name: str
+    kind: MediaKind
+    step: int
+    number: int = 0
+    """Counts what was logged together under one name at one step."""
+    mime: str = ""
+    """``image/png``, ``audio/wav``, ``text/plain``; ``application/json`` for histograms and tables."""
+    data: bytes = b""
+    caption: str = ""
+    left_out: int = 0
+    """How many things were logged under this name before, since the last such event, and not kept."""
+    note: str = ""
+    """How the data is less than what was logged, such as ``a sample of 1,000,000 of 100,000,000 values``."""
+
+
 class CommMessage(msgspec.Struct, frozen=True, tag="comm"):
     """A message from a widget that was made in a rank to its other half in the browser, or the other way round."""
 
@@ -445,6 +523,9 @@ Body = (
     | PromptOpened
     | PromptClosed
     | Steered
+    | Configured
+    | Environment
+    | MediaLogged
     | CommMessage
     | Dropped
     | Finished

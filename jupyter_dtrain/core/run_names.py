@@ -46,9 +46,15 @@ def telling_line(source: str) -> str:
     return cut_name(found)
 
 
-def cut_name(words: str) -> str:
-    """The words as the name of a run: cut to :data:`WIDTH` characters."""
-    return words if len(words) <= WIDTH else words[: WIDTH - 1].rstrip() + "…"
+def name_from_place(heading: str, cell: int | None) -> str:
+    """The name of a run by where its cell stands, such as ``Shapes CNN [4]``; empty without a heading."""
+    place = "" if cell is None else f" [{cell}]"
+    return f"{cut_name(heading, WIDTH - len(place))}{place}" if heading else ""
+
+
+def cut_name(words: str, width: int = WIDTH) -> str:
+    """The words as the name of a run: cut to ``width`` characters."""
+    return words if len(words) <= width else words[: width - 1].rstrip() + "…"
 
 
 def _code(source: str) -> Iterator[str]:

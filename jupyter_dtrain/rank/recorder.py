@@ -34,10 +34,12 @@ from jupyter_dtrain.core.events import (
     Dropped,
     Event,
     Finished,
+    MediaLogged,
     Metrics,
     Outcome,
     Output,
     Result,
+    RunContext,
     Spent,
     Started,
     Totals,
@@ -190,6 +192,9 @@ class _Open:
         self.seq += 1
         if isinstance(body, Metrics):
             self.batch.append(msgspec.structs.replace(event, body=self._thin(body)))
+        elif isinstance(body, MediaLogged):
+            # The store and its readers take them from the spool.
+            self.batch.append(msgspec.structs.replace(event, body=msgspec.structs.replace(body, data=b"")))
         elif isinstance(body, Output):
             self._wire_text += len(body.text)
             if self._wire_text <= WIRE_TEXT:
@@ -345,7 +350,8 @@ class Recorder:
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
             identity = (cell.number, cell.id, cell.run_name, cell.above)
-            opened.append(Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together))
+            context = cell.context if source else RunContext()
+            opened.append(Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together, context))
             # What threads printed between the runs comes before what this run has printed, as it was written.
             between, self._between, self._between_size = self._between, [], 0
             self._pending = between + self._pending

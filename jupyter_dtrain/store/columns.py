@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import msgspec
 
 from jupyter_dtrain.core.events import Sample, Series
-from jupyter_dtrain.core.metrics import is_main
 
 from . import losses
 
@@ -76,7 +75,7 @@ class ColumnWriter:
             if place is None:
                 place = self._places[key] = _find(db, key)
             _append(db, place, parts)
-            if kind == "metric" and is_main(name):
+            if kind == "metric":
                 losses.write(db, place.row, parts)
 
     def ended(self, run: int) -> None:

@@ -29,6 +29,8 @@ APPLICATION_ID = 0x6474726E
 BUSY_TIMEOUT = 5.0
 """Seconds that a writer waits for another one."""
 
+_FIGURES = ", ".join(f"json_extract(told, '$[{place}]')" for place in range(6))
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE worlds (
@@ -143,6 +145,83 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             number INTEGER NOT NULL,
             told BLOB NOT NULL,  -- JSON, a RecordedAct: what a person has asked of the loop
             PRIMARY KEY (run, number)
+        )""",
+    ),
+    (
+        # Where the cell stands, and the other runs that it belongs to.
+        "ALTER TABLE runs ADD COLUMN cell INTEGER",  # its number in the notebook
+        "ALTER TABLE runs ADD COLUMN notebook TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN heading TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN batch TEXT NOT NULL DEFAULT ''",  # the group that a person named
+        "ALTER TABLE runs ADD COLUMN resumes INTEGER",  # the row of the run that it goes on with, which may be deleted
+        "ALTER TABLE runs ADD COLUMN first_step INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE runs ADD COLUMN aside INTEGER NOT NULL DEFAULT 0",  # whether it only prepared ranks
+        "ALTER TABLE runs ADD COLUMN trains INTEGER NOT NULL DEFAULT 0",  # whether it has logged a metric
+        "ALTER TABLE runs ADD COLUMN config TEXT NOT NULL DEFAULT '{}'",  # JSON, by name
+        "ALTER TABLE runs ADD COLUMN origins TEXT NOT NULL DEFAULT '{}'",  # JSON: where each value of it comes from
+        "UPDATE runs SET trains = 1 WHERE id IN (SELECT run FROM series WHERE kind = 'metric')",
+        # `best` is the lowest finite value. Each with the step at which it was first reached.
+        "ALTER TABLE series ADD COLUMN best_step INTEGER",
+        "ALTER TABLE series ADD COLUMN highest REAL",
+        "ALTER TABLE series ADD COLUMN highest_step INTEGER",
+        "DROP INDEX losses",
+        # From our own names alone.
+        f"""UPDATE series SET (last, step, best, best_step, highest, highest_step) = (
+            SELECT {_FIGURES}
+            FROM (SELECT figures(blocks.number, steps, amounts) AS told FROM blocks WHERE blocks.series = series.id)
+        ) WHERE kind = 'metric'""",  # noqa: S608
+        "CREATE INDEX newest ON series (run, name, rank) WHERE step IS NOT NULL",
+        """CREATE TABLE environments (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            rank INTEGER NOT NULL,
+            told BLOB NOT NULL,  -- JSON, an events.Environment
+            PRIMARY KEY (run, rank)
+        )""",
+        """CREATE TABLE commits (
+            run INTEGER PRIMARY KEY REFERENCES runs ON DELETE CASCADE,
+            told BLOB NOT NULL  -- JSON, a provenance.Commit
+        )""",
+        """CREATE TABLE media (
+            id INTEGER PRIMARY KEY,
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            rank INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            step INTEGER NOT NULL,
+            number INTEGER NOT NULL,  -- counts what was logged under a name at one step
+            kind TEXT NOT NULL,
+            time REAL NOT NULL,
+            mime TEXT NOT NULL,
+            caption TEXT NOT NULL,
+            note TEXT NOT NULL,
+            data BLOB NOT NULL
+        )""",
+        "CREATE INDEX media_of_runs ON media (run, name, step, rank, number)",
+        """CREATE TABLE media_counts (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            rank INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            logged INTEGER NOT NULL,  -- what the rank was given, kept or not
+            PRIMARY KEY (run, rank, name)
+        )""",
+        """CREATE TABLE happenings (
+            id INTEGER PRIMARY KEY,
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            time REAL NOT NULL,
+            words TEXT NOT NULL  -- a sentence: who interrupted it, which rank was replaced
+        )""",
+        "CREATE INDEX happenings_of_runs ON happenings (run)",
+        """CREATE TABLE views (
+            name TEXT PRIMARY KEY,
+            told TEXT NOT NULL  -- JSON: the columns, order, filter and group of a list of runs
+        )""",
+        """CREATE TABLE tracked (
+            run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+            tracker TEXT NOT NULL,  -- such as mlflow
+            target TEXT NOT NULL,
+            state TEXT NOT NULL DEFAULT '{}',  -- JSON: how far it has what the store has
+            words TEXT NOT NULL DEFAULT '',  -- why it does not go on; empty where it does
+            done INTEGER NOT NULL DEFAULT 0,
+            PRIMARY KEY (run, tracker, target)
         )""",
     ),
 )

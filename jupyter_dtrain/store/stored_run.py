@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.events import RUNNING, Error, Outcome, Output, Result, Series
+from jupyter_dtrain.core.events import RUNNING, Environment, Error, Outcome, Output, Result, Series
 from jupyter_dtrain.core.metrics import RunMetrics
 from jupyter_dtrain.core.processes import still_runs
-from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, telling_line
+from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, name_from_place, telling_line
 from jupyter_dtrain.core.steering import RecordedAct
 from jupyter_dtrain.core.step_summary import StepSummary
 from jupyter_dtrain.core.step_time import SlowStep
@@ -25,18 +25,24 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
-from . import losses, text_storage
+from . import configuration, losses, text_storage
 from .losses import Loss, Newest
 
 if TYPE_CHECKING:
     from .file import StoreFile
 
 COLUMNS: Final = """runs.id, runs.number, runs.source, runs.ranks, runs.started, runs.ended, runs.outcome, runs.elapsed,
-    runs.name, runs.note, runs.tags, runs.kept, runs.remark,
+    runs.name, runs.note, runs.tags, runs.kept, runs.remark, runs.cell, runs.notebook, runs.heading, runs.batch,
+    runs.resumes, runs.first_step, runs.aside, runs.trains, runs.config, runs.origins,
     worlds.name, worlds.key, worlds.size, worlds.host, worlds.steward, worlds.steward_created, worlds.ended"""
 """The columns that make a :class:`StoredRun`."""
 KEPT: Final = "FROM runs JOIN worlds ON worlds.id = runs.world WHERE NOT runs.deleted"
 """The rows that are not deleted, as the middle of a query."""
+_TABLES: Final = (
+    *("parts", "series", "texts", "step_times", "acts"),
+    *("environments", "commits", "media", "media_counts", "happenings", "tracked"),
+)
+"""The tables whose rows go with a run."""
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
@@ -81,6 +87,16 @@ class StoredRun:
         tags: str,
         kept: int,
         remark: str,
+        cell: int | None,
+        notebook: str,
+        heading: str,
+        group: str,
+        resumes: int | None,
+        first_step: int,
+        aside: int,
+        trains: int,
+        config: str,
+        origins: str,
         world: str,
         world_id: str,
         size: int,
@@ -111,6 +127,22 @@ class StoredRun:
         self._kept = bool(kept)
         self.remark = remark
         """The fate of the ranks that an elastic run has lost, where it ended well; else empty."""
+        self.cell = cell
+        """The number of its cell in the notebook; None where it is not known."""
+        self.notebook = notebook
+        """The file of its notebook; empty where it is not known, as ``heading``, the heading above its cell."""
+        self.heading = heading
+        self.group = group
+        """The name that a person gave several runs in common; empty for none."""
+        self.resumes = resumes
+        """The :attr:`id` of the run whose training it goes on with, from ``first_step`` on; None for none."""
+        self.first_step = first_step
+        self.aside = bool(aside)
+        """Whether it only prepared ranks, for a verb such as ``resize``."""
+        self.trains = bool(trains)
+        """Whether it has logged a metric."""
+        self._config = config
+        self._origins = origins
         self._newest: Newest | None = None
         self._outcome = outcome
         self._elapsed = elapsed
@@ -125,8 +157,8 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """The name that a person gave it, or else the first line of its cell that tells it from others."""
-        return self._name or telling_line(self.source)
+        """The name that a person gave it, or else the heading above its cell, or the line that tells it from others."""
+        return self._name or name_from_place(self.heading, self.cell) or telling_line(self.source)
 
     @name.setter
     def name(self, name: str) -> None:
@@ -230,10 +262,11 @@ class StoredRun:
         """
         with self._store.writing() as db:
             self.check_deletable()
-            for table in ("parts", "series", "texts", "step_times", "acts"):
+            for table in _TABLES:
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (self.id,))  # noqa: S608 — our own names
             db.execute(
                 "UPDATE runs SET deleted = 1, seen = 1, source = '', name = '', note = '', tags = '[]', "
+                "config = '{}', origins = '{}', heading = '', "
                 "outcome = coalesce(outcome, 'lost'), ended = coalesce(ended, ?) WHERE id = ?",
                 (time.time(), self.id),
             )
@@ -329,6 +362,25 @@ class StoredRun:
         rows = self._rows("SELECT told FROM acts WHERE run = ? ORDER BY number")
         with self._store.reading():
             return [msgspec.json.decode(told, type=readable(RecordedAct)) for (told,) in rows]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its hyper-parameters, by name: JSON values, from wherever they are known, see :attr:`origins`."""
+        with self._store.reading():
+            return configuration.read(self._config)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each value of :attr:`config` comes from: ``library``, ``cell``, ``sent`` with ``-i``, or ``set``."""
+        with self._store.reading():
+            return configuration.read(self._origins)
+
+    @property
+    def environments(self) -> dict[int, Environment]:
+        """What each rank ran in: Python, packages, devices and more; empty for runs of earlier versions."""
+        rows = self._rows("SELECT rank, told FROM environments WHERE run = ? ORDER BY rank")
+        with self._store.reading():
+            return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
 
     @property
     def errors(self) -> dict[int, Error]:

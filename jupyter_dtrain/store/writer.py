@@ -23,7 +23,21 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from jupyter_dtrain.core.events import Error, Metrics, Outcome, Output, Result, Sample, Started, Steered, StepParts
+from jupyter_dtrain.core.events import (
+    Configured,
+    Environment,
+    Error,
+    MediaLogged,
+    Metrics,
+    Outcome,
+    Output,
+    Result,
+    RunContext,
+    Sample,
+    Started,
+    Steered,
+    StepParts,
+)
 from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
 from jupyter_dtrain.core.steering import recorded
 from jupyter_dtrain.core.step_summary import summarise
@@ -31,7 +45,7 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
 
-from . import text_storage
+from . import configuration, media, text_storage
 from .columns import ColumnWriter, Fresh
 from .schema import transaction
 from .source import Read, SpoolFolder
@@ -76,6 +90,8 @@ _SET_STEP_TIME = """INSERT INTO step_times (run, seconds, summary) VALUES (?, ?,
 """A steward that took over a run in its middle has seen only its end, and keeps what the one before it has written."""
 _SET_ACT = """INSERT INTO acts (run, number, told) VALUES (?, ?, ?)
     ON CONFLICT (run, number) DO UPDATE SET told = excluded.told"""
+_SET_ENVIRONMENT = """INSERT INTO environments (run, rank, told) VALUES (?, ?, ?)
+    ON CONFLICT (run, rank) DO UPDATE SET told = excluded.told"""
 _STORED = ("position", "bytes", "head")
 """Columns that say how much of a rank's log is in the file."""
 _COLUMNS = (*_FOLDED, *_STORED)
@@ -105,6 +121,8 @@ class _Run:
         """The ranks that run the cell, where that is known."""
         self.fold = RunFold(most_names=0)
         self.told: Followed | None = None
+        self.trains = False
+        """Whether the file says that it has logged a metric."""
         self.step_times_due = math.inf
         """When to write where the time of its steps goes, by this process's clock; never before there is news."""
         self._stored: dict[int, _Stored] = {}
@@ -342,7 +360,7 @@ class StoreWriter:
         self._known.add(number)
         return _Run(row, when, None)
 
-    def _apply(  # noqa: C901 — one case per event
+    def _apply(  # noqa: C901, PLR0912 — one case per event
         self, db: sqlite3.Connection, run: _Run, rank: int, read: Read
     ) -> None:
         stored = run.stored(rank)
@@ -363,6 +381,12 @@ class StoreWriter:
                     fresh.add_sample(sample, event.time)
                 case Steered(number=number):
                     steered.add(number)
+                case Configured() as configured:
+                    configuration.write(db, run.row, configured)
+                case Environment() as environment:
+                    db.execute(_SET_ENVIRONMENT, (run.row, rank, _to_json(environment)))
+                case MediaLogged() as medium:
+                    media.write(db, run.row, rank, medium, event.time)
                 case Started() as started:
                     self._write_start(db, run, started, event.time)
                 case Error() as error:
@@ -372,6 +396,9 @@ class StoreWriter:
         stored.position = read.position
         self._write_text(db, run, rank, head, changed=stored.bytes > before)
         self._columns.write(db, run.row, rank, fresh)
+        if not run.trains and any(kind == "metric" for kind, _ in fresh.series):
+            run.trains = True
+            db.execute("UPDATE runs SET trains = 1 WHERE id = ?", (run.row,))
         self._write_part(db, run, rank)
         if steered:
             _write_acts(db, run, steered)
@@ -385,6 +412,7 @@ class StoreWriter:
                 "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
                 (started.source[:MAX_SOURCE], _to_json(started.ranks), when, started.name, run.row),
             )
+            _write_context(db, run.row, started.cell, started.context)
         elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
             run.ranks = members(started)
             db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (_to_json(run.ranks), run.row))
@@ -494,6 +522,26 @@ class StoreWriter:
         if fold.joins is not None:
             _count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)
+
+
+def _write_context(db: sqlite3.Connection, run: int, cell: int | None, context: RunContext) -> None:
+    world, _, number = context.resumes.rpartition("/")
+    query = "SELECT runs.id FROM runs JOIN worlds ON worlds.id = world WHERE worlds.key = ? AND number = ?"
+    resumed = db.execute(query, (world, int(number))).fetchone() if number.isdecimal() else None
+    db.execute(
+        "UPDATE runs SET cell = ?, notebook = ?, heading = ?, batch = ?, resumes = ?, first_step = ?, aside = ? "
+        "WHERE id = ?",
+        (
+            cell,
+            context.notebook,
+            context.heading,
+            context.group,
+            None if resumed is None else resumed[0],
+            context.first_step,
+            context.aside,
+            run,
+        ),
+    )
 
 
 def _write_acts(db: sqlite3.Connection, run: _Run, numbers: set[int] | None = None) -> None:

@@ -37,6 +37,7 @@ from typing import Any, Final, Generic, TypeVar, get_args, overload
 import msgspec
 
 from jupyter_dtrain.core.errors import OtherVersion, Refused
+from jupyter_dtrain.core.events import RunContext
 from jupyter_dtrain.core.structs import readable
 
 PROTOCOL: Final = 5
@@ -89,6 +90,7 @@ class Cell(msgspec.Struct, frozen=True):
     """The name that the person gave the run of the cell."""
     above: int = 0
     """The lines above the code for the ranks, such as its magic. An editor counts them, so tracebacks do."""
+    context: RunContext = RunContext()
 
 
 class Watching(msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(store):
         db.execute("PRAGMA user_version = 99")
     before = everything(store.path.parent)
     for use in (open_for_writing, open_for_reading, Store.open):
-        with pytest.raises(StoreFailed, match=r"newer jupyter-dtrain \(version 99 of the store; this one knows 5\)"):
+        with pytest.raises(StoreFailed, match=r"newer jupyter-dtrain \(version 99 of the store; this one knows 6\)"):
             use(store.path)
     store.mark_seen([])
 
