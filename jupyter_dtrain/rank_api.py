@@ -39,9 +39,11 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
     """Log numbers: ``log(loss=loss, acc=0.9)``, or ``log({"loss/train": loss})`` for names that are no identifiers.
 
     A number is Python's, numpy's, or a tensor with one element, which is read later without waiting for its device.
-    ``step``: default, for each name, one more than last time. In a rank the points appear in the cell's chart and in
-    ``Run.metrics``. Elsewhere they are printed, stored where the variable ``JUPYTER_DTRAIN_STORE`` names a store, and
-    appended to the CSV file that :func:`log_to_csv` or the variable ``DTRAIN_CSV`` names.
+    ``step``: default, in a rank, the step that an optimizer has just made in this cell, so that an accuracy lies over
+    the losses; where none steps, and elsewhere, one more than last time, for each name. In a rank the points appear in
+    the cell's chart and in ``Run.metrics``. Elsewhere they are printed, stored where the variable
+    ``JUPYTER_DTRAIN_STORE`` names a store, and appended to the CSV file that :func:`log_to_csv` or the variable
+    ``DTRAIN_CSV`` names.
     """
     pairs = {**(values or {}), **named}
     if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):

@@ -33,10 +33,11 @@ from jupyter_dtrain.client.memory import SessionMemory
 from jupyter_dtrain.client.notices import Notices
 from jupyter_dtrain.client.profiling import SessionProfiles
 from jupyter_dtrain.client.rank_requests import RankRequests, still_work
+from jupyter_dtrain.client.resuming import NONE, Resuming
 from jupyter_dtrain.client.run_scheduler import RunScheduler
 from jupyter_dtrain.client.snapshots import SessionSnapshots, find_snapshot, snapshots
 from jupyter_dtrain.client.steering import RunningLoop
-from jupyter_dtrain.client.variables import SessionVariables, check_model
+from jupyter_dtrain.client.variables import SessionVariables, check_model, is_verb
 from jupyter_dtrain.core.declarations import load, session_methods
 from jupyter_dtrain.core.errors import BadRequest, RanksBusy, TransferFailed
 from jupyter_dtrain.core.processes import describe_process
@@ -115,7 +116,10 @@ class Session:
         self._variables = SessionVariables(self._link, self._requests, lambda: self.world, self.run)
         self._memory = SessionMemory(self._link, self._requests, lambda: self.world, lambda: self.last_run)
         self._heals = Heals(self._link, self._scheduler, self._cells, self._notices, request, self.names)
-        self._snapshots = SessionSnapshots(request, self._requests, self._notices, lambda: self._link.world, self.run)
+        self._trainings = Resuming(request)
+        self._snapshots = SessionSnapshots(
+            request, self._requests, self._notices, lambda: self._link.world, self.run, self._trainings
+        )
         self._profiles = SessionProfiles(self._link, self._requests, lambda: self.world)
         self._calls = Calls(self._requests, self.run, self._scheduler.busy)
         self._relay: CommRelay | None = None
@@ -125,6 +129,7 @@ class Session:
     def _run_ended(self, run: Run) -> None:
         self._notices.ended(run)
         self._cells.ended(run)
+        self._trainings.ended(run)
 
     # The world and its runs.
 
@@ -321,6 +326,8 @@ class Session:
         record_memory: bool = False,
         ring: str = "",
         name: str = "",
+        group: str = "",
+        resume: str | int = "",
         ask: bool | None = None,
         elastic: bool = False,
         replay: Iterable[int] = (),
@@ -343,7 +350,10 @@ class Session:
         * ``record_memory``: whether ranks record their memory over the cell, see :meth:`memory_record`
         * ``ring``: ``"3/100"`` keeps the last three states of models, optimizers and schedulers in host memory, one
           every hundred steps of the optimizer, for :meth:`.RunningLoop.rewind`. A state with NaN is not kept.
-        * ``name``: the run's, in lists
+        * ``name``: the run's, in lists; ``group``: a name that several runs have in common, such as those of a sweep
+        * ``resume``: the run whose training this one goes on with, as ``"world/3"`` or 3; its metrics go on from the
+          last step of that one. By default the first training after :meth:`load` goes on with the run that has trained
+          the snapshot; ``"none"`` begins anew.
         * ``ask``: whether :meth:`answer` answers what the ranks ask, as by ``input()``. By default the person at this
           notebook or terminal does, while it waits for the run; where nobody can, a call that asks fails at once.
         * ``elastic``: a rank that dies is replaced while the others go on; the new one runs the cells of the runs
@@ -377,7 +387,10 @@ class Session:
                 *(parse_ring(ring) if ring else ()),
             ),
         }
-        cell = msgspec.structs.replace(current_cell(code) if view == "cell" else Cell(), run_name=named)
+        cell = current_cell(code) if view == "cell" else Cell()
+        context = self._trainings.context(cell.context, group, NONE if is_verb(code) else resume)
+        context = msgspec.structs.replace(context, aside=is_verb(code))
+        cell = msgspec.structs.replace(cell, run_name=named, context=context)
         beside = self._heals.companion(code, replay, view_join, **options).follow if elastic else None
         run = self._cells.run(code, ranks, make_view, wait=wait, cell=cell, beside=beside, ask=ask, **options)
         if wait and ranks is None and not elastic:
@@ -861,6 +874,7 @@ class Session:
             find_snapshot(load)
         with open_sessions.starting():
             self._membership.restart(progress or (lambda _: None))
+        self._trainings.forget()
         self._snapshots.place_orders()
         for cell in cells.values():
             self.run(cell)

@@ -10,6 +10,7 @@ a cell that is waited for ends with its run, whose every step has a deadline.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import time
 import warnings
@@ -29,6 +30,7 @@ from jupyter_dtrain.wire.requests import LOCAL
 from jupyter_dtrain.wire.spool import Begun, last_run, read_beginning
 from jupyter_dtrain.wire.steward_messages import ReadState
 
+from .places import heading_above, notebook_file
 from .prompts import AGAIN, PromptDesk, why_unanswered
 from .rank_requests import check_free
 from .submitted_run import SubmittedRun
@@ -67,8 +69,12 @@ def current_cell(code: str = "") -> Cell:
         return Cell()
     # The execution count is raised before a cell runs in some versions of IPython (9.18), after it in others.
     number = len(shell.history_manager.input_hist_parsed) - 1
-    above = lines_above(shell.history_manager.input_hist_raw[-1], code)
-    return Cell(number if number > 0 else None, _id_of_cell(shell), above=above)
+    text, cell_id = shell.history_manager.input_hist_raw[-1], _id_of_cell(shell)
+    context = RunContext()
+    with contextlib.suppress(Exception):  # a namespace or a file of the user's may be anything
+        notebook = notebook_file(shell)
+        context = RunContext(notebook, heading_above(notebook, cell_id, text) if notebook else "")
+    return Cell(number if number > 0 else None, cell_id, above=lines_above(text, code), context=context)
 
 
 def lines_above(cell: str, code: str) -> int:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from .notices import Notices
     from .rank_requests import RankRequests
+    from .resuming import Resuming
 
 FOLDER_VARIABLE: Final = "DTRAIN_SNAPSHOTS"
 """Environment variable: the folder of all snapshots."""
@@ -120,11 +121,13 @@ class SessionSnapshots:
         notices: Notices,
         world: Callable[[], AddressedWorld],
         run: Callable[..., Run],
+        trainings: Resuming,
     ) -> None:
         """``request``: what the world was asked to be; ``world``: the world as it is now.
 
-        ``run`` runs a cell, as :meth:`.Session.run`.
+        ``run`` runs a cell, as :meth:`.Session.run`; ``trainings``: which run has trained what the ranks hold.
         """
+        self._trainings = trainings
         self._request = request
         self._requests = requests
         self._notices = notices
@@ -145,7 +148,7 @@ class SessionSnapshots:
         """As :meth:`.Session.save`."""
         place = self._place_of(name, names, to, keep)
         if every is None:
-            return self._order("run_save", place, {}, f"save {name}")
+            return self._order("run_save", place, self._trained(), f"save {name}")
         steps, seconds = parse_every(every)
         answer = self._order("run_order", place, {"steps": steps, "seconds": seconds}, f"save {name} --every {every}")
         _, names, root, _, _ = place
@@ -157,6 +160,13 @@ class SessionSnapshots:
         """What :meth:`save` would save, for ranks that do so in the middle of a cell. Raises :class:`BadRequest`."""
         name, names, root, world, keep = self._place_of(name, names, to, keep)
         return SnapshotOrder(name, names, root, key(), world, keep)
+
+    def _trained(self) -> dict[str, Any]:
+        """The run that has trained what the ranks hold, for the manifest: of a world of this name, as the number is."""
+        held = self._trainings.held
+        if held is None or held.world != self._request.name:
+            return {}
+        return {"run": held.number, "next_step": held.next_step}
 
     def _place_of(
         self, name: str, names: Sequence[str], to: str | None, keep: int
@@ -184,15 +194,20 @@ class SessionSnapshots:
             check_variable(one)
         while True:
             folder = place.find()
+            manifest = read_manifest(folder)
             if not trust:
-                verify(key(), folder, read_manifest(folder))
+                verify(key(), folder, manifest)
             wanted = (str(folder), list(names))
             try:
-                return self._order("run_load", wanted, {"trust": trust, "ready": ready}, f"load {name}")
+                answer = self._order("run_load", wanted, {"trust": trust, "ready": ready}, f"load {name}")
             except DistributedError:
                 # A save that ended meanwhile may have put a newer one in its place.
                 if place.find() == folder:
                     raise
+            else:
+                if answer.names:
+                    self._trainings.loaded(manifest)
+                return answer
 
     def place_orders(self) -> None:
         """Give fresh ranks the standing orders: that of the start, and those of this session."""
@@ -235,7 +250,7 @@ class SessionSnapshots:
             self._saved[name] = now
             try:
                 place = (name, standing.names, standing.root, self._request.name, standing.keep)
-                self._order("run_save", place, {}, f"save {name}")
+                self._order("run_save", place, self._trained(), f"save {name}")
             except DtrainError as error:
                 self._notices.hear(f"Snapshot {name!r} was not saved after run {run.number}: {error}")
                 self._notices.show()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.rank.{}').{}(*{!r}, **{!r})"
 """A cell that leaves no name behind, nor a value."""
+_VERBS: Final = tuple(CALL.partition("{}")[0] + module for module in ("comparison", "snapshot_cells"))
 MARGIN: Final = 1.0
 """Seconds between the time for reading and the end of the wait for an answer."""
 
@@ -209,3 +210,8 @@ def _join(parts: Sequence[Any]) -> Any:
         if concatenate is not None and all(getattr(part, "ndim", 0) for part in parts):
             return concatenate(list(parts))
     return list(parts)
+
+
+def is_verb(code: str) -> bool:
+    """Whether a cell only does what one of our own verbs asks ranks for, such as to save variables."""
+    return code.startswith(_VERBS)

@@ -68,6 +68,8 @@ class RunContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name that a person gave several runs in common, such as those of a sweep."""
     resumes: str = ""
     """The run whose training this one goes on with, as ``WORLD_ID/NUMBER``; empty for one that begins anew."""
+    resumed: str = ""
+    """That run as people call it: ``world/3``."""
     first_step: int = 0
     """The step with which its metrics go on then."""
     aside: bool = False
@@ -101,7 +103,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     together: str = ""
     """The ranks that run the cell, on each of them, such as ``0-3,7``: the lowest may begin last."""
     context: RunContext = RunContext()
-    """On the lowest rank; the others leave it out."""
+    """On the lowest rank; the others have its first step alone."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", omit_defaults=True):

@@ -298,6 +298,7 @@ class RunFold:
         part.started = when
         self.elastic = self.elastic or started.elastic
         self.joins = started.joins if self.joins is None else self.joins
+        part.steps = RankSteps(started.context.first_step)
         # A host whose clock is ahead must not put the beginning into the future: the elapsed time would be negative.
         part.clock = time.monotonic() - max(0.0, time.time() - when)
         self._began = part.clock if self._began is None else min(self._began, part.clock)

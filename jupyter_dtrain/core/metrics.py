@@ -154,6 +154,16 @@ def newest_value(newest: Mapping[int, tuple[int, float]]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def last_step(steps: Mapping[str, int]) -> int | None:
+    """The step after which another run goes on with one whose metrics have come to ``steps``; None without metrics.
+
+    That of its losses, where it has any: a value of another kind may be logged with a step of its own, such as a
+    number of samples.
+    """
+    kinds = ([step for name, step in steps.items() if fits(name)] for fits in (is_loss, is_main, lambda _: True))
+    return next((max(found) for found in kinds if found), None)
+
+
 def newest_points(series: Mapping[int, Columns]) -> dict[int, tuple[int, float]]:
     """The newest step and value of a metric on each rank that has points."""
     return {rank: (columns.steps[-1], columns.values[-1]) for rank, columns in series.items() if columns.values}
@@ -199,21 +209,22 @@ class RankSteps:
     is furthest ahead determines them, with the times of its first and its newest point.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """``first``: the step from which the rank counts, above 0 in a run that goes on with another one."""
         self._ends: dict[str, tuple[int, float, int, float]] = {}
         """First step and time, and newest step and time, by metric."""
-        self._counted = 0
-        """The newest step that a framework has counted."""
+        self._first = self._counted = first
+        """The newest step that a framework has counted is ``_counted``."""
         self._steps, self._seconds, self._samples = 0, 0.0, 0.0
 
     @classmethod
-    def of(cls, metrics: Mapping[str, Mapping[int, Columns]]) -> dict[int, RankSteps]:
-        """The steps of each rank of a run, by rank, computed from all points of the run."""
+    def of(cls, metrics: Mapping[str, Mapping[int, Columns]], first: int = 0) -> dict[int, RankSteps]:
+        """The steps of each rank of a run that counts from ``first``, by rank, from all points of the run."""
         points: dict[int, dict[str, Columns]] = {}
         for name, series in metrics.items():
             for rank, columns in series.items():
                 points.setdefault(rank, {})[name] = columns
-        found = {rank: cls() for rank in sorted(points)}
+        found = {rank: cls(first) for rank in sorted(points)}
         for rank, steps in found.items():
             steps.take(points[rank])
         return found
@@ -225,7 +236,7 @@ class RankSteps:
                 first = self._ends[name][:2] if name in self._ends else (steps[0], times[0])
                 self._ends[name] = (*first, steps[-1], times[-1])
         took: dict[int, float] = {}
-        # A point of steps/s is the rate since the one before, the first that since step 0.
+        # A point of steps/s is the rate since the one before, the first that since the first step.
         rates = points.get(STEPS_PER_SECOND, Columns.empty())
         for step, rate in zip(rates.steps, rates.values, strict=True):
             made, self._counted = step - self._counted, step
@@ -251,8 +262,11 @@ class RankSteps:
 
     @property
     def made(self) -> int | None:
-        """How many steps a framework has counted; else the step of the metric that is furthest ahead. It only grows."""
-        return self._steps or self.step
+        """How many steps a framework has counted in this run; else those of the metric that is furthest ahead.
+
+        It only grows.
+        """
+        return self._steps or (None if self.step is None else max(0, self.step - self._first))
 
     @property
     def time(self) -> StepTime | None:

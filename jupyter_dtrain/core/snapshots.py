@@ -61,8 +61,8 @@ class FileFacts(msgspec.Struct, frozen=True):
     """HMAC-SHA256 of its name and content, in hexadecimal digits."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """The contents of a snapshot."""
+class _Contents(msgspec.Struct, frozen=True):
+    """What the manifests of all versions have."""
 
     name: str
     saved: float
@@ -80,6 +80,15 @@ class Manifest(msgspec.Struct, frozen=True):
     """HMAC-SHA256 of all other fields of the manifest, in hexadecimal digits."""
 
 
+class Manifest(_Contents, frozen=True):
+    """The contents of a snapshot."""
+
+    run: int = 0
+    """The number of the run that has trained what was saved; 0 where none has, as in snapshots of earlier versions."""
+    next_step: int = 0
+    """The step of that run's metrics that comes next."""
+
+
 class SnapshotOrder(msgspec.Struct, frozen=True):
     """An order to save variables: which ones, under what name, and where."""
 
@@ -90,6 +99,9 @@ class SnapshotOrder(msgspec.Struct, frozen=True):
     world: str
     keep: int = 1
     """How many of this name stay."""
+    run: int = 0
+    """As :attr:`Manifest.run`, and so :attr:`next_step`."""
+    next_step: int = 0
 
 
 class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -226,9 +238,10 @@ def signed(key: bytes, manifest: Manifest) -> Manifest:
 
 
 def _manifest_code(key: bytes, manifest: Manifest) -> str:
-    return code_of(
-        key, MANIFEST, msgspec.json.encode(msgspec.structs.replace(manifest, code=""), order="deterministic")
-    )
+    blank: _Contents = msgspec.structs.replace(manifest, code="")
+    if not manifest.run:  # as earlier versions have signed it
+        blank = _Contents(**{name: getattr(blank, name) for name in _Contents.__struct_fields__})
+    return code_of(key, MANIFEST, msgspec.json.encode(blank, order="deterministic"))
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -89,6 +89,7 @@ class Keras(Framework):
         self._on = False
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
+        metrics.count_by(lambda: self._steps)
         LOGS.when_imported(self._hook_callbacks)
         BARS.when_imported(lambda module: BARS.replace(module.Progbar, "update", _update))
         FITS.when_imported(lambda module: FITS.replace(module.Model, "fit", self._fit))

@@ -165,6 +165,7 @@ class _Logged:
             try:
                 number = take(value) if hasattr(value, "numel") else float(value)
                 if number is not None:
-                    self._metrics.add(name, number, step, read=read if hasattr(value, "numel") else None, logged=True)
+                    how = read if hasattr(value, "numel") else None
+                    self._metrics.add(name, number, step, read=how, logged=True, counted=True)
             except (TypeError, ValueError) as error:
                 self._metrics.complain(f"Metrics: {name!r} is left out: {error}")

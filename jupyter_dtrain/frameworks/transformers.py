@@ -100,7 +100,7 @@ class Transformers(Framework):
             kind, _, rest = name.partition("_")
             shown = f"{kind}/{rest}" if kind in ("eval", "test") and rest else f"train/{name}"
             try:
-                self._metrics.add(shown, float(value), step, logged=True)
+                self._metrics.add(shown, float(value), step, logged=True, counted=True)
             except (TypeError, ValueError) as error:
                 self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
 

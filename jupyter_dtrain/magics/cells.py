@@ -59,6 +59,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             record_memory=args.record_memory,
             ring=args.ring,
             name=args.run_name,
+            group=args.group,
+            resume=args.resume,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
         )
@@ -198,6 +200,20 @@ def cell_arguments(parser: MagicParser) -> None:
         help="name of the run in lists and charts (default: the first telling line of the cell)",
     )
     parser.formerly(name, "--run")
+    parser.add_argument(
+        "--group",
+        type=run_name,
+        default="",
+        metavar="NAME",
+        help="name that this run has in common with others, such as those of a sweep",
+    )
+    parser.add_argument(
+        "--resume",
+        default="",
+        metavar="RUN",
+        help="go on with the training of this run, as WORLD/RUN or its number: the metrics go on from its last step; "
+        "none begins anew (default: the run that trained the snapshot that was loaded last, until a cell has trained)",
+    )
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
         "--metrics",

@@ -110,6 +110,7 @@ if TYPE_CHECKING:
 RELEASE_PATIENCE = 10.0
 """Seconds that a cell waits for the end of a release; one takes some 50 ms."""
 
+_OPENING = "[jupyter-dtrain] This training goes on with run {}, from step {} on; with --resume none it begins anew.\n"
 LEFT = "A thread that an earlier cell had left in {} was released, so that it takes no part in this cell's collectives."
 _Looking = ReadPosition | ReadStack | ReachMemory | ReadEvents | ReadMemoryRecord
 _Changing = AnswerPrompt | NotePrompts | ReleaseRank | InterruptRank
@@ -234,6 +235,7 @@ class Agent:
             step_work.say,
             self._debugger.stop_between,
             lambda: step_work.prompts_open,
+            step_work.placed,
         )
         self._gate = step_work.gate = StepGate(recorder, metrics, self._acts, self._interrupts, self._timer)
         self._questions = RankQuestions(
@@ -414,7 +416,9 @@ class Agent:
                     "stderr", f"[jupyter-dtrain] Before this cell, {what} raised {times} exceptions.\n"
                 )
         self._complaints.clear()
-        self._metrics.begin()
+        context = cell.cell.context
+        lead = self._place.rank == min(cell.ranks) and context.resumed
+        self._metrics.begin(context.first_step, _OPENING.format(context.resumed, context.first_step) if lead else "")
         self._prompts.begin(cell.run, cell.unanswered)
         self._processes.begin()
         self._main_thread.begin()

@@ -56,12 +56,14 @@ class LoopActs:
         say: Callable[[str], object],
         stop: Callable[[FrameType, str], object],
         asks: Callable[[], bool],
+        placed: Callable[[SnapshotOrder], SnapshotOrder] = lambda order: order,
     ) -> None:
         """``shell``: the rank's IPython; ``say`` shows a sentence in the cell.
 
         ``stop`` opens a debugger in a frame, which says a sentence, and raises :class:`RuntimeError` where nobody can
-        answer it. ``asks``: whether another rank asks a person.
+        answer it. ``asks``: whether another rank asks a person. ``placed`` adds the run and its step to an order.
         """
+        self._placed = placed
         self._say = say
         self._ring = Ring(plugins, say)
         self._stop = stop
@@ -273,7 +275,7 @@ class LoopActs:
 
     def _save(self, order: SnapshotOrder, names: LoopNames, step: int) -> Acted:
         """Copy what is to be saved on all ranks together; threads write it while the loop goes on."""
-        saving = stage(order, names.read(), self._plugins, step)
+        saving = stage(self._placed(order), names.read(), self._plugins, step)
         saving.go_on(self._say)
         notes = "".join(f". {note}" for note in saving.notes)
         return Acted(

@@ -4,6 +4,10 @@ The loop appends a tuple and goes on. A thread turns the tuples into columns eve
 every :data:`CALM_PERIOD`, or sooner when there are many. The same thread reads values that a device has yet to compute,
 so that the loop never waits for a device.
 
+All points of a run lie on one axis. What a framework counts is a step of the optimizer; what the user logs without a
+step takes the optimizer's, where one has stepped. In a run that goes on with another one, both go on from its steps. A
+step that the user names is taken as it is.
+
 Under failure: a line on the rank's stderr stands for a point that cannot be recorded, and for one name too many; the
 other points are recorded. Points wait for a slow thread; from :data:`LIMIT` waiting points on, the loop itself writes
 them to the spool. A run's end waits for a device no longer than its caller allows. Later points are dropped, and
@@ -15,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +83,16 @@ class MetricBuffer:
         self._names: set[str] = set()
         self._complaints: set[str] = set()
         self._logged: set[str] = set()
-        self._counts: defaultdict[str, int] = defaultdict(int)
+        self.first_step = 0
+        """The step from which the run counts."""
+        self._counts: defaultdict[str, int] = defaultdict(lambda: self.first_step)
+        self._counters: list[Callable[[], int]] = []
+        self._early: dict[str, bool] = {}
+        """Whether what the user logs under a name comes before the step of its turn of the loop, by name."""
+        self._library: int | None = None
+        """What a library's own steps lack to those of the run; None until it has counted one."""
+        self._opening = ""
+        """What the user reads at the first point of the run."""
         self.step: int | None = None
         """The newest step of this run."""
         self.follow: Callable[[str], object] | None = None
@@ -96,12 +110,19 @@ class MetricBuffer:
         """Call ``call`` on the thread before points are recorded; it may add points of its own."""
         self._before_flush.append(call)
 
+    def count_by(self, call: Callable[[], int]) -> None:
+        """Ask ``call`` how many steps an optimizer has made in this run, where the user logs without a step."""
+        self._counters.append(call)
+
     def now(self) -> float:
         """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
         return time.monotonic() + self.epoch
 
-    def begin(self) -> None:
-        """Begin a run, without the points and names of the one before."""
+    def begin(self, first_step: int = 0, opening: str = "") -> None:
+        """Begin a run, without the points and names of the one before.
+
+        ``first_step``: the step from which it counts; ``opening``: a line for the user that comes with its first point.
+        """
         flushing = self._flushing
         held = flushing.acquire(timeout=HANDOVER)
         if not held:
@@ -114,6 +135,9 @@ class MetricBuffer:
             self._complaints.clear()
             self._logged.clear()
             self._counts.clear()
+            self._early.clear()
+            self._library = None
+            self.first_step, self._opening = first_step, opening
             self.step = None
             self._fast, self._flushed = False, time.monotonic()
             self.epoch = time.time() - time.monotonic()
@@ -166,12 +190,14 @@ class MetricBuffer:
         read: Read | None = None,
         at: float | None = None,
         logged: bool = False,
+        counted: bool = False,
     ) -> None:
         """Add one point. ``value``: a number or, with ``read``, a value that ``read`` turns into a number later.
 
-        ``step``: default one more than the last point of this name, from 0 on. ``at``: its time, default :meth:`now`.
+        ``step``: counted from 0 in this run by a framework, or as the user says it; default for a framework one more
+        than the last point of this name, for the user as :meth:`user_step`. ``at``: its time, default :meth:`now`.
         ``logged``: the user logs it; a framework's points of the same name become another series then,
-        ``NAME (backward)``.
+        ``NAME (backward)``. ``counted``: the user logs it through a library, which counts the steps of its optimizer.
         """
         if not self.on:
             return
@@ -181,8 +207,7 @@ class MetricBuffer:
                     self._claim(name)
             elif name in self._logged:
                 name += BESIDE
-            if step is None:
-                step = self._counts[name]
+            step = self._placed(name, step, logged=logged, counted=counted)
             self._counts[name] = step + 1
             self.step = step
             self._points.append((name, step, self.now() if at is None else at, value, read))
@@ -204,10 +229,60 @@ class MetricBuffer:
         with self._lock:
             if name in self._logged:
                 name += BESIDE
+            if self.first_step:
+                steps = array("q", [step + self.first_step for step in points.steps])
+                points = Columns(steps, points.times, points.values)
             self.step = points.steps[-1]
             self._counts[name] = self.step + 1
             self._points.append((name, self.step, points.times[-1], points, None))
         self._wake.set()
+
+    def user_step(self, name: str) -> int:
+        """The step of what the user logs now under ``name`` without one, which counts as logged then.
+
+        It is the step that the optimizer has just made. Where the first value of a name came before any step, each is
+        that of the step to come: a loop may log before it steps. Without an optimizer that steps in this run it is one
+        more than last time.
+        """
+        with self._lock:
+            step = self._user_step(name)
+            self._counts[name] = step + 1
+        return step
+
+    @property
+    def next_step(self) -> int:
+        """The step that comes next: after the last that an optimizer has made, else after that of the newest point."""
+        made = self._made()
+        if made:
+            return self.first_step + made
+        return self.first_step if self.step is None else self.step + 1
+
+    def _made(self) -> int:
+        """How many steps an optimizer has made in this run."""
+        made = 0
+        for call in self._counters:
+            with contextlib.suppress(Exception):
+                made = max(made, call())
+        return made
+
+    def _placed(self, name: str, step: int | None, *, logged: bool, counted: bool) -> int:
+        """The step of a point on the axis of the run, from that which :meth:`add` was given."""
+        if step is None:
+            return self._user_step(name) if logged else self._counts[name]
+        if not logged:
+            return step + self.first_step
+        return step + self._lacking(step) if counted else step
+
+    def _user_step(self, name: str) -> int:
+        made = self._made()
+        early = self._early.setdefault(name, not made)
+        return self.first_step + made - (0 if early else 1) if made else self._counts[name]
+
+    def _lacking(self, step: int) -> int:
+        # A library that has loaded a checkpoint of its own goes on from there by itself, if not from the newest step.
+        if self._library is None:
+            self._library = self.first_step if step < self.first_step // 2 else 0
+        return self._library
 
     def _claim(self, name: str) -> None:
         """The user logs ``name`` from now on: its waiting points came from a framework."""
@@ -276,6 +351,9 @@ class MetricBuffer:
         with self._emitting:
             # Else the run of these points is over.
             if series and flushing is self._flushing:
+                opening, self._opening = self._opening, ""
+                if opening:
+                    self._complain(opening)
                 self._emit(Metrics(series))
 
     def _columns(self, points: list[_Point]) -> dict[str, Columns]:

@@ -350,7 +350,7 @@ class Recorder:
             at = str(spool_path(self._mirror, run, self.rank))
             together = format_ranks(ranks or [])
             identity = (cell.number, cell.id, cell.run_name, cell.above)
-            context = cell.context if source else RunContext()
+            context = cell.context if source else RunContext(first_step=cell.context.first_step)
             opened.append(Started(pid, host, at, VERSION, source, named, *identity, elastic, joins, together, context))
             # What threads printed between the runs comes before what this run has printed, as it was written.
             between, self._between, self._between_size = self._between, [], 0

@@ -15,15 +15,16 @@ from .rank_context import answer, verb_cell
 from .snapshots import load, save
 
 
-def run_save(name: str, names: list[str], root: str, world: str, keep: int) -> None:
+def run_save(
+    name: str, names: list[str], root: str, world: str, keep: int, *, run: int = 0, next_step: int = 0
+) -> None:
     """In a cell: save ``names`` as the snapshot ``name`` below ``root``; returns when it is on disk.
 
-    ``keep``: how many of that name stay.
+    ``keep``: how many of that name stay. ``run``: the run that has trained them, whose ``next_step`` comes next.
     """
     home, namespace = verb_cell()
-    size, seconds, notes = save(
-        SnapshotOrder(name, names, root, namespace.pop(KEY), world, keep), namespace, home.plugins
-    )
+    order = SnapshotOrder(name, names, root, namespace.pop(KEY), world, keep, run, next_step)
+    size, seconds, notes = save(order, namespace, home.plugins)
     _answer(SnapshotAnswer(names, notes=notes, bytes=size, seconds=seconds))
 
 

@@ -109,9 +109,10 @@ class Saving:
             self.drop()
             return "; ".join(problems)
         files = {name: facts for one in written for name, facts in one.files.items()}
-        manifest = Manifest(self._order.name, time.time(), self._order.world, self._size, self._held, self._step, files)
+        order = self._order
+        facts = (order.name, time.time(), order.world, self._size, self._held, self._step, files)
         try:
-            publish(self._part, self._order.key, manifest, self._order.keep)
+            publish(self._part, order.key, Manifest(*facts, run=order.run, next_step=order.next_step), order.keep)
         except OSError as error:
             self.drop()
             return f"{self._part.parent} cannot be written: {error.strerror or error}"

@@ -135,6 +135,10 @@ class StepWork:
             raise BadRequest(_unseen(titles, order, steps))
         self._orders[order.name] = _Standing(order, steps, seconds)
 
+    def placed(self, order: SnapshotOrder) -> SnapshotOrder:
+        """``order`` with the run that goes on, and the step of its metrics that comes next."""
+        return msgspec.structs.replace(order, run=self._run, next_step=self._metrics.next_step)
+
     def cancel(self, name: str) -> list[str]:
         """Forget a standing order, or all for an empty name; the names of those that were forgotten. Main thread.
 
@@ -235,7 +239,7 @@ class StepWork:
             due, one.meet_at = self._meet(one, step)
             if due:
                 one.saved = time.monotonic()
-                one.saving = stage(one.order, self._namespace, self._plugins, step)
+                one.saving = stage(self.placed(one.order), self._namespace, self._plugins, step)
                 one.saving.go_on(self.say)
                 for note in one.saving.notes:
                     if note not in one.noted:

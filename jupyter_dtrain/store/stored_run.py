@@ -15,7 +15,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.events import RUNNING, Environment, Error, Outcome, Output, Result, Series
-from jupyter_dtrain.core.metrics import RunMetrics
+from jupyter_dtrain.core.metrics import RunMetrics, last_step
 from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.core.run_names import check_note, check_run_name, check_tags, name_from_place, telling_line
 from jupyter_dtrain.core.steering import RecordedAct
@@ -200,6 +200,14 @@ class StoredRun:
     def last_values(self) -> list[float]:
         """The last value of each main metric on each rank; NaN for one that is not finite, which the store lacks."""
         return list(self._known.values)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step after which another run goes on with its training; None where it has logged no metric."""
+        rows = self._rows(
+            "SELECT name, max(step) FROM series WHERE run = ? AND kind = 'metric' AND step IS NOT NULL GROUP BY name"
+        )
+        return last_step(dict(rows))
 
     @property
     def _known(self) -> Newest:

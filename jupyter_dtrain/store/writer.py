@@ -519,6 +519,8 @@ class StoreWriter:
                 run.row,
             ),
         )
+        # A client cannot know beforehand whether a cell trains: one that does not goes on with no training.
+        db.execute("UPDATE runs SET resumes = NULL, first_step = 0 WHERE id = ? AND NOT trains", (run.row,))
         if fold.joins is not None:
             _count_join(db, self._world, fold.joins)
         self._columns.ended(run.row)

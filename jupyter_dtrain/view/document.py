@@ -321,6 +321,8 @@ class Picture:
     """What persons have asked of its loop."""
     paused: int | None = None
     """The step after which all ranks are paused."""
+    first_step: int = 0
+    """The step from which its ranks count."""
 
     @property
     def marks(self) -> list[Mark]:

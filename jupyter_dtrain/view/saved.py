@@ -42,7 +42,7 @@ _NAME: Final = 40  # characters of a metric's name in the text
 def bundle(picture: Picture, *, with_svg: bool = True) -> MimeBundle:
     """All representations of ``picture``, by MIME type."""
     if not picture.steps:  # a run from the store, which has all of its points
-        for name, value in stepped(RankSteps.of(picture.metrics)).items():
+        for name, value in stepped(RankSteps.of(picture.metrics, picture.first_step)).items():
             setattr(picture, name, value)
     # Through JSON once, so that front ends get the same data as from a notebook file.
     data: MimeBundle = {MIME: json.loads(json.dumps(document(picture)))}

@@ -96,6 +96,8 @@ class Kept(Protocol):
     ranks: list[int]
     started: float
     """In ``time.time()`` seconds."""
+    first_step: int
+    """The step from which it counts."""
 
     @property
     def label(self) -> str:
@@ -174,7 +176,7 @@ def bundle(run: Kept) -> MimeBundle:
         cell.append(f"… {len(source) - _SOURCE} more lines: .source has them")
     troubles = _troubles(run)
     metrics = dict(run.metrics)
-    shown = _metrics_table(metrics, run.ranks) if metrics else None
+    shown = _metrics_table(metrics, run.ranks, run.first_step) if metrics else None
     spent = run.step_summary
     slow = [] if spent is None else [*step_time.sentences(spent), *step_time.lines(spent)]
     tail = _tails(run)
@@ -228,6 +230,7 @@ def picture(run: Kept) -> Picture:
         remark=run.remark,
         step_time=run.step_summary,
         acts=run.acts,
+        first_step=run.first_step,
     )
 
 
@@ -253,7 +256,7 @@ def listing(runs: Sequence[Kept]) -> MimeBundle:
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
     """A table of the runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
-    every = [_measures(run.metrics) for run in runs]
+    every = [_measures(run.metrics, run.first_step) for run in runs]
     names = list(dict.fromkeys(name for measured in every for name in measured))
     shown = names[:_METRICS]
     marks = [run.label for run in runs]
@@ -400,11 +403,11 @@ def _troubles(run: Kept) -> list[str]:
     return [f"{count_ranks(sorted(ranks)).capitalize()}: {words}" for words, ranks in found.items()][:_RANKS]
 
 
-def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[str, str]:
+def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int], first: int) -> dict[str, str]:
     rows = []
     several = len(ranks) > _RANKS
-    measured = _measures(metrics) if several else {}
-    times = {rank: time for rank, steps in RankSteps.of(metrics).items() if (time := steps.time) is not None}
+    measured = _measures(metrics, first) if several else {}
+    times = {rank: time for rank, steps in RankSteps.of(metrics, first).items() if (time := steps.time) is not None}
     for name, series in list(metrics.items())[:_METRICS]:
         points = sum(len(columns.values) for columns in series.values())
         title, newest = saved.values_of(name, series, times)
@@ -421,9 +424,9 @@ def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int]) -> dict[
     return table(caption, ["metric", "points", *titles], rows)
 
 
-def _measures(metrics: Mapping[str, Series]) -> dict[str, tuple[float | None, float | None, float | None]]:
+def _measures(metrics: Mapping[str, Series], first: int) -> dict[str, tuple[float | None, float | None, float | None]]:
     """Last (the mean over ranks), lowest and highest finite value of each metric; of a speed, the run's alone."""
-    ranks = RankSteps.of(metrics)
+    ranks = RankSteps.of(metrics, first)
     times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
     found: dict[str, tuple[float | None, float | None, float | None]] = {}
     for name, series in metrics.items():

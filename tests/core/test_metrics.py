@@ -158,6 +158,19 @@ def test_steps_are_the_same_in_whatever_pieces_the_points_come():
     assert whole.newest == pieces.newest
 
 
+def test_a_run_that_goes_on_from_a_step_is_as_fast_as_one_that_begins_anew():
+    """The 500 steps of the run before it took it no time."""
+    anew = by_name([rated(10, [1.0, 0.5, 0.5, 3.0], 16)] * 2)
+    later = {
+        name: {rank: Columns(array("q", [step + 500 for step in one.steps]), *one[1:]) for rank, one in ranks.items()}
+        for name, ranks in anew.items()
+    }
+    ranks = RankSteps.of(later, 500)
+
+    assert speed(ranks) == pytest.approx(speed(RankSteps.of(anew)))
+    assert (ranks[0].step, ranks[0].made) == (540, 40)
+
+
 def test_a_rank_that_is_behind_has_no_current_value():
     """One that was killed early: its last loss is no part of the run's."""
     series = {0: columns([1.0 / (step + 1) for step in range(100)]), 1: columns([2.1])}

@@ -74,6 +74,51 @@ def test_points_that_a_framework_adds_at_once_keep_their_place_and_their_name(bu
     assert buffer.step == 3
 
 
+def test_what_the_user_logs_without_a_step_takes_the_step_that_an_optimizer_has_made(buffer, said):
+    """After the step it is that step's; a name that comes before the first step stands before each."""
+    made = 0
+    buffer.count_by(lambda: made)
+    for turn in range(3):
+        buffer.add("before", turn, logged=True)
+        made += 1
+        buffer.add("loss", turn, turn)
+        buffer.add("after", turn, logged=True)
+    buffer.add("val_accuracy", 0.5, logged=True)
+    buffer.add("mine", 0.5, 70, logged=True)
+    buffer.end()
+
+    assert [step for step, _ in said.points("before")] == [0, 1, 2]
+    assert [step for step, _ in said.points("after")] == [0, 1, 2]
+    assert said.points("val_accuracy") == [(2, 0.5)]
+    assert said.points("mine") == [(70, 0.5)]
+
+
+def test_a_run_that_goes_on_counts_from_its_first_step_and_says_so_once_with_its_first_point(buffer, said):
+    """A framework's steps and the user's count; a step that the user names stays, and so does a library's own."""
+    buffer.end()
+    buffer.begin(500, "It goes on.\n")
+    assert said.words == []
+    buffer.add("loss", 1.0, 0)
+    buffer.add("loss", 1.0)
+    buffer.add_all("lr", columns([0.1, 0.1], first=2))
+    buffer.add("acc", 0.5, logged=True)
+    buffer.add("acc", 0.5, logged=True)
+    buffer.add("mine", 0.5, 7, logged=True)
+    buffer.add("library", 0.5, 10, logged=True, counted=True)
+    buffer.flush()
+    buffer.begin(500)
+    buffer.add("checkpoint", 0.5, 480, logged=True, counted=True)
+    buffer.end()
+
+    assert said.points("loss") == [(500, 1.0), (501, 1.0)]
+    assert said.points("lr") == [(502, 0.1), (503, 0.1)]
+    assert said.points("acc") == [(500, 0.5), (501, 0.5)]
+    assert said.points("mine") == [(7, 0.5)]
+    assert said.points("library") == [(510, 0.5)]
+    assert said.points("checkpoint") == [(480, 0.5)]
+    assert said.words == ["It goes on.\n"]
+
+
 def test_points_are_recorded_without_an_end(buffer, said):
     """The buffer's own thread records them."""
     buffer.add("loss", 1.0)

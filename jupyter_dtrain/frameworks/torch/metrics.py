@@ -147,6 +147,7 @@ class TorchMetrics:
         HIDING.when_imported(_hide)
         SHARDED_SCALER.when_imported(self._hook_sharded_scaler)
         self._metrics.before_flush(self._report)
+        self._metrics.count_by(self._steppers.most)
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, watch: Watching) -> None:

@@ -144,6 +144,10 @@ class Steppers:
             found[name] = max(found.get(name, 0), newest[0])
         return found
 
+    def most(self) -> int:
+        """How many steps an optimizer has made in this run: the largest number."""
+        return max((one.count for one in self._all), default=0)
+
     def born(self, optimizer: Any) -> None:
         """Note that an optimizer was made."""
         with self._lock:
