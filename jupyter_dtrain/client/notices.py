@@ -37,7 +37,8 @@ class Notices:
             str(rank): outcome for rank, outcome in run.outcomes.items() if outcome != "lost"
         }
         with self._lock:
-            self._followed.append(Followed(run.number, run.interrupted or bool(run.busy), outcomes))
+            interrupted = run.interrupted or bool(run.busy)
+            self._followed.append(Followed(run.number, interrupted, outcomes, run.why_interrupted))
             self.waiting = True
 
     def to_tell(self, given_up: Iterable[int] = ()) -> list[Followed]:

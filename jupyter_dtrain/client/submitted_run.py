@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from jupyter_dtrain.core.events import Batch, Event, Finished, PromptClosed, PromptOpened, Steered
 from jupyter_dtrain.core.hangs import HangDetector
 from jupyter_dtrain.core.interruption import Interruption
+from jupyter_dtrain.core.processes import describe_process
 from jupyter_dtrain.core.stacks import describe_stuck
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.messages import Cell, Done, Watching
@@ -224,6 +225,8 @@ class SubmittedRun:
             if by:
                 self.painting.note(f"Interrupted by {by}.")
             self.run.interrupted = True
+            if not by:
+                self.run.why_interrupted = "its timeout" if self.run.timed_out else describe_process()
             connection = self._connection
             self._interruption = Interruption(
                 self.run, connection.settings, connection.questions, connection.steward, self.painting.note, now

@@ -135,6 +135,8 @@ class Run:
         self.busy: list[int] = []
         """Ranks that were still working when an interrupt's deadline ended the run."""
         self.timed_out = False
+        self.why_interrupted = ""
+        """What of this process has interrupted it, in words: its notebook, or the timeout; empty for another client."""
         self.not_sent = ""
         """Why the cell never went out to the ranks, in words; empty when it did."""
         self.world_end = ""

@@ -77,6 +77,10 @@ class Keeper:
         """Record that other processes have the numbers ``ranks``, and that no process has those in ``gone``."""
         self._news.put(lambda writer: writer.ranks_replaced(ranks, gone))
 
+    def happened(self, run: int, words: str) -> None:
+        """Record that something has happened to ``run``, in words."""
+        self._news.put(lambda writer: writer.happened(run, words))
+
     def ranks_ended(self, words: str) -> None:
         """Record that all present ranks have ended: they send no more events."""
         when = time.time()
@@ -138,7 +142,7 @@ class Keeper:
             request.id, request.name, request.size, socket.gethostname(), request.spool, time.time(), *own_process()
         )
         days, source = request.settings.store_days, SpoolFolder(request.spool, SKIPPED)
-        self._store = StoreIntake(Path(request.store), owner, source, days, self._say)
+        self._store = StoreIntake(Path(request.store), owner, source, days, self._say, request.cwd)
         if request.options.tensorboard:
             folder = Path(request.options.tensorboard) / request.id
             self._tensorboard = TensorBoardIntake(folder, SpoolFolder(request.spool, UNWANTED), self._say)

@@ -81,14 +81,16 @@ class RankControl:
         driven: Callable[[], bool],
         check_driver: Callable[[str], None],
         owner: HealOwner,
+        happened: Callable[[int, str], None],
     ) -> None:
         """``runs``: those that an interrupt ends, from any thread. ``bound``: the world that runs and the way to it.
 
         ``post`` has the supervisor's thread do something; ``broadcast`` sends an event to all clients; ``released``
         gets the run, and the call in which each rank waited, ``stuck`` the same of ranks that cannot be released;
         ``driven``: whether a driver is there; ``check_driver`` raises :class:`Refused` for the id of any other client;
-        ``owner``: what a heal needs.
+        ``owner``: what a heal needs; ``happened`` keeps a sentence with a run.
         """
+        self._happened = happened
         self._runs = runs
         self._bound = bound
         self._post = post
@@ -126,6 +128,9 @@ class RankControl:
     def _interrupt_asked(self, request: InterruptRun) -> InterruptBegun:
         runs = self._runs()
         ranks, force, by = request.ranks, request.force, request.by
+        for run in runs:
+            if ranks is None or set(ranks) & set(run.ranks):
+                self._happened(run.run, f"Interrupted by {by}.")
         if ranks is not None:
             runs = [run for run in runs if set(ranks) & set(run.ranks)]
             for run in runs:

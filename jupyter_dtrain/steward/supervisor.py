@@ -110,6 +110,7 @@ class Supervisor:
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
         seats = Seats(launcher, lambda: self._cluster.watches())  # noqa: PLW0108 — each launch has its own
+        self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._actions = RankControl(
             request,
             self._runs_to_end,
@@ -123,8 +124,8 @@ class Supervisor:
             HealOwner(
                 self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats
             ),
+            self._keeper.happened,
         )
-        self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
         self._nodes: Nodes | None = None
         if (lent := launcher.allocation) is not None:

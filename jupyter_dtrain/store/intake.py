@@ -37,11 +37,17 @@ class StoreIntake:
     """Reads events from a source and writes them into the store. Use it from one thread."""
 
     def __init__(
-        self, path: Path, owner: WorldOwner, source: SpoolFolder, days: float, say: Callable[[str], None]
+        self,
+        path: Path,
+        owner: WorldOwner,
+        source: SpoolFolder,
+        days: float,
+        say: Callable[[str], None],
+        folder: str | None = None,
     ) -> None:
-        """``days``: how long to keep runs. ``say``: shows a message to the user."""
+        """``days``: how long to keep runs. ``say``: shows a message to the user. ``folder``: as in the writer."""
         self._path = path
-        self.writer = StoreWriter(owner, source)
+        self.writer = StoreWriter(owner, source, folder=folder)
         self._days = days
         self._say = say
         self._said: set[str] = set()

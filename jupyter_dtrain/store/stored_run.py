@@ -26,7 +26,9 @@ from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
 from . import configuration, losses, text_storage
+from .happenings import RunHappening
 from .losses import Loss, Newest
+from .provenance import Commit
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -389,6 +391,19 @@ class StoredRun:
         rows = self._rows("SELECT rank, told FROM environments WHERE run = ? ORDER BY rank")
         with self._store.reading():
             return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
+
+    @property
+    def commit(self) -> Commit | None:
+        """The state of its code under git when it began; None where it was not under git, and for earlier versions."""
+        rows = self._rows("SELECT told FROM commits WHERE run = ?")
+        with self._store.reading():
+            return msgspec.json.decode(rows[0][0], type=readable(Commit)) if rows else None
+
+    @property
+    def happenings(self) -> list[RunHappening]:
+        """What happened to it beside its training, oldest first: interrupts, lost ranks, acts on its loop."""
+        rows = self._rows("SELECT time, words FROM happenings WHERE run = ? ORDER BY time, id")
+        return [RunHappening(*row) for row in rows]
 
     @property
     def errors(self) -> dict[int, Error]:

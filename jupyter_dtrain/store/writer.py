@@ -19,6 +19,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from jupyter_dtrain.core.events import (
     Configured,
     Environment,
     Error,
+    Finished,
     MediaLogged,
     Metrics,
     Outcome,
@@ -42,11 +44,13 @@ from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
 from jupyter_dtrain.core.steering import recorded
 from jupyter_dtrain.core.step_summary import summarise
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.spool import members
 from jupyter_dtrain.wire.steward_messages import Followed
 
-from . import configuration, media, text_storage
+from . import configuration, happenings, media, text_storage
 from .columns import ColumnWriter, Fresh
+from .provenance import Commit, Commits
 from .schema import transaction
 from .source import Read, SpoolFolder
 
@@ -82,6 +86,12 @@ class _Gone(NamedTuple):
 
 _FOLDED = ("pid", "host", "spool", "started", "outcome", "elapsed", "ended", "heard", "words", "next_seq")
 """Columns that the fold of a rank has under the same names."""
+LASTS: Final = 5.0
+"""Seconds after which a run without metrics gets its commit, too."""
+COMMIT_PATIENCE: Final = 1.0
+"""Seconds for which the end of a world waits for a commit that is being looked for."""
+HAPPENED: Final = 100
+"""What happened to runs that the ranks have not begun, so far as it is remembered."""
 SUMMARY_PERIOD: Final = 10.0
 """Seconds between two notes of where the time of a run's steps goes: a steward may end without notice."""
 _SET_STEP_TIME = """INSERT INTO step_times (run, seconds, summary) VALUES (?, ?, ?)
@@ -92,6 +102,8 @@ _SET_ACT = """INSERT INTO acts (run, number, told) VALUES (?, ?, ?)
     ON CONFLICT (run, number) DO UPDATE SET told = excluded.told"""
 _SET_ENVIRONMENT = """INSERT INTO environments (run, rank, told) VALUES (?, ?, ?)
     ON CONFLICT (run, rank) DO UPDATE SET told = excluded.told"""
+_SET_COMMIT = """INSERT OR IGNORE INTO commits (run, told) SELECT :run, :told
+    WHERE EXISTS (SELECT 1 FROM runs WHERE id = :run AND NOT deleted)"""
 _STORED = ("position", "bytes", "head")
 """Columns that say how much of a rank's log is in the file."""
 _COLUMNS = (*_FOLDED, *_STORED)
@@ -123,6 +135,11 @@ class _Run:
         self.told: Followed | None = None
         self.trains = False
         """Whether the file says that it has logged a metric."""
+        self.notebook, self.aside = "", False
+        self.resumed = ""
+        """The run with which it goes on, in words, until it trains."""
+        self.asked = False
+        """Whether its commit was looked for."""
         self.step_times_due = math.inf
         """When to write where the time of its steps goes, by this process's clock; never before there is news."""
         self._stored: dict[int, _Stored] = {}
@@ -152,8 +169,19 @@ class _Run:
 class StoreWriter:
     """Writes the events of one world. Use it from one thread; the connection comes with each call."""
 
-    def __init__(self, owner: WorldOwner, source: SpoolFolder, *, afterwards: bool = False) -> None:
-        """``afterwards``: the world ended before now, at an unknown time."""
+    def __init__(
+        self, owner: WorldOwner, source: SpoolFolder, *, afterwards: bool = False, folder: str | None = None
+    ) -> None:
+        """``afterwards``: the world ended before now, at an unknown time.
+
+        ``folder``: that of the code of runs without a notebook; None: the commits of runs are not looked for.
+        """
+        self._folder = folder
+        self._commits = Commits()
+        self._commits_found: list[tuple[int, Commit]] = []
+        """Those that are not in the file yet."""
+        self._happened: list[tuple[int, float, str]] = []
+        """What happened to runs, by number, and is not in the file yet."""
         self.owner = owner
         self._afterwards = afterwards
         self._source = source
@@ -208,6 +236,11 @@ class StoreWriter:
         self._dead = {}
         self._news = True
 
+    def happened(self, run: int, words: str) -> None:
+        """Note that something has happened to the run of this number, in words."""
+        self._happened = [*self._happened[-HAPPENED:], (run, time.time(), words)]
+        self._news = True
+
     # Actions.
 
     @property
@@ -226,7 +259,8 @@ class StoreWriter:
         try:
             active = self._active if self._active is not None else self._load(db)
             read = list(self._read(active))
-            if not read and not self._news and not self._over(active):
+            self._commits_found += self._commits.found()
+            if not read and not self._news and not self._commits_found and not self._over(active):
                 return False
             behind = {(number, rank) for number, rank, found in read if found.more}
             with transaction(db):
@@ -239,6 +273,8 @@ class StoreWriter:
         for number, rank, _ in read:
             self._newest[rank] = max(number, self._newest.get(rank, 0))
         self._told = {number: told for number, told in self._told.items() if number in active}
+        self._commits_found = []
+        self._happened = [one for one in self._happened if one[0] not in self._known]
         self._news = bool(behind) and self._news
         # Kept while a rank has more to read: the rest may hold its own word on its end, which counts more than the end
         # of its world, and :meth:`_settle` judges the rank only then.
@@ -251,6 +287,8 @@ class StoreWriter:
         while self.poll(db):
             pass
         self.ranks_ended(words, math.inf)
+        self.poll(db)
+        self._commits_found += self._commits.found(COMMIT_PATIENCE)
         self.poll(db)
         if self._world is not None:
             db.execute("UPDATE worlds SET ended = ?, words = ? WHERE id = ?", (time.time(), words, self._world))
@@ -269,7 +307,7 @@ class StoreWriter:
         row = db.execute("SELECT id FROM worlds WHERE key = ?", (self.owner.id,)).fetchone()
         if row is not None:
             self._world = row[0]
-            columns = "number, outcome, id, started, ranks, elastic, joins"
+            columns = "number, outcome, id, started, ranks, elastic, joins, notebook, aside, trains"
             rows = db.execute(f"SELECT {columns} FROM runs WHERE world = ?", row).fetchall()  # noqa: S608 — our own names
             self._known = {number for number, *_ in rows}
             for number, outcome, *facts in rows:
@@ -281,10 +319,21 @@ class StoreWriter:
         return active
 
     def _load_run(
-        self, db: sqlite3.Connection, row: int, started: float, ranks: str | None, elastic: int, joins: int | None
+        self,
+        db: sqlite3.Connection,
+        row: int,
+        started: float,
+        ranks: str | None,
+        elastic: int,
+        joins: int | None,
+        notebook: str,
+        aside: int,
+        trains: int,
     ) -> _Run:
         run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=readable(list[int])))
         run.fold.elastic, run.fold.joins = bool(elastic), joins
+        run.notebook, run.aside, run.trains = notebook, bool(aside), bool(trains)
+        run.asked = db.execute("SELECT 1 FROM commits WHERE run = ?", (row,)).fetchone() is not None
         query = f"SELECT rank, {', '.join(_COLUMNS)} FROM parts WHERE run = ?"  # noqa: S608 — our own names
         for rank, *values in db.execute(query, (row,)).fetchall():
             tail = db.execute(
@@ -325,7 +374,9 @@ class StoreWriter:
         if self._news and self._world is not None:
             db.execute("UPDATE worlds SET driver = ?, driver_created = ? WHERE id = ?", (*self._driver, self._world))
             self._take_told(db, active)
+        self._write_beside(db)
         for number, run in list(active.items()):
+            self._look_for_commit(run)
             self._settle(db, number, run, behind)
             over = bool(run.expected) and not {*run.expected} & {*run.fold.unfinished}
             if over or time.monotonic() >= run.step_times_due:
@@ -334,6 +385,28 @@ class StoreWriter:
             if over:
                 self._end(db, number, run)
                 del active[number]
+
+    def _write_beside(self, db: sqlite3.Connection) -> None:
+        """Write what others than the ranks have told."""
+        for number, when, words in self._happened:
+            if (row := self._row_of(db, number)) is not None:
+                happenings.write(db, row, when, words)
+        for row, commit in self._commits_found:
+            db.execute(_SET_COMMIT, {"run": row, "told": _to_json(commit)})
+
+    def _row_of(self, db: sqlite3.Connection, number: int) -> int | None:
+        query = "SELECT id FROM runs WHERE world = ? AND number = ?"
+        found = db.execute(query, (self._world, number)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _look_for_commit(self, run: _Run) -> None:
+        """Have the commit of a run looked for, once it trains or has lasted a while."""
+        if self._folder is None or run.asked or run.aside:
+            return
+        if run.trains or time.time() - run.began > LASTS:
+            run.asked = True
+            folder = Path(run.notebook).parent if run.notebook else None
+            self._commits.ask(run.row, str(folder) if folder is not None and folder.is_dir() else self._folder)
 
     def _begin(self, db: sqlite3.Connection, number: int, when: float) -> _Run:
         owner = self.owner
@@ -393,12 +466,15 @@ class StoreWriter:
                     self._write_json(db, run, rank, "error", _bounded_error(error))
                 case Result() as result:
                     self._write_json(db, run, rank, "result", _bounded_result(result))
+                case Finished(outcome="lost", words=words):
+                    happenings.write(db, run.row, event.time, words or f"rank {rank} is lost")
         stored.position = read.position
         self._write_text(db, run, rank, head, changed=stored.bytes > before)
         self._columns.write(db, run.row, rank, fresh)
         if not run.trains and any(kind == "metric" for kind, _ in fresh.series):
             run.trains = True
             db.execute("UPDATE runs SET trains = 1 WHERE id = ?", (run.row,))
+            happenings.write(db, run.row, run.began, run.resumed)
         self._write_part(db, run, rank)
         if steered:
             _write_acts(db, run, steered)
@@ -406,18 +482,30 @@ class StoreWriter:
     def _write_start(self, db: sqlite3.Connection, run: _Run, started: Started, when: float) -> None:
         if started.elastic or started.joins is not None:
             _note_elastic(db, run.row, run.fold.joins)
+            self._note_join(db, started, when)
         if started.ranks:
             run.ranks = started.ranks
             db.execute(
                 "UPDATE runs SET source = ?, ranks = ?, started = min(started, ?), name = ? WHERE id = ?",
                 (started.source[:MAX_SOURCE], _to_json(started.ranks), when, started.name, run.row),
             )
-            _write_context(db, run.row, started.cell, started.context)
+            context = started.context
+            _write_context(db, run.row, started.cell, context)
+            run.notebook, run.aside = context.notebook, context.aside
+            if context.resumed:
+                run.resumed = f"It goes on with run {context.resumed}, from step {context.first_step} on."
         elif run.ranks is None and started.together:  # the lowest rank may begin last, or never
             run.ranks = members(started)
             db.execute("UPDATE runs SET ranks = ? WHERE id = ?", (_to_json(run.ranks), run.row))
         for rank in run.ranks or ():
             run.fold.rank(rank)
+
+    def _note_join(self, db: sqlite3.Connection, started: Started, when: float) -> None:
+        if started.joins is not None and started.ranks:
+            row = self._row_of(db, started.joins)
+            if row is not None:
+                verb = "has a new process, which joins" if len(started.ranks) == 1 else "have new processes, which join"
+                happenings.write(db, row, when, f"{count_ranks(started.ranks)} {verb} the run.")
 
     def _write_json(
         self, db: sqlite3.Connection, run: _Run, rank: int, column: Literal["error", "result"], value: Any
@@ -463,6 +551,8 @@ class StoreWriter:
         for number, told in self._told.items():
             # A run without a row never reached a rank, or none that could log it.
             db.execute("UPDATE runs SET seen = 1 WHERE world = ? AND number = ?", (self._world, number))
+            if told.why:
+                self._happened.append((number, time.time(), f"Interrupted by {told.why}."))
             if number in active:
                 active[number].told = told
             elif told.interrupted:
@@ -496,6 +586,8 @@ class StoreWriter:
             else:
                 continue
             run.fold.lose(rank, words, (part.heard or run.began) if self._afterwards else None, outcome)
+            if outcome == "lost":
+                happenings.write(db, run.row, run.fold.rank(rank).ended or time.time(), words)
             self._write_part(db, run, rank)
 
     def _end(self, db: sqlite3.Connection, number: int, run: _Run) -> None:
@@ -548,8 +640,10 @@ def _write_context(db: sqlite3.Connection, run: int, cell: int | None, context: 
 
 def _write_acts(db: sqlite3.Connection, run: _Run, numbers: set[int] | None = None) -> None:
     # One that was begun before this process read the run has no words here, and those that are there stay.
-    acts = [(run.row, act.number, _to_json(act)) for act in recorded(run.fold, numbers) if act.words]
-    db.executemany(_SET_ACT, acts)
+    acts = [act for act in recorded(run.fold, numbers) if act.words]
+    db.executemany(_SET_ACT, [(run.row, act.number, _to_json(act)) for act in acts])
+    for act in acts:
+        happenings.write_act(db, run.row, act)
 
 
 def _write_step_times(db: sqlite3.Connection, run: _Run) -> None:

@@ -97,6 +97,8 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True):
     interrupted: bool = False
     ranks: dict[str, Outcome] = {}
     """The outcomes of the ranks that have said theirs, by rank."""
+    why: str = ""
+    """Who or what has interrupted it, in words, where that was the client itself."""
 
 
 class Stop(StewardRequest[Done], frozen=True, tag="stop"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -80,7 +79,7 @@ def test_front_ends_tell_the_file_each_in_its_way(tmp_path, monkeypatch):
 
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     assert notebook_file(shell) == ""
-    for told in (str(file), os.path.join("work", "c.ipynb")):
+    for told in (str(file), "work/c.ipynb"):
         monkeypatch.setenv("JPY_SESSION_NAME", told)
         assert notebook_file(shell) == str(file)
     monkeypatch.setenv("JPY_SESSION_NAME", "console-1-abc")

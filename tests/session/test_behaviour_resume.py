@@ -51,9 +51,8 @@ class TestResuming:
             run(world, "1", group="x" * 61)
         assert world.last_run is quiet
 
-    def test_the_first_training_after_a_load_goes_on_with_the_run_that_trained_the_snapshot(
-        self, world, snapshot_folder
-    ):
+    @pytest.mark.usefixtures("snapshot_folder")
+    def test_the_first_training_after_a_load_goes_on_with_the_run_that_trained_the_snapshot(self, world):
         """Cells that train nothing are not in the way; the next training begins anew, and so does one that asks to."""
         first = run(world, TRAIN.format(4) + "weight = 7")
         world.save("one", ["weight"])
@@ -73,7 +72,7 @@ class TestResuming:
         assert steps(third) == steps(anew) == [0, 1]
         assert store.run_of(third).resumes is store.run_of(anew).resumes is None
 
-    def test_a_snapshot_that_was_saved_in_the_middle_of_a_cell_knows_its_step(self, world, snapshot_folder):
+    def test_a_snapshot_that_was_saved_in_the_middle_of_a_cell_knows_its_step(self, world):
         """A rank names the run and the step itself: no client knows them then."""
         answer = run(
             world,
