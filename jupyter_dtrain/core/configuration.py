@@ -46,7 +46,7 @@ def clean_name(name: object) -> str:
 
 
 def stored(name: str, value: Any) -> Any:
-    """``value`` as it is stored: JSON without secrets. Raises :class:`ValueError` with why it cannot be, as a clause."""
+    """``value`` as it is stored: JSON without secrets. Raises :class:`ValueError` with why it cannot be."""
     found = redact_value(name, plain(value), environment_secrets())
     if len(msgspec.json.encode(found)) > LONGEST:
         raise ValueError(f"it is longer than {LONGEST >> 10} kB")

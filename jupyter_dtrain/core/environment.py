@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -33,7 +34,7 @@ def read_environment(devices: Sequence[str] = (), command: Sequence[str] = ()) -
     known = environment_secrets()
     folder = ""
     with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
+        folder = str(Path.cwd())
     system = os.uname()
     words = [word.encode("utf-8", "replace").decode()[:LONGEST] for word in command[:WORDS]]
     return Environment(
@@ -76,7 +77,7 @@ def _package(module: str) -> tuple[str, str] | None:
 
 @functools.cache
 def _owners() -> dict[str, str]:
-    """Packages by the names of their modules, where packages say that. Their lists of files would take ten times longer."""
+    """Packages by the names of their modules, where packages say that. Their lists of files would take far longer."""
     found: dict[str, str] = {}
     for one in importlib.metadata.distributions():
         with contextlib.suppress(Exception):  # as above

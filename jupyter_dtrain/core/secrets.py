@@ -177,7 +177,7 @@ def environment_secrets(environ: Iterable[tuple[str, str]] | None = None) -> fro
     pairs = os.environ.items() if environ is None else environ
     named = [value for name, value in pairs if len(value) >= _SHORTEST and is_secret_name(name)]
     # Paths have such names as well: PWD, SSH_AUTH_SOCK, GOOGLE_APPLICATION_CREDENTIALS.
-    return frozenset(value for value in named if not (value[0] in "/~" and os.path.lexists(os.path.expanduser(value))))
+    return frozenset(value for value in named if not (value[0] == "/" and os.path.lexists(value)))
 
 
 def _redact_named(text: str) -> str:

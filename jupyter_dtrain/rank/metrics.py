@@ -96,6 +96,11 @@ class MetricBuffer:
         """Call ``call`` on the thread before points are recorded; it may add points of its own."""
         self._before_flush.append(call)
 
+    @property
+    def has_points(self) -> bool:
+        """Whether points of this run were added, or are announced."""
+        return self.step is not None or self._expected
+
     def now(self) -> float:
         """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
         return time.monotonic() + self.epoch
