@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.magics.export import export
     from jupyter_dtrain.preflight.doctor import Examination, doctor
     from jupyter_dtrain.rank.scripts import run_script
-    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard, step
+    from jupyter_dtrain.rank_api import broadcast, config, log, log_to_csv, progress, shard, step
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
@@ -137,6 +137,7 @@ _HOMES = {
     "WorldLost": "core.errors",
     "broadcast": "rank_api",
     "compare": "store",
+    "config": "rank_api",
     "current": "session",
     "doctor": "preflight.doctor",
     "export": "magics.export",
@@ -218,6 +219,7 @@ __all__ = [
     "__version__",
     "broadcast",
     "compare",
+    "config",
     "current",
     "doctor",
     "export",

@@ -1,4 +1,4 @@
-"""The functions that user code calls, in a rank and everywhere else: ``log``, ``progress``, ``broadcast``, ``shard``.
+"""The functions that user code calls, in a rank and everywhere else: ``log``, ``config``, ``progress``, ``shard``.
 
 In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, stored
 where a store was named, and appended to a CSV file where one was named.
@@ -18,8 +18,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from jupyter_dtrain.core.configuration import MAX_NAME as MAX_CONFIG_NAME
+from jupyter_dtrain.core.configuration import clean_name, say_outside, stored
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.events import Configured
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share, share_of
 from jupyter_dtrain.core.world import PLACES
@@ -59,6 +62,39 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
             numbers[_clean(name)] = _float(name, value)
     if numbers:
         _outside.log(numbers, None if step is None else int(step))
+
+
+def config(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Keep hyper-parameters with the run: ``config(lr=1e-3)``, or ``config({"opt/lr": 1e-3})`` for other names.
+
+    They are added to those that the run has without a word, which its cell's code and the libraries tell, and replace
+    those of the same name. Values are numbers (also numpy's, and tensors with one element), text, booleans, None,
+    paths, members of enumerations, and lists, tuples, sets, dictionaries and dataclasses of these; at most 8 kB each.
+    Others are left out, with one line on stderr, and names of more than 200 characters are cut. Secrets, such as the
+    value of ``api_key``, are replaced by ``[redacted]``.
+
+    A value that only some ranks say is kept as well; where ranks say different ones, that of the last of them. Outside
+    a world the values go to the record of the job, where the variable ``JUPYTER_DTRAIN_STORE`` names a store.
+    """
+    told: dict[str, Any] = {}
+    for name, value in {**(values or {}), **named}.items():
+        try:
+            kept = clean_name(name)
+            if len(str(name)) > MAX_CONFIG_NAME:
+                _complain(f"config(): names are cut to {MAX_CONFIG_NAME} characters, such as {str(name)[:40]!r}…")
+            told[kept] = stored(kept, _number_in(value))
+        except Exception as error:  # noqa: BLE001 — of a value that somebody's own class makes
+            _complain(f"config(): {str(name)[:80]!r} is left out: {error}")
+    if not told:
+        return
+    if (home := rank_home()) is not None:
+        home.emit(Configured(told, "set"))
+    else:
+        say_outside(told)
+        if STORE_VARIABLE in os.environ:
+            from jupyter_dtrain.jobs.record import keep_configuration
+
+            keep_configuration()
 
 
 def broadcast(*names: str, source: int = 0, new: Collection[int] | None = None) -> None:
@@ -193,6 +229,18 @@ def step() -> None:
     """
     if (home := rank_home()) is not None:
         home.step_work.count("step()")
+
+
+def _number_in(value: Any) -> Any:
+    """A tensor's one element as a number; any other value as it is."""
+    home = rank_home()
+    if home is None or value is None or type(value) in (bool, int, float, str):
+        return value
+    try:
+        found = home.plugins.number(value)
+    except ValueError:
+        return value
+    return value if found is None else found[1]([found[0]])[0]
 
 
 def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> None:

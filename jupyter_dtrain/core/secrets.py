@@ -175,7 +175,9 @@ def is_secret_file(path: str) -> bool:
 def environment_secrets(environ: Iterable[tuple[str, str]] | None = None) -> frozenset[str]:
     """The values of this process' environment that are secrets by their names, for :func:`redact`."""
     pairs = os.environ.items() if environ is None else environ
-    return frozenset(value for name, value in pairs if len(value) >= _SHORTEST and is_secret_name(name))
+    named = [value for name, value in pairs if len(value) >= _SHORTEST and is_secret_name(name)]
+    # Paths have such names as well: PWD, SSH_AUTH_SOCK, GOOGLE_APPLICATION_CREDENTIALS.
+    return frozenset(value for value in named if not (value[0] == "/" and os.path.lexists(value)))
 
 
 def _redact_named(text: str) -> str:

@@ -28,7 +28,9 @@ from typing import Any, Final
 
 import psutil
 
-from jupyter_dtrain.core.events import Body, Error, Event, Finished, Frame, Metrics, Outcome, Started
+from jupyter_dtrain.core.configuration import take_said
+from jupyter_dtrain.core.environment import read_environment
+from jupyter_dtrain.core.events import Body, Configured, Error, Event, Finished, Frame, Metrics, Outcome, Started
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.core.settings import STORE_VARIABLE
@@ -73,6 +75,11 @@ def log_to_store(numbers: Mapping[str, float], steps: Mapping[str, int]) -> None
     record = _record or _begin(Path(sys.argv[0]).stem or "job")
     if record is not None:
         record.add(numbers, steps)
+
+
+def keep_configuration() -> None:
+    """Record the hyper-parameters that :func:`jupyter_dtrain.config` has kept, as :func:`log_to_store` does."""
+    _record or _begin(Path(sys.argv[0]).stem or "job")
 
 
 def _begin(name: str) -> JobRecord | None:
@@ -140,7 +147,9 @@ class JobRecord:
             *self._process,
         )
         # A job removes nothing of its own accord: how long runs are kept is the notebooks' matter.
-        self._intake = StoreIntake(self._store, owner, SpoolFolder(self._folder, SKIPPED), float("inf"), self._say)
+        self._intake = StoreIntake(
+            self._store, owner, SpoolFolder(self._folder, SKIPPED), float("inf"), self._say, str(Path.cwd())
+        )
 
     def _find_run(self) -> None:
         """The newest run of the folder, if rank 0 has made it by now."""
@@ -173,6 +182,10 @@ class JobRecord:
             self._append(
                 Started(os.getpid(), socket.gethostname(), str(self._spool.path), source=source, ranks=ranks, name=name)
             )
+            with contextlib.suppress(Exception):  # a process in odd surroundings; its record goes on
+                self._append(read_environment(command=sys.argv))
+        if values := take_said():
+            self._append(Configured(values, "set"))
         with self._lock:
             points, self._points = self._points, []
         found: dict[str, Columns] = {}

@@ -278,6 +278,15 @@ class Description:
         """Return what people call this framework, if user code has imported it; else empty."""
         return ""
 
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """Return what is known of the training in this cell: hyper-parameters by name, by the object that has them.
+
+        Such as ``{"optimizer": {"optimizer": "SGD", "lr": 0.1}}``; empty before there is a training. Values are
+        numbers, text, booleans, None and small containers of these. Import nothing and wait for nothing, also for no
+        device.
+        """
+        return {}
+
 
 class Cells:
     """Around each cell. Members are for the main thread, but for :meth:`is_log`."""

@@ -74,6 +74,7 @@ from jupyter_dtrain.wire.values import Received
 from .cell_end import CellEnd
 from .cell_sources import CellSources
 from .comms import RankComms
+from .configuration import Configuration
 from .debugging import RankDebugger
 from .descriptors import DescriptorReader
 from .healing import RankHealing
@@ -91,7 +92,7 @@ from .questions import Question, RankQuestions
 from .rank_context import ProgressBar
 from .recorder import Recorder
 from .resources import Sampler
-from .scripts import is_script
+from .scripts import forget_script, is_script
 from .steering import StepGate
 from .step_time import StepTimer
 from .tracebacks import Tracebacks, blame_users
@@ -174,10 +175,12 @@ class Agent:
         report: Callable[[Report], None],
         generation: int,
         healing: RankHealing,
+        configuration: Configuration,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
         self._healing = healing
+        self._configuration = configuration
         self._shell = kernel.shell
         self._sources = CellSources(kernel.shell)
         self._usual_transformers = self._transformers()
@@ -274,6 +277,7 @@ class Agent:
         # A forked child would inherit the engine's handlers, and no signal would end it.
         os.register_at_fork(after_in_child=_default_signals)
         self._sources.install()
+        self._configuration.install()
         # IPython warns so at every sys.exit(), which a rank survives like any exception.
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         blame_users()
@@ -374,6 +378,9 @@ class Agent:
         except BaseException as error:  # noqa: BLE001 — a run that was begun must end, whatever broke
             exception = error
         self._record.end()
+        with contextlib.suppress(Exception):
+            self._configuration.end()
+        forget_script()
         spent = None
         with contextlib.suppress(Exception):
             self._step_work.end(failed=exception is not None)
@@ -444,6 +451,7 @@ class Agent:
         whole = len(cell.ranks) == self._place.size
         self._gate.begin(cell.run, _unfit(cell), cell.watch, whole=whole)
         self._step_work.begin(cell.run, cell.watch, whole=whole, elastic=cell.elastic)
+        self._configuration.begin(cell)
 
     def _take(self, run: int) -> None:
         """Raise :class:`Refused` for a run that was taken before: by its cell, or by an interrupt that came first."""

@@ -43,6 +43,7 @@ from .agent import Agent
 from .bars import install_bars
 from .capture import DISPLAYS, EventSession, RankStream
 from .comms import RankComms
+from .configuration import Configuration
 from .connectivity import check_reach
 from .descriptors import DescriptorReader
 from .healing import RankHealing, introduce
@@ -227,15 +228,24 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
         )
         connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
+        gpu = GpuReader.of_rank(self._place.local_rank, each=spec.gpus_per_rank)
         sampler = Sampler(
             recorder.send,
             lambda: metrics.step,
             lambda: self._plugins.reserved() or None,
-            GpuReader.of_rank(self._place.local_rank, each=spec.gpus_per_rank),
+            gpu,
             self._plugins.services(),
         )
         comms = RankComms(recorder.append, metrics.complain)
         comms.install()
+        configuration = Configuration(
+            self._place,
+            recorder.append,
+            self._plugins,
+            metrics,
+            shell.user_ns,
+            lambda: [] if gpu is None else gpu.name(),
+        )
         agent = Agent(
             kernel,
             self._place,
@@ -250,6 +260,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._report,
             spec.generation,
             self._healer,
+            configuration,
         )
         agent.install()
         self._agent = agent

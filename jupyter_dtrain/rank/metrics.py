@@ -114,6 +114,11 @@ class MetricBuffer:
         """Ask ``call`` how many steps an optimizer has made in this run, where the user logs without a step."""
         self._counters.append(call)
 
+    @property
+    def has_points(self) -> bool:
+        """Whether points of this run were added, or are announced."""
+        return self.step is not None or self._expected
+
     def now(self) -> float:
         """Seconds since the epoch, by a clock that goes on evenly in a run, also where the host's clock is set."""
         return time.monotonic() + self.epoch

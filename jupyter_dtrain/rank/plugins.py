@@ -176,6 +176,14 @@ class Plugins:
                 found[call.name] = facts
         return found
 
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """What the frameworks know of the training in this cell: hyper-parameters by name, by object."""
+        found: dict[str, dict[str, Any]] = {}
+        for _, objects in self._answers("configuration", as_objects):
+            for name, values in objects.items():
+                found.setdefault(name, {}).update(values)
+        return found
+
     def in_use(self) -> list[str]:
         """Titles of the frameworks that user code has imported."""
         return [title for _, title in self._answers("in_use", as_text) if title]
@@ -660,6 +668,11 @@ def as_count(answer: Any) -> int:
 def as_counts(answer: Any) -> dict[str, int]:
     """Read an answer that is counts by name."""
     return {as_text(name): as_count(count) for name, count in answer.items()}
+
+
+def as_objects(answer: Any) -> dict[str, dict[str, Any]]:
+    """Read an answer that is values by name, by object."""
+    return {as_text(name): {as_text(key): value for key, value in values.items()} for name, values in answer.items()}
 
 
 def as_variables(answer: Any) -> dict[str, Variable]:

@@ -167,6 +167,14 @@ class GpuReader:
         except Exception:  # noqa: BLE001 — no package, no driver, no such GPU: not available
             return None
 
+    def name(self) -> list[str]:
+        """The GPU's name and memory, such as ``NVIDIA H200 (139 GiB)``; nothing where it does not say them."""
+        name, memory = self._ask(self._nvml.nvmlDeviceGetName), self._ask(self._nvml.nvmlDeviceGetMemoryInfo)
+        if name is None:
+            return []
+        words = name.decode() if isinstance(name, bytes) else str(name)
+        return [words if memory is None else f"{words} ({memory.total / (1 << 30):.0f} GiB)"]
+
     def read(self, reserved: int | None) -> Gpu | None:
         """Read what the GPU does now; None when it does not even report its memory."""
         nvml, handle = self._nvml, self._handle

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jupyter_dtrain.plugins.libraries import is_library
 
@@ -36,6 +36,30 @@ _folders: set[str] = set()
 """The folders of this process' scripts."""
 
 
+class RunningScript(NamedTuple):
+    """A script that runs, or has run in this cell."""
+
+    command: list[str]
+    """Its path, or ``-m`` and the name of its module, and its arguments."""
+    source: bytes | None
+    """Its code; None for a module."""
+    namespace: dict[str, Any]
+
+
+_running: RunningScript | None = None
+
+
+def running_script() -> RunningScript | None:
+    """The last script of the cell that runs; None where it has run none."""
+    return _running
+
+
+def forget_script() -> None:
+    """Let go of the script that the cell has run: the cell has ended."""
+    global _running  # noqa: PLW0603 — a process runs one cell at a time
+    _running = None
+
+
 def run_script(script: str | os.PathLike[str], *arguments: str, module: bool = False, fresh: bool = False) -> None:
     """In a cell: run a script in this rank, as torchrun would.
 
@@ -43,6 +67,7 @@ def run_script(script: str | os.PathLike[str], *arguments: str, module: bool = F
     with it; default False, where its names stay. Raises what the script raises, except a ``SystemExit`` that means
     success, and :class:`ModuleNotFoundError` for a module that is not there.
     """
+    global _running  # noqa: PLW0603 — as in forget_script
     from IPython.core.getipython import get_ipython
 
     path = Path(script).absolute()
@@ -51,11 +76,13 @@ def run_script(script: str | os.PathLike[str], *arguments: str, module: bool = F
     main = types.ModuleType("__main__") if fresh or shell is None else shell.user_module
     with _as_main(folder, main):
         spec: ModuleSpec | None = None
+        source: bytes | None = None
         if module:
             spec, code = _find(os.fspath(script))
             path = Path(spec.origin or path)
         else:
-            tree = ast.parse(path.read_bytes(), str(path))
+            source = path.read_bytes()
+            tree = ast.parse(source, str(path))
             tree = ast.fix_missing_locations(LoopExits().visit(tree))
             code = compile(tree, str(path), "exec", dont_inherit=True)
         # Tracebacks show the lines of the file as it is now.
@@ -63,6 +90,8 @@ def run_script(script: str | os.PathLike[str], *arguments: str, module: bool = F
         _folders.update(f"{one}{os.sep}" for one in (folder, folder.resolve(), path.parent))
         is_script.cache_clear()
         sys.argv = [str(path), *map(str, arguments)]
+        command = ["-m", os.fspath(script)] if module else [os.fspath(script)]
+        _running = RunningScript([*command, *sys.argv[1:]], source, vars(main))
         vars(main).update(__file__=str(path), __doc__=None, __spec__=spec, __package__=spec and spec.parent)
         try:
             exec(code, vars(main))  # noqa: S102 — to run it is what was asked for

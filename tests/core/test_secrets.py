@@ -107,8 +107,8 @@ def test_commands_lose_the_values_of_options() -> None:
 
 
 def test_a_secret_of_the_environment_is_found_in_any_text() -> None:
-    known = environment_secrets([("MY_API_KEY", HIDDEN), ("HOME", "/home/me"), ("TOKEN", "a")])
-    assert redact(f"It is {HIDDEN} in /home/me", known) == f"It is {REDACTED} in /home/me"
+    known = environment_secrets([("MY_API_KEY", HIDDEN), ("PWD", "/"), ("OLDPWD", "/dev/null"), ("TOKEN", "a")])
+    assert redact(f"It is {HIDDEN} in /dev/null", known) == f"It is {REDACTED} in /dev/null"
 
 
 def test_files() -> None:
