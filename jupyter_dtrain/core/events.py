@@ -226,6 +226,12 @@ class Sample(msgspec.Struct, frozen=True, tag="sample", omit_defaults=True):
     """Processes that its code has started, such as those of a DataLoader."""
     workers_rss: int = 0
     """Bytes of memory that the :attr:`workers` hold; pages that several processes share count for each."""
+    disk_read: int | None = None
+    """Bytes a second that its host has read from disks since the last sample, for all its processes; None: unknown."""
+    disk_written: int | None = None
+    net_received: int | None = None
+    """Bytes a second that have come to its host over networks, for all its processes, without those within the host."""
+    net_sent: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -24,6 +24,9 @@ from .process_tree import workers
 if TYPE_CHECKING:
     from .step_time import StepTimer
 
+_Traffic = tuple[int | None, int | None, int | None, int | None]
+"""Bytes that the host has read from disks, written to them, received and sent so far; None: unknown."""
+
 FIRST = 0.1
 """Seconds of a run before the first look."""
 PERIOD = 1.0
@@ -83,15 +86,15 @@ class Sampler:
             if timer is not None:
                 with contextlib.suppress(Exception):  # no thread can be started, say
                     timer.go()
-            (own, family), at = self._spent(self._found()), time.monotonic()
+            (own, family), at, traffic = self._spent(self._found()), time.monotonic(), _traffic()
             while not self._off.wait(_pause()):
                 # One sample may fail; the next may work.
                 with contextlib.suppress(Exception):
-                    before, since, found = (own, family), at, self._found()
-                    (own, family), at = self._spent(found), time.monotonic()
+                    before, since, found, earlier = (own, family), at, self._found(), traffic
+                    (own, family), at, traffic = self._spent(found), time.monotonic(), _traffic()
                     # Workers that somebody else has waited for have taken their time along.
                     spent = max(own - before[0], family - before[1])
-                    sample = self._sample(100 * spent / (at - since), found)
+                    sample = self._sample(100 * spent / (at - since), found, _rates(earlier, traffic, at - since))
                     self._emit(sample)
                     if timer is not None and (window := timer.take(sample.step)) is not None:
                         self._emit(window)
@@ -118,14 +121,37 @@ class Sampler:
                 family += sum(worker.cpu_times()[:4])
         return own, family
 
-    def _sample(self, cpu: float, workers: list[psutil.Process]) -> Sample:
+    def _sample(self, cpu: float, workers: list[psutil.Process], rates: _Traffic) -> Sample:
         gpu = None if self._gpu is None else self._gpu.read(self._reserved())
         rss, still = self._process.memory_info().rss, round(self._still(), 1)
         held = []
         for worker in workers:
             with contextlib.suppress(psutil.Error):
                 held.append(worker.memory_info().rss)
-        return Sample(round(cpu, 1), rss, self._step(), gpu, still, self._host, len(held), sum(held))
+        return Sample(round(cpu, 1), rss, self._step(), gpu, still, self._host, len(held), sum(held), *rates)
+
+
+def _traffic() -> _Traffic:
+    """What has gone through the host's disks and networks; a container may see those of its host, or none."""
+    disk: tuple[int | None, int | None] = None, None
+    net: tuple[int | None, int | None] = None, None
+    with contextlib.suppress(Exception):  # files of the system that are not there, or that an audit hook refuses
+        if (disks := psutil.disk_io_counters()) is not None:
+            disk = disks.read_bytes, disks.write_bytes
+    with contextlib.suppress(Exception):
+        cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        if cards:
+            net = sum(card.bytes_recv for card in cards), sum(card.bytes_sent for card in cards)
+    return *disk, *net
+
+
+def _rates(before: _Traffic, now: _Traffic, seconds: float) -> _Traffic:
+    """Bytes a second between two looks; a counter that was set back, as of a disk that has gone, counts as unknown."""
+    read, written, received, sent = (
+        None if one is None or other is None or other < one else round((other - one) / seconds)
+        for one, other in zip(before, now, strict=True)
+    )
+    return read, written, received, sent
 
 
 def _pause() -> float:

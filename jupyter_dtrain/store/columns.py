@@ -43,6 +43,8 @@ def _points_of(sample: Sample, when: float) -> Iterator[Series]:
     found: dict[str, float | None] = {"cpu": sample.cpu, "rss": sample.rss}
     if sample.workers:
         found |= {"workers": sample.workers, "workers rss": sample.workers_rss}
+    found |= {"disk read": sample.disk_read, "disk written": sample.disk_written}
+    found |= {"net received": sample.net_received, "net sent": sample.net_sent}
     if sample.gpu is not None:
         gpu = msgspec.structs.asdict(sample.gpu)
         found |= {f"gpu {name}": value for name, value in gpu.items() if name != "index"}

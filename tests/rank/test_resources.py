@@ -46,6 +46,33 @@ def test_a_sample_has_processor_memory_and_step(samples):
     assert (sample.step, sample.gpu, sample.still) == (7, None, 4.0)
 
 
+def test_a_sample_has_what_went_through_disks_and_networks_of_the_host(samples, monkeypatch):
+    """Bytes a second, without what stays within the host; what the system does not tell is left out."""
+    counters = {"now": 0}
+
+    def disks():
+        counters["now"] += 1 << 40
+        return SimpleNamespace(read_bytes=counters["now"], write_bytes=5)
+
+    def cards(*, pernic):
+        card = SimpleNamespace(bytes_recv=counters["now"], bytes_sent=10**9 - counters["now"])
+        return {"lo": SimpleNamespace(bytes_recv=-counters["now"], bytes_sent=counters["now"]), "eth0": card}
+
+    monkeypatch.setattr(psutil, "disk_io_counters", disks)
+    monkeypatch.setattr(psutil, "net_io_counters", cards)
+    sampler, said = samples
+    sampler.begin(lambda: 0.0, timer(on=False))
+    sample = said.get(timeout=10)
+    assert sample.disk_read > 0
+    assert (sample.disk_written, sample.net_sent) == (0, None)
+    assert sample.net_received == sample.disk_read
+
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
+    while sample.disk_read is not None:  # one that was taken before may still come
+        sample = said.get(timeout=10)
+    assert sample.disk_written is None
+
+
 def test_a_busy_process_shows(samples):
     """A loop takes most of a core, a sleep nothing: the two samples are apart, however slow the machine."""
     sampler, said = samples

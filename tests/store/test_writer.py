@@ -20,7 +20,11 @@ def test_a_run_is_stored_as_its_ranks_report_it(store, db, fake):
     fake.begin(7, "the cell", when=100.0)
     fake.say(7, 0, Output("stdout", "one\n"), Output("stderr", "two\n"), Display({"text/plain": "not kept"}))
     fake.say(
-        7, 0, points("loss", [3.0, 2.0]), Sample(50.0, 1 << 30, 1, Gpu(0, 90.0, 5, 10)), Result({"text/plain": "42"})
+        7,
+        0,
+        points("loss", [3.0, 2.0]),
+        Sample(50.0, 1 << 30, 1, Gpu(0, 90.0, 5, 10), disk_read=7, net_sent=0),
+        Result({"text/plain": "42"}),
     )
     fake.say(
         7, 1, Error("ValueError", "bad", [Frame("c", 1, "f", "f()", cell=True)]), Finished("error", 2.5), when=103.0
@@ -39,6 +43,8 @@ def test_a_run_is_stored_as_its_ranks_report_it(store, db, fake):
     assert {name: list(ranks[0].values) for name, ranks in run.resources.items()} == {
         "cpu": [50.0],
         "rss": [float(1 << 30)],
+        "disk read": [7.0],
+        "net sent": [0.0],
         "gpu utilisation": [90.0],
         "gpu used": [5.0],
         "gpu total": [10.0],

@@ -416,6 +416,7 @@ function steps(value: number): string {
 const ROUND: Record<Exclude<Unit, "number">, (value: number) => string> = {
   percent: (value) => `${+value.toPrecision(3)} %`,
   bytes,
+  rate: (value) => `${bytes(value)}/s`,
   celsius: (value) => `${+value.toPrecision(3)} °C`,
   watts: (value) => `${+value.toPrecision(3)} W`,
 };

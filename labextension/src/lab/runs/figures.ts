@@ -7,7 +7,7 @@ import { lineOf, meanOf, pointsOf, type Axis, type Line, type Style } from "./li
 export type Spread = "mean" | "ranks";
 
 /** How a chart's numbers are written. */
-export type Unit = "number" | "percent" | "bytes" | "celsius" | "watts";
+export type Unit = "number" | "percent" | "bytes" | "rate" | "celsius" | "watts";
 
 export interface Chosen {
   id: number;
@@ -42,6 +42,10 @@ const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
   "gpu reserved": ["bytes", "GPU memory of the rank"],
   "gpu temperature": ["celsius", "GPU temperature"],
   "gpu power": ["watts", "GPU power"],
+  "disk read": ["rate", "Read from disks of the host"],
+  "disk written": ["rate", "Written to disks of the host"],
+  "net received": ["rate", "Received by the host over networks"],
+  "net sent": ["rate", "Sent by the host over networks"],
   "gpu total": null,
   workers: null,
 };
