@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 CALL: Final = "__import__('importlib').import_module('jupyter_dtrain.rank.{}').{}(*{!r}, **{!r})"
 """A cell that leaves no name behind, nor a value."""
-_VERBS: Final = tuple(CALL.partition("{}")[0] + module for module in ("comparison", "snapshot_cells"))
+BROADCAST: Final = "import jupyter_dtrain\njupyter_dtrain.broadcast({}source={})"
+_VERBS: Final = (
+    *(CALL.partition("{}")[0] + module for module in ("comparison", "snapshot_cells")),
+    BROADCAST.partition("{}")[0],
+)
 MARGIN: Final = 1.0
 """Seconds between the time for reading and the end of the wait for an answer."""
 
@@ -149,7 +153,7 @@ class SessionVariables:
             check_variable(name)
         named = "".join(f"{name!r}, " for name in names)
         parse_ranks(source, self._link.world.size)
-        return self._run(f"import jupyter_dtrain\njupyter_dtrain.broadcast({named}source={source})", view=None)
+        return self._run(BROADCAST.format(named, source), view=None)
 
     def take_inventory(self, names: Sequence[str], ranks: Ranks, timeout: float) -> Inventory:
         """As :meth:`.Session.vars`."""

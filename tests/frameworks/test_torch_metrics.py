@@ -29,6 +29,39 @@ def test_a_cell_that_is_run_again_begins_anew_with_the_same_name(torch_pair):
     assert points(again, "loss") == curve(noted_again[0])
 
 
+TRAIN = """
+import jupyter_dtrain
+def step():
+    loss = lose(model)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for lr in (0.1, 0.2):
+    model, optimizer = make()
+    for epoch in range(2):
+        for _ in range(5):
+            jupyter_dtrain.log(early=1)
+            step()
+            jupyter_dtrain.log(late=1)
+        jupyter_dtrain.log(val_accuracy=0.5)
+"""
+
+
+def test_what_a_cell_logs_without_a_step_lies_over_the_losses_also_where_it_goes_on_with_another_run(torch_pair):
+    """A second training of the cell counts on; so does a run that resumes, whose speed is no other for that."""
+    first = torch_pair.run(TRAIN, view=None)
+    second = torch_pair.run(TRAIN, view=None, resume=first.number)
+
+    for run, begins in ((first, 0), (second, 20)):
+        steps = {name: [step for step, _ in points(run, name)] for name in ("loss", "early", "late", "val_accuracy")}
+        every = list(range(begins, begins + 20))
+        assert steps == {"loss": every, "early": every, "late": every, "val_accuracy": every[4::5]}
+        assert [step for step, _ in points(run, "lr")][-1] == every[-1]
+        assert run.fold.steps[0].made in (None, 19)
+        assert run.fold.steps[0].step == every[-1]
+    assert second.steps == first.steps
+
+
 def test_metrics_that_are_switched_off_show_nothing(torch_pair):
     run, noted = train(torch_pair, LOOP, metrics=False)
     after, _ = train(torch_pair, LOOP)

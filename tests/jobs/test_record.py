@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+
+import pytest
 
 from jupyter_dtrain import Session, Settings, Store, compare
 from jupyter_dtrain.jobs import export_notebook
@@ -52,6 +56,30 @@ def test_the_next_job_is_the_next_run_and_a_failed_rank_is_named_with_its_error(
     assert ended.returncode != 0
     assert "ValueError: no such data" in ended.stderr
     assert failed.outcome in ("error", "lost")  # mpirun ends rank 0 as soon as rank 1 has failed
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_job_keeps_its_hyper_parameters_what_it_ran_in_and_its_commit(tmp_path):
+    """As a run of cells does; the last cell waits for git, which answers beside the job."""
+    path = tmp_path / "runs.sqlite"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q", "-b", "topic"], ["commit", "-q", "--allow-empty", "-m", "Begin"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True, capture_output=True)
+    told = "import jupyter_dtrain\njupyter_dtrain.config(lr=0.5)\njupyter_dtrain.log(loss=1)"
+    waits = """
+import time
+deadline = time.monotonic() + 60
+while not (runs := jupyter_dtrain.Store.open().runs()) or runs[0].commit is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+"""
+    ended = job(tmp_path, told, waits, JUPYTER_DTRAIN_STORE=str(path))
+    (run,) = Store.open(path).runs()
+
+    assert ended.returncode == 0, ended.stderr
+    assert run.config["lr"] == 0.5
+    assert sorted(run.environments) == [0, 1]
+    assert (run.commit.branch, run.commit.message) == ("topic", "Begin")
 
 
 def test_a_store_that_cannot_be_written_costs_one_line_and_no_job(tmp_path):

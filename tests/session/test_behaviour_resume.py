@@ -70,6 +70,9 @@ class TestResuming:
         assert steps(second) == [4, 5]
         assert store.run_of(second).resumes == store.run_of(first).id
         assert steps(third) == steps(anew) == [0, 1]
+        own = [one.source for one in store.runs() if one.aside]
+        assert len(own) == 3
+        assert all("snapshot_cells" in one for one in own)
         assert store.run_of(third).resumes is store.run_of(anew).resumes is None
 
     def test_a_snapshot_that_was_saved_in_the_middle_of_a_cell_knows_its_step(self, world):
