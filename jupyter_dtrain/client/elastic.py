@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.causes import summary
 from jupyter_dtrain.core.errors import DtrainError, RanksBusy, RanksDead, ReplaceFailed
+from jupyter_dtrain.core.events import RunContext
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.wire.messages import Cell
 
@@ -207,7 +208,10 @@ class Companion:
             new,
             self._make_view,
             wait=False,
-            cell=Cell(run_name=f"run {self._run.number}, joined"),
+            cell=Cell(
+                run_name=f"run {self._run.number}, joined",
+                context=RunContext(first_step=self._run.fold.first_step),
+            ),
             joins=self._run.number,
             **self._options,
         )

@@ -173,6 +173,8 @@ class RunFold:
         """How the ranks read their data."""
         self.step_times = StepTimes(len(self.ranks))
         """Where the time of the ranks' steps goes."""
+        self.first_step = 0
+        """The step from which its metrics count: above 0 where it goes on with another run."""
         self.divergences = Divergences(list(self.ranks))
         """Where the replicas of a checked model have parted."""
         self.acts: dict[int, ActFold] = {}
@@ -299,6 +301,7 @@ class RunFold:
         self.elastic = self.elastic or started.elastic
         self.joins = started.joins if self.joins is None else self.joins
         part.steps = RankSteps(started.context.first_step)
+        self.first_step = max(self.first_step, started.context.first_step)
         # A host whose clock is ahead must not put the beginning into the future: the elapsed time would be negative.
         part.clock = time.monotonic() - max(0.0, time.time() - when)
         self._began = part.clock if self._began is None else min(self._began, part.clock)

@@ -41,6 +41,7 @@ from jupyter_dtrain.core.events import (
     StepParts,
 )
 from jupyter_dtrain.core.fold import ElasticEnd, RunFold, elastic_end
+from jupyter_dtrain.core.metrics import RankSteps
 from jupyter_dtrain.core.steering import recorded
 from jupyter_dtrain.core.step_summary import summarise
 from jupyter_dtrain.core.structs import readable
@@ -307,7 +308,7 @@ class StoreWriter:
         row = db.execute("SELECT id FROM worlds WHERE key = ?", (self.owner.id,)).fetchone()
         if row is not None:
             self._world = row[0]
-            columns = "number, outcome, id, started, ranks, elastic, joins, notebook, aside, trains"
+            columns = "number, outcome, id, started, ranks, elastic, joins, notebook, aside, trains, first_step"
             rows = db.execute(f"SELECT {columns} FROM runs WHERE world = ?", row).fetchall()  # noqa: S608 — our own names
             self._known = {number for number, *_ in rows}
             for number, outcome, *facts in rows:
@@ -329,6 +330,7 @@ class StoreWriter:
         notebook: str,
         aside: int,
         trains: int,
+        first_step: int,
     ) -> _Run:
         run = _Run(row, started, None if ranks is None else msgspec.json.decode(ranks, type=readable(list[int])))
         run.fold.elastic, run.fold.joins = bool(elastic), joins
@@ -340,6 +342,7 @@ class StoreWriter:
                 "SELECT pieces FROM texts WHERE run = ? AND rank = ? AND number = -1", (row, rank)
             ).fetchone()
             run.restore(rank, values, tail[0] if tail else None)
+            run.fold.rank(rank).steps = RankSteps(first_step)
         return run
 
     def _read(self, active: dict[int, _Run]) -> Iterator[tuple[int, int, Read]]:

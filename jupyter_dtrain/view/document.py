@@ -326,9 +326,9 @@ class Picture:
 
     @property
     def marks(self) -> list[Mark]:
-        """The steps that charts mark. A chart's first step is 0, and a check counts from 1."""
+        """The steps that charts mark. A chart's first step is 0, or that from which the run counts; a check's is 1."""
         one = self.divergence
-        found = [] if one is None else [Mark(one.step - 1, one.words[:_TEXT])]
+        found = [] if one is None else [Mark(self.first_step + one.step - 1, one.words[:_TEXT])]
         acts = [Mark(act.at, f"{act.words}, by {act.by}"[:_TEXT]) for act in self.acts if act.at is not None]
         return found + acts[-_MARKS:]
 

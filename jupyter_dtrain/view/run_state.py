@@ -263,6 +263,7 @@ class RunState:
             prompts=self.fold.prompts,
             acts=recorded(self.fold),
             paused=self.fold.paused,
+            first_step=self.fold.first_step,
             **(steps if judged else {**steps, "slow": None}),
         )
 
