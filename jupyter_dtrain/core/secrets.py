@@ -110,11 +110,11 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     """``text`` with :data:`REDACTED` for each secret.
 
     Those are keys of well-known forms, what is assigned to a name such as ``password``, passwords in addresses, and the
-    texts of ``known``, see :func:`environment_secrets`.
+    texts of ``known``, see :func:`environment_secrets`. The number of lines stays.
     """
     for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(secret, REDACTED)
-    text = _FORMS.sub(REDACTED, text)
+        text = text.replace(secret, REDACTED + "\n" * secret.count("\n"))
+    text = _FORMS.sub(lambda found: REDACTED + "\n" * found[0].count("\n"), text)
     text = _ADDRESS.sub(lambda found: REDACTED if found[1] is None else f"{found[1]}:{REDACTED}", text)
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{REDACTED}", text)
     text = _OPTION.sub(

@@ -234,7 +234,7 @@ class Configuration:
             if frame is None:
                 return
             code = frame.f_code
-            if code.co_flags & inspect.CO_OPTIMIZED and not is_library(code.co_filename):
+            if code.co_flags & inspect.CO_OPTIMIZED and _is_users(code.co_filename):
                 count = code.co_argcount + code.co_kwonlyargcount
                 arguments = set(code.co_varnames[:count])
                 for name, value in locals_of(frame).items():
@@ -249,9 +249,14 @@ class Configuration:
         if frame.f_code.co_name == "parse_args" and frame.f_back is not None:
             frame = frame.f_back
         run = self._run
-        if run is not None and not is_library(frame.f_code.co_filename):
+        if run is not None and _is_users(frame.f_code.co_filename):
             run.arguments = result[0]
         return result
+
+
+def _is_users(file: str) -> bool:
+    """Whether code is the user's: a cell's, or of a file outside of libraries."""
+    return file.startswith("<ipython-input-") if file.startswith("<") else not is_library(file)
 
 
 def _add(values: dict[str, tuple[ConfigOrigin, Any]], run: _Run, setting: Setting, origin: ConfigOrigin) -> None:

@@ -15,11 +15,13 @@ import ast
 import contextlib
 import operator
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from jupyter_dtrain.core.configuration import fields_of, plain
+from jupyter_dtrain.plugins.libraries import is_library
 
 MOST: Final = 200
 """Settings of one run that are taken from its code."""
@@ -73,7 +75,8 @@ _QUIET: Final = frozenset(
 _ARGUMENTS: Final = re.compile(
     r"(set_to_none|non_blocking|requires_grad|device|dtype|out|file|flush|end|sep|keepdims?|dim|axis|inplace|name|label|"
     r"color|figsize|title|desc|leave|disable|exist_ok|parents|indent|map_location|weights_only|copy|verbose|index|columns|"
-    r"async_op|src|dst|group|step|epoch|memory_format|pin_memory|persistent_workers|worker_init_fn|ipadx|ax)"
+    r"async_op|src|dst|group|step|epoch|memory_format|pin_memory|persistent_workers|worker_init_fn|ax|enable_.*|logger|"
+    r"log(ging)?_.*|report_to|output_dir|save_strategy)"
 )
 """Arguments of libraries' functions that are no settings."""
 _BLOCKS: Final = ("body", "orelse", "finalbody")
@@ -328,9 +331,9 @@ class CodeSettings:
             case ast.IfExp(body=body, orelse=otherwise):
                 return self._is_setting(body) and self._is_setting(otherwise)
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                return all(map(self._is_setting, items))
+                return bool(items) and all(map(self._is_setting, items))  # an empty one is there to be filled
             case ast.Dict(keys=keys, values=values):
-                return all(self._is_setting(one) for one in [*keys, *values] if one is not None)
+                return bool(values) and all(self._is_setting(one) for one in [*keys, *values] if one is not None)
             case ast.JoinedStr(values=values):
                 return all(self._is_setting(getattr(one, "value", one)) for one in values)
             case ast.Attribute() | ast.Subscript():
@@ -340,7 +343,9 @@ class CodeSettings:
                 if name in _DRAWS or name.startswith("suggest_") or name in _PARSES or name == "Path":
                     return True
                 if (isinstance(function, ast.Name) and name in _PURE) or _root(function) == "math":
-                    return all(map(self._is_setting, [*arguments, *(one.value for one in keywords)]))
+                    return bool(arguments or keywords) and all(
+                        map(self._is_setting, [*arguments, *(one.value for one in keywords)])
+                    )
         return False
 
 
@@ -402,6 +407,14 @@ def is_users(function: types.FunctionType) -> bool:
     return function.__globals__.get("__name__") == "__main__"
 
 
+def is_of_library(kind: type) -> bool:
+    """Whether a library has made a class of configurations: most of its fields are as they are by default."""
+    if kind in (dict, types.SimpleNamespace) or kind.__module__ in ("__main__", "argparse"):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return not isinstance(file, str) or is_library(file)
+
+
 def parse(code: str) -> ast.Module | None:
     """The tree of a cell, without its magics; None for code that cannot be parsed."""
     from IPython.core.inputtransformer2 import TransformerManager
@@ -420,15 +433,14 @@ def found(name: str, value: Any, function: str = "", *, again: bool = False) -> 
     if _NEVER.fullmatch(name) or _COUNTER.fullmatch(name):
         return
     if (fields := fields_of(value)) is not None:
-        if len(fields) > MOST:
+        if len(fields) > MOST or is_of_library(type(value)):
             return
         plain_names = type(value).__name__ == "Namespace"  # argparse's: the arguments of a script
         for key, one in fields.items():
             if type(key) is str:
                 yield from found(key if plain_names else f"{name}.{key}", one, function, again=again)
         return
-    number = type(value) in (int, float)
-    if number and _RESULT.fullmatch(name):
+    if type(value) not in (str, bool) and _RESULT.fullmatch(name):
         return
     with contextlib.suppress(ValueError):
         told = plain(value, 2)
