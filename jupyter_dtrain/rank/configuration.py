@@ -212,20 +212,23 @@ class Configuration:
         namespace = dict(self._namespace) if script is None else dict(script.namespace)
         if run.own is None:
             run.own = CodeSettings(run.code if script is None else ast.parse(script.source or b""))
-        yield from run.own.settings(namespace, self._known())
+        earlier = self._read_earlier()
+        known = [name for cell in earlier for name in cell.assigned]
+        functions = {name: function for cell in earlier for name, function in cell.functions.items()}
+        yield from run.own.settings(namespace, dict.fromkeys(known), functions)
         if run.arguments is not None:
             yield from found("args", run.arguments)
         if not run.ends.is_set():
             yield from self._in_calls()
 
-    def _known(self) -> list[str]:
-        """The settings that earlier cells have assigned."""
-        names: dict[str, bool] = {}
+    def _read_earlier(self) -> list[CodeSettings]:
+        """The settings in earlier cells. Those are read now, where a run is one that needs them."""
+        found = []
         for place, cell in enumerate(self._earlier):
             read = CodeSettings(cell) if isinstance(cell, str) else cell
             self._earlier[place] = read
-            names |= read.assigned
-        return list(names)
+            found.append(read)
+        return found
 
     def _in_calls(self) -> Iterator[Setting]:
         """The arguments of the user's functions that the main thread is in, and the configurations that they hold."""

@@ -18,6 +18,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from jupyter_dtrain.core.configuration import fields_of, plain
@@ -96,7 +97,6 @@ _ARITHMETIC: Final[dict[type[ast.AST], Callable[..., Any]]] = {
 _TRAINS: Final = re.compile(r"train|fit|main|run", re.IGNORECASE)
 _LARGEST: Final = 1e18
 _POWER: Final = 64
-_DEEP: Final = 20
 
 
 class NoSetting(Exception):
@@ -133,7 +133,8 @@ class CodeSettings:
         self.reads: set[str] = set()
         """Names that it reads."""
         self._nodes: dict[str, ast.expr] = {}
-        self._functions: dict[str, ast.FunctionDef] = {}
+        self.functions: dict[str, ast.FunctionDef] = {}
+        """The functions that it defines at top level."""
         self._changed: set[str] = set()
         self._calls: list[_CallIn] = []
         tree = code if isinstance(code, ast.Module) else parse(code)
@@ -145,8 +146,16 @@ class CodeSettings:
             self.assigned.pop(name, None)
             self.objects.discard(name)
 
-    def settings(self, namespace: Mapping[str, Any], known: Iterable[str] = ()) -> Iterator[Setting]:
-        """The settings with their values now, variables first. ``known``: settings that earlier cells have assigned."""
+    def settings(
+        self,
+        namespace: Mapping[str, Any],
+        known: Iterable[str] = (),
+        functions: Mapping[str, ast.FunctionDef] = MappingProxyType({}),
+    ) -> Iterator[Setting]:
+        """The settings with their values now, variables first.
+
+        ``known``: settings that earlier cells have assigned; ``functions``: those that these have defined.
+        """
         for name, again in self.assigned.items():
             if name in namespace:
                 yield from found(name, namespace[name], again=again)
@@ -160,22 +169,43 @@ class CodeSettings:
                 yield from found(name, namespace[name])
         for call in self._calls:
             yield from self._given(call, namespace)
+        yield from self._called(namespace, {**functions, **self.functions}, set())
+
+    def _called(
+        self, namespace: Mapping[str, Any], functions: Mapping[str, ast.FunctionDef], seen: set[str]
+    ) -> Iterator[Setting]:
+        """What the functions that this code calls assign to literals, and pass: their variables are gone by the end."""
         for call in self._calls:
-            if isinstance(call.function, ast.Name) and call.function.id in self._functions:
-                yield from self._inside(self._functions[call.function.id])
+            name = _last_name(call.function)
+            function = functions.get(name)
+            if function is None or name in seen or len(seen) == FUNCTIONS or not isinstance(call.function, ast.Name):
+                continue
+            seen.add(name)
+            inside = CodeSettings(ast.Module(function.body, []))
+            within = inside._within(namespace, function)
+            for one in inside.assigned:
+                if one in within:
+                    yield from found(one, within[one], name)
+            for other in inside._calls:
+                yield from inside._given(other, within)
+            yield from inside._called(within, functions, seen)
 
-    def _inside(self, function: ast.FunctionDef) -> Iterator[Setting]:
-        """What a function of this code assigns to literals: its variables are gone once it has ended."""
-        inside = CodeSettings(ast.Module(function.body, []))
+    def _within(self, namespace: Mapping[str, Any], function: ast.FunctionDef) -> dict[str, Any]:
+        """The names that this code, the body of ``function``, sees, as far as they are literals or global."""
+        own = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        own |= self._changed | self.objects | self.assigned.keys()
+        within = {name: value for name, value in namespace.items() if name not in own}
 
-        def look(name: str, depth: int = 0) -> Any:
-            if name not in inside.assigned or name not in inside._nodes or depth == _DEEP:
+        def look(name: str) -> Any:
+            if name not in within:
                 raise NoSetting
-            return constant(inside._nodes[name], lambda other: look(other, depth + 1))
+            return within[name]
 
-        for name in inside.assigned:
-            with contextlib.suppress(NoSetting):
-                yield from found(name, look(name), function.name)
+        for name, node in self._nodes.items():
+            if name in self.assigned:
+                with contextlib.suppress(NoSetting):
+                    within[name] = constant(node, look)
+        return within
 
     def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[Setting]:
         """What a call is given, as far as that is a setting."""
@@ -227,7 +257,7 @@ class CodeSettings:
             globals_ = {name for node in ast.walk(one) if isinstance(node, ast.Global) for name in node.names}
             self._changed |= globals_
             if isinstance(one, ast.FunctionDef):
-                self._functions[one.name] = one
+                self.functions[one.name] = one
             return
         loop = False
         match one:
