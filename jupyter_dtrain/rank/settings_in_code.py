@@ -133,8 +133,10 @@ class CodeSettings:
         self.reads: set[str] = set()
         """Names that it reads."""
         self._nodes: dict[str, ast.expr] = {}
-        self.functions: dict[str, ast.FunctionDef] = {}
-        """The functions that it defines at top level."""
+        self._left_out: dict[str, set[Any]] = {}
+        """Of names that are dictionaries, the keys of what is no setting."""
+        self.definitions: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+        """The functions and classes that it defines at top level, by name."""
         self._changed: set[str] = set()
         self._calls: list[_CallIn] = []
         tree = code if isinstance(code, ast.Module) else parse(code)
@@ -150,35 +152,51 @@ class CodeSettings:
         self,
         namespace: Mapping[str, Any],
         known: Iterable[str] = (),
-        functions: Mapping[str, ast.FunctionDef] = MappingProxyType({}),
+        definitions: Mapping[str, ast.FunctionDef | ast.ClassDef] = MappingProxyType({}),
     ) -> Iterator[Setting]:
         """The settings with their values now, variables first.
 
-        ``known``: settings that earlier cells have assigned; ``functions``: those that these have defined.
+        ``known``: settings that earlier cells have assigned; ``definitions``: the functions and classes
+        that these have defined.
         """
         for name, again in self.assigned.items():
             if name in namespace:
-                yield from found(name, namespace[name], again=again)
+                yield from found(name, self._without(name, namespace[name]), again=again)
         for name in self.objects:
             if name in namespace and fields_of(namespace[name]) is not None:
                 yield from found(name, namespace[name])
-        follows = Functions(namespace)
-        reads = self.reads | follows.reads(self.reads)
+        definitions = {**definitions, **self.definitions}
+        reads = _read(self.reads, definitions)
         for name in known:
             if name in reads and name in namespace and name not in self._changed and name not in self.assigned:
                 yield from found(name, namespace[name])
         for call in self._calls:
             yield from self._given(call, namespace)
-        yield from self._called(namespace, {**functions, **self.functions}, set())
+        yield from self._called(namespace, definitions, set())
+
+    def _without(self, name: str, value: Any) -> Any:
+        """A dictionary without what is no setting in it."""
+        left_out = self._left_out.get(name)
+        if not left_out or type(value) is not dict:
+            return value
+        return {key: one for key, one in list(value.items()) if key not in left_out}
 
     def _called(
-        self, namespace: Mapping[str, Any], functions: Mapping[str, ast.FunctionDef], seen: set[str]
+        self,
+        namespace: Mapping[str, Any],
+        definitions: Mapping[str, ast.FunctionDef | ast.ClassDef],
+        seen: set[str],
     ) -> Iterator[Setting]:
         """What the functions that this code calls assign to literals, and pass: their variables are gone by the end."""
         for call in self._calls:
             name = _last_name(call.function)
-            function = functions.get(name)
-            if function is None or name in seen or len(seen) == FUNCTIONS or not isinstance(call.function, ast.Name):
+            function = definitions.get(name)
+            if (
+                not isinstance(function, ast.FunctionDef)
+                or name in seen
+                or len(seen) == FUNCTIONS
+                or not isinstance(call.function, ast.Name)
+            ):
                 continue
             seen.add(name)
             inside = CodeSettings(ast.Module(function.body, []))
@@ -188,7 +206,7 @@ class CodeSettings:
                     yield from found(one, within[one], name)
             for other in inside._calls:
                 yield from inside._given(other, within)
-            yield from inside._called(within, functions, seen)
+            yield from inside._called(within, definitions, seen)
 
     def _within(self, namespace: Mapping[str, Any], function: ast.FunctionDef) -> dict[str, Any]:
         """The names that this code, the body of ``function``, sees, as far as they are literals or global."""
@@ -256,8 +274,8 @@ class CodeSettings:
         if isinstance(one, _SCOPES):
             globals_ = {name for node in ast.walk(one) if isinstance(node, ast.Global) for name in node.names}
             self._changed |= globals_
-            if isinstance(one, ast.FunctionDef):
-                self.functions[one.name] = one
+            if isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+                self.definitions[one.name] = one
             return
         loop = False
         match one:
@@ -308,11 +326,25 @@ class CodeSettings:
         elif self._is_setting(value):
             self.assigned[target.id] = again
             self._nodes[target.id] = value
+        elif self._has_settings(target.id, value):
+            self.assigned[target.id] = again
         elif isinstance(value, ast.Call):
             self.assigned.pop(target.id, None)
             self.objects.add(target.id)
         else:
             self._changed.add(target.id)
+
+    def _has_settings(self, name: str, node: ast.expr) -> bool:
+        """Whether some of a dictionary's items are settings; it notes those that are none."""
+        match node:
+            case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+                items = {getattr(key, "value", None): value for key, value in zip(keys, values, strict=True)}
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                items = {one.arg: one.value for one in keywords}
+            case _:
+                return False
+        self._left_out[name] = {key for key, value in items.items() if not self._is_setting(value)}
+        return len(self._left_out[name]) < len(items)
 
     def _expression(self, node: ast.AST, *, in_loop: bool, again: bool) -> None:
         match node:
@@ -400,36 +432,18 @@ class Parameters(NamedTuple):
         return cls(names if is_function else names[1:], {**defaults, **(function.__kwdefaults__ or {})}, is_function)
 
 
-class Functions:
-    """The functions and classes of the user's that names stand for."""
-
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self._namespace = namespace
-        self._seen: set[int] = set()
-
-    def reads(self, names: Iterable[str]) -> set[str]:
-        """The global names that the functions of ``names`` read, and those that they call, and so on."""
-        waiting, read = set(names), set[str]()
-        while waiting and len(self._seen) < FUNCTIONS:
-            name = waiting.pop()
-            for code in self._codes(self._namespace.get(name)):
-                fresh = set(code.co_names) - read
-                read |= fresh
-                waiting |= fresh
-        return read
-
-    def _codes(self, value: Any) -> Iterator[types.CodeType]:
-        functions = [value] if type(value) is types.FunctionType else []
-        if issubclass(type(value), type):
-            members = type.__getattribute__(value, "__dict__").values()
-            functions = [one for one in members if type(one) is types.FunctionType]
-        waiting = [one.__code__ for one in functions if is_users(one)]
-        while waiting:
-            code = waiting.pop()
-            if id(code) not in self._seen:
-                self._seen.add(id(code))
-                yield code
-                waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+def _read(names: Iterable[str], definitions: Mapping[str, ast.AST]) -> set[str]:
+    """The names that are read where ``names`` are: also in the functions and classes that these are, and so on."""
+    waiting, read = set(names), set(names)
+    followed = set[str]()
+    while waiting and len(followed) < FUNCTIONS:
+        name = waiting.pop()
+        if name in definitions and name not in followed:
+            followed.add(name)
+            fresh = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)} - read
+            read |= fresh
+            waiting |= fresh
+    return read
 
 
 def is_users(function: types.FunctionType) -> bool:

@@ -83,7 +83,7 @@ def test_endless_and_long_values_are_refused():
     endless.append(endless)
     with pytest.raises(ValueError, match="containers in each other"):
         plain(endless)
-    with pytest.raises(ValueError, match="a number of .* bits"):
+    with pytest.raises(ValueError, match=r"a number of .* bits"):
         plain(1 << (LONGEST * 9))
     with pytest.raises(ValueError, match="longer than 8 kB"):
         stored("text", "x" * (LONGEST + 1))

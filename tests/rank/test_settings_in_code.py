@@ -10,9 +10,9 @@ from jupyter_dtrain.rank.settings_in_code import CodeSettings
 def settings(code, before="", **options):
     """What the settings are after ``before`` and ``code`` have run, those of calls as ``function:name``."""
     namespace = {"__name__": "__main__"}
-    exec(before, namespace)
-    exec(code, namespace)
-    found = CodeSettings(code).settings(namespace, **options)
+    exec(before, namespace)  # noqa: S102 — of this test
+    exec(code, namespace)  # noqa: S102
+    found = CodeSettings(code).settings(namespace, definitions=CodeSettings(before).definitions, **options)
     return {f"{one.function}:{one.name}" if one.function else one.name: one.value for one in found}
 
 
@@ -27,7 +27,13 @@ if batch > 3:
     widths = [32, 64]
 """
     assert settings(code) == {
-        **{"lr": 1e-3, "wd": 0.1, "batch": 64, "half": 32, "name": "big64", "amp": True, "nothing": None},
+        "lr": 1e-3,
+        "wd": 0.1,
+        "batch": 64,
+        "half": 32,
+        "name": "big64",
+        "amp": True,
+        "nothing": None,
         "widths": [32, 64],
     }
 
@@ -122,12 +128,13 @@ class Config:
     lr: float = 0.1
     inner: object = None
 config = Config(lr=0.2, inner=object())
-more = {"a": {"b": 1}}
+more = {"a": {"b": 1}, "size": len("abc")}
+also = dict(c=2, size=len("abc"))
 parser = argparse.ArgumentParser()
 parser.add_argument("--width", type=int, default=3)
 args = parser.parse_args([])
 """
-    assert settings(code) == {"config.lr": 0.2, "more.a.b": 1, "width": 3}
+    assert settings(code) == {"config.lr": 0.2, "more.a.b": 1, "also.c": 2, "width": 3}
 
 
 def test_nobodys_code_is_run():
@@ -141,7 +148,8 @@ loud = Loud()
 def train(x): pass
 """
     assert settings("x = loud\nlr = 0.1\ny = -lr\ntrain(loud)\ntrain(2 ** 4)", before) == {
-        **{"lr": 0.1, "y": -0.1},
+        "lr": 0.1,
+        "y": -0.1,
         "train:x": 16,
     }
     assert settings("def f(x): pass\nf(9 ** 9 if 0 else 1)") == {}
