@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jupyter_dtrain import Store
 from jupyter_dtrain.core.configuration import MAX_NAME
-from jupyter_dtrain.core.events import Configured, Environment, Started
+from jupyter_dtrain.core.events import Started
 from jupyter_dtrain.core.secrets import REDACTED
+from jupyter_dtrain.rank.configuration import LONG
 from jupyter_dtrain.wire.spool import read_file
 from tests.steward.until import until
 
-from .cells import Notes
+from .cells import Told
 
 PATIENCE = 60
 SECRET = "hunter2horse-in-the-environment"  # noqa: S105 — of this test
 KEY = "sk-0123456789abcdefghij"
-
-
-class Told(Notes):
-    """A view that keeps the events of configurations, and where the ranks keep all."""
-
-    def __init__(self):
-        super().__init__()
-        self.values, self.origins, self.environments, self.spools, self.all = {}, {}, {}, [], []
-
-    def feed(self, batch, now):  # noqa: ARG002 — the protocol's shape
-        """Keep them."""
-        for event in batch.events:
-            self.all.append(event.body)
-            match event.body:
-                case Configured(values=values, origin=origin):
-                    self.values |= values
-                    self.origins |= dict.fromkeys(values, origin)
-                case Environment() as found:
-                    assert batch.rank not in self.environments
-                    self.environments[batch.rank] = found
-                case Started(spool=spool):
-                    self.spools.append(Path(spool))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +76,26 @@ def test_a_run_tells_what_made_it(world):
     assert told.environments[1].python == ".".join(map(str, sys.version_info[:3]))
 
 
+def test_the_arguments_of_functions_that_run_count(world, tmp_path):
+    """Also where the cell computes them, and where another function of the user's passes them on."""
+    code = f"""
+import os, time
+def train(rate, net):
+    jupyter_dtrain.log(loss=1)
+    ends = time.monotonic() + {PATIENCE}
+    while not os.path.exists({str(tmp_path / "end")!r}) and time.monotonic() < ends:
+        time.sleep(0.01)
+(lambda: train(float("0.125"), object()))()
+"""
+    view = Told()
+    run = world.run(code, view=view, wait=False)
+    until(lambda: "rate" in view.values)
+    (tmp_path / "end").touch()
+    run.wait(PATIENCE)
+
+    assert view.values == {"rate": 0.125, "world_size": 2}
+
+
 def test_the_store_keeps_what_counts_most(world, store):
     """Whichever event came last."""
     _, run = tell(world, "batch, rate = 16, 0.5\njupyter_dtrain.config(batch=8)\njupyter_dtrain.log(loss=1)")
@@ -114,10 +112,9 @@ def test_the_store_keeps_what_counts_most(world, store):
 
 def test_short_cells_without_points_tell_nothing(world):
     """They are no trainings."""
-    told, _ = tell(world, "lr = 3")
+    told, run = tell(world, "lr = 3")
 
-    assert not told.values
-    assert not told.environments
+    assert run.elapsed > LONG / 2 or not (told.values or told.environments)
 
 
 def test_a_script_tells_its_arguments(world, tmp_path):
@@ -183,7 +180,8 @@ def test_what_cannot_be_stored_is_said_once(world):
     (long,) = [name for name in told.values if name.startswith("nnn")]
 
     assert len(long) <= MAX_NAME
-    assert told.values == {long: 1, "html": "<script>", "lr": 0.5}
+    told_here = {name: value for name, value in told.values.items() if told.origins[name] == "set"}
+    assert told_here == {long: 1, "html": "<script>", "lr": 0.5}
     said = run.text(0).splitlines()
     assert len(said) == 3
     assert all(line.startswith("[jupyter-dtrain] config(): ") for line in said)

@@ -105,14 +105,18 @@ def settings_of(optimizer: Any) -> dict[str, Any]:
     groups: Any = getattr(optimizer, "param_groups", ())
     for place, group in enumerate(groups[:MAX_GROUPS]):
         for name, value in group.items():
-            if name in _NO_SETTINGS:
+            if name in _NO_SETTINGS or not isinstance(name, str):
                 continue
-            known = _fix(group.get("initial_lr", value) if name == "lr" else value)
-            if isinstance(known, tuple):
-                known = list(map(_fix, known))
+            known = _setting(group.get("initial_lr", value) if name == "lr" else value)
             if isinstance(known, (bool, int, float, str, list)) and (place == 0 or found.get(name) != known):
                 found[f"{name}/{place}" if place else name] = known
     return {name: value for name, value in found.items() if name not in _SWITCHES or value}
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_setting, value))
+    return _fix(value) if getattr(value, "numel", int)() == 1 else value
 
 
 def _variable(stepper: Stepper, names: dict[str, Any]) -> str:
