@@ -37,6 +37,12 @@ _FORMS: Final = re.compile(
     | (?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{8,}
     """
 )
+_HINTS: Final = (
+    *("pass", "pwd", "credential", "key", "secret", "auth", "bearer", "basic", "jwt", "token", "://", "-----begin"),
+    *("akia", "asia", "sk-", "sk_", "rk_", "pk_", "hf_", "gh", "glpat-", "xox", "xapp-", "aiza", "ya29", "wandb_v1_"),
+    *("r8_", "nvapi-", "npm_", "pypi-", "dop_v1_", "sg.", "eyj", "hooks.slack"),
+)
+"""One of them is in each text that has a secret, in small letters: most texts need no closer look."""
 _ADDRESS: Final = re.compile(r"(?<=://)(?:([^\s/:@\"'<>]{0,200}):[^\s/@\"'<>]{1,1000}|[^\s/:@\"'<>]{16,1000})(?=@)")
 _HEADER: Final = re.compile(r"(?i)\b(Bearer|Basic)(\s{1,4})[A-Za-z0-9._~+/=-]{12,}")
 _OPTION: Final = re.compile(r"(?<!\S)(--?)([A-Za-z][\w-]*)([ \t]+)([^\s-]\S*)")
@@ -110,11 +116,14 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     """``text`` with :data:`REDACTED` for each secret.
 
     Those are keys of well-known forms, what is assigned to a name such as ``password``, passwords in addresses, and the
-    texts of ``known``, see :func:`environment_secrets`.
+    texts of ``known``, see :func:`environment_secrets`. The number of lines stays.
     """
     for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(secret, REDACTED)
-    text = _FORMS.sub(REDACTED, text)
+        text = text.replace(secret, REDACTED + "\n" * secret.count("\n"))
+    lower = text.lower()
+    if not any(hint in lower for hint in _HINTS):
+        return text
+    text = _FORMS.sub(lambda found: REDACTED + "\n" * found[0].count("\n"), text)
     text = _ADDRESS.sub(lambda found: REDACTED if found[1] is None else f"{found[1]}:{REDACTED}", text)
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{REDACTED}", text)
     text = _OPTION.sub(

@@ -16,6 +16,7 @@ no number is left out.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -40,6 +41,8 @@ TESTED = "3.15"
 """The version that the tests run with."""
 OLDER_TESTED = "2.21"
 """The tested version of ``tf_keras``."""
+FITTED = ("epochs", "batch_size", "steps_per_epoch", "validation_split")
+"""Arguments of ``fit`` that are hyper-parameters."""
 _MAX_BAR_METRICS = 8
 """How many numbers the line of a bar shows."""
 
@@ -87,6 +90,7 @@ class Keras(Framework):
         self._metrics = metrics
         self._place = place
         self._on = False
+        self._settings: dict[str, dict[str, Any]] = {}
         self._steps = 0
         """Number of batches in this cell, over all calls of ``fit``."""
         metrics.count_by(lambda: self._steps)
@@ -99,6 +103,11 @@ class Keras(Framework):
         """Note whether this cell shows the values that ``fit`` logs."""
         self._on = watch.metrics
         self._steps = 0
+        self._settings = {}
+
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of the optimizer of the last ``fit``, and its arguments."""
+        return self._settings
 
     def describe(self) -> FrameworkReport:
         """Describe the imported Keras and its backend."""
@@ -163,6 +172,9 @@ class Keras(Framework):
     def _fit(self, original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         if why := _trains_alone(model):
             self._metrics.complain(why)
+        if self._on:
+            with contextlib.suppress(Exception):  # an optimizer of somebody's own
+                self._settings = _settings_of(model.optimizer, kwargs)
         with unheard():
             return original(model, *args, **kwargs)
 
@@ -185,6 +197,17 @@ class Keras(Framework):
         """``distribution``: what is to span the ranks, or Keras' module for any."""
         if self._place.size > 1 and (why := _spans_one_rank(distribution)):
             self._metrics.complain(why)
+
+
+def _settings_of(optimizer: Any, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The hyper-parameters of an optimizer, and those among the arguments of ``fit`` that are named there."""
+    kind = type(optimizer)
+    found: dict[str, Any] = {"optimizer": kind.__name__}
+    # A variable of tf_keras may be on a parameter server, and code of the user's is not run.
+    if kind.__module__.startswith("keras."):
+        found |= {name: value for name, value in optimizer.get_config().items() if name != "name" and value}
+    told = {name: arguments[name] for name in FITTED if isinstance(arguments.get(name), (int, float))}
+    return {"optimizer": found, "fit": told}
 
 
 class _State:

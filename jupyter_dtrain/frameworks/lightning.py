@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 
 TESTED = "2.6"
 """The version that the tests run with."""
+DEFAULTS = {
+    **dict.fromkeys(("max_epochs", "max_time", "gradient_clip_val", "gradient_clip_algorithm")),
+    "max_steps": -1,
+    "precision": "32-true",
+    "accumulate_grad_batches": 1,
+    "num_nodes": 1,
+    "overfit_batches": 0.0,
+    "limit_train_batches": 1.0,
+    "val_check_interval": 1.0,
+    "check_val_every_n_epoch": 1,
+}
+"""What a ``Trainer`` says of itself that is a hyper-parameter, each with its default."""
 PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """The names under which Lightning's code is packaged."""
 
@@ -84,7 +96,11 @@ class Lightning(Framework):
 
     def before_cell(self, watch: Watching) -> None:
         """Note whether this cell shows the values that modules log."""
-        self._logged.on = watch.metrics
+        self._logged.begin(on=watch.metrics)
+
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """Return what a ``Trainer`` was told that is not its default, and the ``hparams`` of its module and data."""
+        return self._logged.settings
 
     def describe(self) -> FrameworkReport:
         """Describe the imported package, under whichever of its names it was imported."""
@@ -125,12 +141,31 @@ def _local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def _settings_of(trainer: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"trainer": {"strategy": type(trainer.strategy).__name__}}
+    for name, default in DEFAULTS.items():
+        value = getattr(trainer, name, default)
+        if isinstance(value, (int, float, str)) and value != default:
+            found["trainer"][name] = value
+    for name, owner in (("hparams", trainer.lightning_module), ("data", getattr(trainer, "datamodule", None))):
+        if values := dict(getattr(owner, "hparams", ())):
+            found[name] = values
+    return found
+
+
 class _Logged:
     """Records the values given to ``self.log`` as points."""
 
     def __init__(self, metrics: MetricBuffer) -> None:
         self._metrics = metrics
         self.on = False
+        self.settings: dict[str, dict[str, Any]] = {}
+        """The hyper-parameters of the training of this cell."""
+
+    def begin(self, *, on: bool) -> None:
+        """Begin a cell."""
+        self.on = on
+        self.settings = {}
 
     def hook(self, module: Any) -> None:
         """Follow the values that Lightning gives to loggers, even without a logger and at steps that it skips."""
@@ -144,6 +179,8 @@ class _Logged:
 
     def _step(self, original: Any, connector: Any) -> None:
         trainer = connector.trainer
+        if self.on and not self.settings:
+            self.settings = _settings_of(trainer)
         by_hand = not trainer.lightning_module.automatic_optimization
         if by_hand or not trainer.fit_loop._should_accumulate():  # noqa: SLF001 — the connector itself asks this
             self._log(trainer, connector.metrics["log"])

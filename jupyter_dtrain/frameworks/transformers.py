@@ -14,6 +14,7 @@ module patches, stays unchanged.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
 TESTED = "5.17 and 5.24"
 """The versions that the tests have run with."""
+NO_SETTINGS = frozenset(
+    (
+        *("output_dir", "logging_dir", "run_name", "local_rank", "disable_tqdm", "report_to", "use_cpu", "no_cuda"),
+        *("log_level", "log_level_replica", "project", "trackio_space_id", "hub_model_id", "push_to_hub"),
+    )
+)
+"""Arguments that say where results go, and not how they come about."""
 NO_CURVES = ("epoch", "total_flos", "num_input_tokens_seen")
 NO_CURVES_END = ("_runtime", "_per_second", "_time")
 
@@ -60,6 +68,7 @@ class Transformers(Framework):
         """Wait for the ``Trainer`` to be imported."""
         self._metrics = metrics
         self._on = False
+        self._arguments: dict[str, Any] = {}
         LOGGED.when_imported(self._hear_logs)
         PROGRESS.when_imported(_use_bar)
         LOSSES.when_imported(lambda module: LOSSES.replace(module.Trainer, "training_step", _training_step))
@@ -67,6 +76,11 @@ class Transformers(Framework):
     def before_cell(self, watch: Watching) -> None:
         """Note whether this cell shows the values that a ``Trainer`` logs."""
         self._on = watch.metrics
+        self._arguments = {}
+
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """Return the arguments of the ``Trainer`` that differ from their defaults."""
+        return {"arguments": self._arguments} if self._arguments else {}
 
     def describe(self) -> FrameworkReport:
         """Describe whether its ``Trainer`` is in use, because its parts are imported one by one."""
@@ -90,7 +104,11 @@ class Transformers(Framework):
             if self._on and logs:
                 self._log(logs, max(0, int(state.global_step) - 1))
 
-        kind = type("RankCallback", (callbacks.TrainerCallback,), {"on_log": LOGGED.callback(on_log)})
+        def on_train_begin(callback: Any, args: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001 — as above
+            self._arguments = _changed(args)
+
+        ours = {one.__name__: LOGGED.callback(one) for one in (on_log, on_train_begin)}
+        kind = type("RankCallback", (callbacks.TrainerCallback,), ours)
         module.DEFAULT_CALLBACKS.append(kind)
 
     def _log(self, logs: dict[str, Any], step: int) -> None:
@@ -103,6 +121,20 @@ class Transformers(Framework):
                 self._metrics.add(shown, float(value), step, logged=True, counted=True)
             except (TypeError, ValueError) as error:
                 self._metrics.complain(f"Metrics: {name!r} is left out: {error}")
+
+
+def _changed(arguments: Any) -> dict[str, Any]:
+    """The arguments that are not as they are by default: numbers, text, booleans and members of enumerations."""
+    found = {}
+    for field in dataclasses.fields(arguments):
+        value = vars(arguments).get(field.name)
+        if field.name.startswith("_") or field.name in NO_SETTINGS or not isinstance(value, (int, float, str)):
+            continue
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if value != default:
+            found[field.name] = value
+    return found
 
 
 def _details() -> dict[str, str]:

@@ -33,6 +33,7 @@ from jupyter_dtrain.core.environment import read_environment
 from jupyter_dtrain.core.events import Body, Configured, Error, Event, Finished, Frame, Metrics, Outcome, Started
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.processes import own_process
+from jupyter_dtrain.core.secrets import environment_secrets, redact
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.store.file import last_number
@@ -213,7 +214,7 @@ class JobRecord:
         self._error = Error(
             kind.__name__,
             str(error),
-            [Frame(one.filename, one.lineno or 0, one.name, one.line or "", cell=True) for one in frames],
+            [Frame(one.filename, one.lineno or 0, one.name, redact(one.line or ""), cell=True) for one in frames],
         )
         original(kind, error, trace)
 
@@ -270,7 +271,7 @@ def _job_key() -> str:
 
 
 def _script() -> str:
-    """The text of the program."""
+    """The text of the program, without secrets."""
     with contextlib.suppress(OSError, UnicodeError):
-        return Path(sys.argv[0]).read_text(encoding="utf-8")
+        return redact(Path(sys.argv[0]).read_text(encoding="utf-8"), environment_secrets())
     return ""

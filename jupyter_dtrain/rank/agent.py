@@ -27,6 +27,7 @@ import msgspec
 
 from jupyter_dtrain.core.errors import Refused
 from jupyter_dtrain.core.events import CommMessage
+from jupyter_dtrain.core.secrets import environment_secrets, redact
 from jupyter_dtrain.plugins.patches import Patch, raises_on_purpose
 from jupyter_dtrain.wire.agent_messages import (
     AnyAgentRequest,
@@ -415,7 +416,8 @@ class Agent:
         self._sources.begin(cell.run, cell.code, cell.cell)
         if came:
             self._releasing.release()
-        source = cell.code if self._place.rank == min(cell.ranks) else ""
+        first = self._place.rank == min(cell.ranks)
+        source = redact(cell.code, environment_secrets()) if first else ""
         self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
         for what, times in self._complaints.items():
             if times > 1:

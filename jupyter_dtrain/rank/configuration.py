@@ -27,10 +27,12 @@ from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch, caller
 
-from .scripts import running_script
+from .scripts import is_script, running_script
 from .settings_in_code import MOST, CodeSettings, Setting, found
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from jupyter_dtrain.core.world import Placement
     from jupyter_dtrain.wire.agent_messages import RunCell
 
@@ -45,6 +47,8 @@ PATIENCE: Final = 1.0
 """Seconds that the end of a cell waits for the last look."""
 EARLIER: Final = 200
 """Cells before this one whose settings it may use."""
+CELLS: Final = "<ipython-input-"
+"""How the file names of cells begin."""
 FRAMES: Final = 100
 """Calls of the main thread that are looked at."""
 
@@ -212,35 +216,43 @@ class Configuration:
         namespace = dict(self._namespace) if script is None else dict(script.namespace)
         if run.own is None:
             run.own = CodeSettings(run.code if script is None else ast.parse(script.source or b""))
-        yield from run.own.settings(namespace, self._known())
+        earlier = self._read_earlier()
+        known = [name for cell in earlier for name in cell.assigned]
+        definitions = {name: one for cell in earlier for name, one in cell.definitions.items()}
+        yield from run.own.settings(namespace, dict.fromkeys(known), definitions)
         if run.arguments is not None:
             yield from found("args", run.arguments)
         if not run.ends.is_set():
             yield from self._in_calls()
 
-    def _known(self) -> list[str]:
-        """The settings that earlier cells have assigned."""
-        names: dict[str, bool] = {}
+    def _read_earlier(self) -> list[CodeSettings]:
+        """The settings in earlier cells. Those are read now, where a run is one that needs them."""
+        found = []
         for place, cell in enumerate(self._earlier):
             read = CodeSettings(cell) if isinstance(cell, str) else cell
             self._earlier[place] = read
-            names |= read.assigned
-        return list(names)
+            found.append(read)
+        return found
 
     def _in_calls(self) -> Iterator[Setting]:
         """The arguments of the user's functions that the main thread is in, and the configurations that they hold."""
+        inner: list[FrameType] = []
         frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented
-        for _ in range(FRAMES):
-            if frame is None:
-                return
+        while frame is not None and len(inner) < FRAMES:
             code = frame.f_code
-            if code.co_flags & inspect.CO_OPTIMIZED and not is_library(code.co_filename):
-                count = code.co_argcount + code.co_kwonlyargcount
-                arguments = set(code.co_varnames[:count])
-                for name, value in locals_of(frame).items():
-                    if name in arguments or (type(value) is not dict and fields_of(value) is not None):
-                        yield from found(name, value, code.co_name)
+            if code.co_name == "<module>" and (code.co_filename.startswith(CELLS) or is_script(code.co_filename)):
+                break  # what is outside of it is no code of the cell
+            if code.co_flags & inspect.CO_OPTIMIZED and _is_users(code.co_filename):
+                inner.append(frame)
             frame = frame.f_back
+        else:
+            return
+        for one in inner:
+            code = one.f_code
+            arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+            for name, value in locals_of(one).items():
+                if name in arguments or (type(value) is not dict and fields_of(value) is not None):
+                    yield from found(name, value, code.co_name)
 
     def _parsed(self, original: Any, parser: Any, *args: Any, **kwargs: Any) -> Any:
         """Note what argparse gives to the user's code. IPython and libraries parse as well."""
@@ -249,9 +261,14 @@ class Configuration:
         if frame.f_code.co_name == "parse_args" and frame.f_back is not None:
             frame = frame.f_back
         run = self._run
-        if run is not None and not is_library(frame.f_code.co_filename):
+        if run is not None and _is_users(frame.f_code.co_filename):
             run.arguments = result[0]
         return result
+
+
+def _is_users(file: str) -> bool:
+    """Whether code is the user's: a cell's, or of a file outside of libraries."""
+    return file.startswith(CELLS) if file.startswith("<") else not is_library(file)
 
 
 def _add(values: dict[str, tuple[ConfigOrigin, Any]], run: _Run, setting: Setting, origin: ConfigOrigin) -> None:

@@ -15,11 +15,14 @@ import ast
 import contextlib
 import operator
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from jupyter_dtrain.core.configuration import fields_of, plain
+from jupyter_dtrain.plugins.libraries import is_library
 
 MOST: Final = 200
 """Settings of one run that are taken from its code."""
@@ -73,7 +76,8 @@ _QUIET: Final = frozenset(
 _ARGUMENTS: Final = re.compile(
     r"(set_to_none|non_blocking|requires_grad|device|dtype|out|file|flush|end|sep|keepdims?|dim|axis|inplace|name|label|"
     r"color|figsize|title|desc|leave|disable|exist_ok|parents|indent|map_location|weights_only|copy|verbose|index|columns|"
-    r"async_op|src|dst|group|step|epoch|memory_format|pin_memory|persistent_workers|worker_init_fn|ipadx|ax)"
+    r"async_op|src|dst|group|step|epoch|memory_format|pin_memory|persistent_workers|worker_init_fn|ax|enable_.*|logger|"
+    r"log(ging)?_.*|report_to|output_dir|save_strategy)"
 )
 """Arguments of libraries' functions that are no settings."""
 _BLOCKS: Final = ("body", "orelse", "finalbody")
@@ -93,7 +97,6 @@ _ARITHMETIC: Final[dict[type[ast.AST], Callable[..., Any]]] = {
 _TRAINS: Final = re.compile(r"train|fit|main|run", re.IGNORECASE)
 _LARGEST: Final = 1e18
 _POWER: Final = 64
-_DEEP: Final = 20
 
 
 class NoSetting(Exception):
@@ -130,7 +133,10 @@ class CodeSettings:
         self.reads: set[str] = set()
         """Names that it reads."""
         self._nodes: dict[str, ast.expr] = {}
-        self._functions: dict[str, ast.FunctionDef] = {}
+        self._left_out: dict[str, set[Any]] = {}
+        """Of names that are dictionaries, the keys of what is no setting."""
+        self.definitions: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+        """The functions and classes that it defines at top level, by name."""
         self._changed: set[str] = set()
         self._calls: list[_CallIn] = []
         tree = code if isinstance(code, ast.Module) else parse(code)
@@ -142,37 +148,82 @@ class CodeSettings:
             self.assigned.pop(name, None)
             self.objects.discard(name)
 
-    def settings(self, namespace: Mapping[str, Any], known: Iterable[str] = ()) -> Iterator[Setting]:
-        """The settings with their values now, variables first. ``known``: settings that earlier cells have assigned."""
+    def settings(
+        self,
+        namespace: Mapping[str, Any],
+        known: Iterable[str] = (),
+        definitions: Mapping[str, ast.FunctionDef | ast.ClassDef] = MappingProxyType({}),
+    ) -> Iterator[Setting]:
+        """The settings with their values now, variables first.
+
+        ``known``: settings that earlier cells have assigned; ``definitions``: the functions and classes
+        that these have defined.
+        """
         for name, again in self.assigned.items():
             if name in namespace:
-                yield from found(name, namespace[name], again=again)
+                yield from found(name, self._without(name, namespace[name]), again=again)
         for name in self.objects:
             if name in namespace and fields_of(namespace[name]) is not None:
                 yield from found(name, namespace[name])
-        follows = Functions(namespace)
-        reads = self.reads | follows.reads(self.reads)
+        definitions = {**definitions, **self.definitions}
+        reads = _read(self.reads, definitions)
         for name in known:
             if name in reads and name in namespace and name not in self._changed and name not in self.assigned:
                 yield from found(name, namespace[name])
         for call in self._calls:
             yield from self._given(call, namespace)
+        yield from self._called(namespace, definitions, set())
+
+    def _without(self, name: str, value: Any) -> Any:
+        """A dictionary without what is no setting in it."""
+        left_out = self._left_out.get(name)
+        if not left_out or type(value) is not dict:
+            return value
+        return {key: one for key, one in list(value.items()) if key not in left_out}
+
+    def _called(
+        self,
+        namespace: Mapping[str, Any],
+        definitions: Mapping[str, ast.FunctionDef | ast.ClassDef],
+        seen: set[str],
+    ) -> Iterator[Setting]:
+        """What the functions that this code calls assign to literals, and pass: their variables are gone by the end."""
         for call in self._calls:
-            if isinstance(call.function, ast.Name) and call.function.id in self._functions:
-                yield from self._inside(self._functions[call.function.id])
+            name = _last_name(call.function)
+            function = definitions.get(name)
+            if (
+                not isinstance(function, ast.FunctionDef)
+                or name in seen
+                or len(seen) == FUNCTIONS
+                or not isinstance(call.function, ast.Name)
+            ):
+                continue
+            seen.add(name)
+            inside = CodeSettings(ast.Module(function.body, []))
+            within = inside._within(namespace, function)
+            for one in inside.assigned:
+                if one in within:
+                    yield from found(one, within[one], name)
+            for other in inside._calls:
+                yield from inside._given(other, within)
+            yield from inside._called(within, definitions, seen)
 
-    def _inside(self, function: ast.FunctionDef) -> Iterator[Setting]:
-        """What a function of this code assigns to literals: its variables are gone once it has ended."""
-        inside = CodeSettings(ast.Module(function.body, []))
+    def _within(self, namespace: Mapping[str, Any], function: ast.FunctionDef) -> dict[str, Any]:
+        """The names that this code, the body of ``function``, sees, as far as they are literals or global."""
+        own = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        own |= self._changed | self.objects | self.assigned.keys()
+        within = {name: value for name, value in namespace.items() if name not in own}
 
-        def look(name: str, depth: int = 0) -> Any:
-            if name not in inside.assigned or name not in inside._nodes or depth == _DEEP:
+        def look(name: str) -> Any:
+            if name not in within:
                 raise NoSetting
-            return constant(inside._nodes[name], lambda other: look(other, depth + 1))
+            return within[name]
 
-        for name in inside.assigned:
-            with contextlib.suppress(NoSetting):
-                yield from found(name, look(name), function.name)
+        for name, node in self._nodes.items():
+            if name in self.assigned:
+                with contextlib.suppress(NoSetting):
+                    within[name] = constant(node, look)
+        return within
 
     def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[Setting]:
         """What a call is given, as far as that is a setting."""
@@ -223,8 +274,8 @@ class CodeSettings:
         if isinstance(one, _SCOPES):
             globals_ = {name for node in ast.walk(one) if isinstance(node, ast.Global) for name in node.names}
             self._changed |= globals_
-            if isinstance(one, ast.FunctionDef):
-                self._functions[one.name] = one
+            if isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+                self.definitions[one.name] = one
             return
         loop = False
         match one:
@@ -275,11 +326,25 @@ class CodeSettings:
         elif self._is_setting(value):
             self.assigned[target.id] = again
             self._nodes[target.id] = value
+        elif self._has_settings(target.id, value):
+            self.assigned[target.id] = again
         elif isinstance(value, ast.Call):
             self.assigned.pop(target.id, None)
             self.objects.add(target.id)
         else:
             self._changed.add(target.id)
+
+    def _has_settings(self, name: str, node: ast.expr) -> bool:
+        """Whether some of a dictionary's items are settings; it notes those that are none."""
+        match node:
+            case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+                items = {getattr(key, "value", None): value for key, value in zip(keys, values, strict=True)}
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                items = {one.arg: one.value for one in keywords}
+            case _:
+                return False
+        self._left_out[name] = {key for key, value in items.items() if not self._is_setting(value)}
+        return len(self._left_out[name]) < len(items)
 
     def _expression(self, node: ast.AST, *, in_loop: bool, again: bool) -> None:
         match node:
@@ -328,9 +393,9 @@ class CodeSettings:
             case ast.IfExp(body=body, orelse=otherwise):
                 return self._is_setting(body) and self._is_setting(otherwise)
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-                return all(map(self._is_setting, items))
+                return bool(items) and all(map(self._is_setting, items))  # an empty one is there to be filled
             case ast.Dict(keys=keys, values=values):
-                return all(self._is_setting(one) for one in [*keys, *values] if one is not None)
+                return bool(values) and all(self._is_setting(one) for one in [*keys, *values] if one is not None)
             case ast.JoinedStr(values=values):
                 return all(self._is_setting(getattr(one, "value", one)) for one in values)
             case ast.Attribute() | ast.Subscript():
@@ -340,7 +405,9 @@ class CodeSettings:
                 if name in _DRAWS or name.startswith("suggest_") or name in _PARSES or name == "Path":
                     return True
                 if (isinstance(function, ast.Name) and name in _PURE) or _root(function) == "math":
-                    return all(map(self._is_setting, [*arguments, *(one.value for one in keywords)]))
+                    return bool(arguments or keywords) and all(
+                        map(self._is_setting, [*arguments, *(one.value for one in keywords)])
+                    )
         return False
 
 
@@ -365,41 +432,31 @@ class Parameters(NamedTuple):
         return cls(names if is_function else names[1:], {**defaults, **(function.__kwdefaults__ or {})}, is_function)
 
 
-class Functions:
-    """The functions and classes of the user's that names stand for."""
-
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self._namespace = namespace
-        self._seen: set[int] = set()
-
-    def reads(self, names: Iterable[str]) -> set[str]:
-        """The global names that the functions of ``names`` read, and those that they call, and so on."""
-        waiting, read = set(names), set[str]()
-        while waiting and len(self._seen) < FUNCTIONS:
-            name = waiting.pop()
-            for code in self._codes(self._namespace.get(name)):
-                fresh = set(code.co_names) - read
-                read |= fresh
-                waiting |= fresh
-        return read
-
-    def _codes(self, value: Any) -> Iterator[types.CodeType]:
-        functions = [value] if type(value) is types.FunctionType else []
-        if issubclass(type(value), type):
-            members = type.__getattribute__(value, "__dict__").values()
-            functions = [one for one in members if type(one) is types.FunctionType]
-        waiting = [one.__code__ for one in functions if is_users(one)]
-        while waiting:
-            code = waiting.pop()
-            if id(code) not in self._seen:
-                self._seen.add(id(code))
-                yield code
-                waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+def _read(names: Iterable[str], definitions: Mapping[str, ast.AST]) -> set[str]:
+    """The names that are read where ``names`` are: also in the functions and classes that these are, and so on."""
+    waiting, read = set(names), set(names)
+    followed = set[str]()
+    while waiting and len(followed) < FUNCTIONS:
+        name = waiting.pop()
+        if name in definitions and name not in followed:
+            followed.add(name)
+            fresh = {node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)} - read
+            read |= fresh
+            waiting |= fresh
+    return read
 
 
 def is_users(function: types.FunctionType) -> bool:
     """Whether a function is code of a cell or a script, whose module is ``__main__``."""
     return function.__globals__.get("__name__") == "__main__"
+
+
+def is_of_library(kind: type) -> bool:
+    """Whether a library has made a class of configurations: most of its fields are as they are by default."""
+    if kind in (dict, types.SimpleNamespace) or kind.__module__ in ("__main__", "argparse"):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return not isinstance(file, str) or is_library(file)
 
 
 def parse(code: str) -> ast.Module | None:
@@ -420,15 +477,14 @@ def found(name: str, value: Any, function: str = "", *, again: bool = False) -> 
     if _NEVER.fullmatch(name) or _COUNTER.fullmatch(name):
         return
     if (fields := fields_of(value)) is not None:
-        if len(fields) > MOST:
+        if len(fields) > MOST or is_of_library(type(value)):
             return
         plain_names = type(value).__name__ == "Namespace"  # argparse's: the arguments of a script
         for key, one in fields.items():
             if type(key) is str:
                 yield from found(key if plain_names else f"{name}.{key}", one, function, again=again)
         return
-    number = type(value) in (int, float)
-    if number and _RESULT.fullmatch(name):
+    if type(value) not in (str, bool) and _RESULT.fullmatch(name):
         return
     with contextlib.suppress(ValueError):
         told = plain(value, 2)

@@ -26,6 +26,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
+from jupyter_dtrain.core.secrets import redact
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch, caller
 from jupyter_dtrain.plugins.sources import called_in
@@ -185,7 +186,7 @@ class Tracebacks:
         if name is not None and (not source or source.startswith("get_ipython().")):
             source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)
-        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, source))
+        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, redact(source)))
         file, function, source = texts
         return Frame(file, line, function, source, own)
 

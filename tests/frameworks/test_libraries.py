@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain import DistributedError, Settings
-from tests.session.cells import Notes
+from tests.session.cells import Notes, Told
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARIES = ["accelerate", "transformers", "lightning", "deepspeed"]
@@ -21,6 +21,15 @@ PATIENCE = 240
 RANKS = 2
 FAILS = "if int(os.environ['RANK']) == 1 and len(losses) == {after}: raise RuntimeError('one of them')"
 NO_COMPILER = "import os\nos.environ['CXX'] = 'no-such-compiler'"
+
+TOLD = {"lr": 0.05, "world_size": 2, "replicas": 2, "batch_size": 4, "accumulation": 2, "global_batch": 16}
+TOLD_BY = {
+    "accelerate": {"optimizer": "SGD"},
+    "deepspeed": {},
+    "lightning": {"optimizer": "SGD", "max_epochs": 1, "accumulate_grad_batches": 2, "strategy": "DDPStrategy"},
+    "transformers": {"optimizer": "AdamW", "learning_rate": 0.05, "gradient_accumulation_steps": 2, "do_eval": True},
+}
+"""What a run with each library tells of what made it."""
 
 
 def has(library):
@@ -78,9 +87,9 @@ def pair(launch, soon):
     session.stop()
 
 
-def play(session, code, last="None", **options):
+def play(session, code, last="None", view=None, **options):
     """Run a cell; the run, and the value of ``last`` in the end, by rank."""
-    run = session.run(f"{code}\n{last}", view=None, timeout=PATIENCE, **options)
+    run = session.run(f"{code}\n{last}", view=view, timeout=PATIENCE, **options)
     return run, {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}
 
 
@@ -96,7 +105,8 @@ def true_losses(losses):
 @each_library
 def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, references, library):
     """Twice in a world; after the first, one rank fails while the other waits for it."""
-    run, left = play(pair, code_of(library), "{'weights': weights, 'losses': losses}")
+    told = Told()
+    run, left = play(pair, code_of(library), "{'weights': weights, 'losses': losses}", view=told)
     with pytest.raises(DistributedError) as raised:
         play(pair, failing(library))
     again, left_again = play(pair, code_of(library), "{'weights': weights, 'losses': losses}")
@@ -110,6 +120,7 @@ def test_a_program_trains_as_under_torchrun_and_shows_its_true_loss(pair, refere
             assert values(shown, "loss", rank) == pytest.approx(true_losses(left[rank]["losses"]), rel=1e-5)
             assert values(shown, "lr", rank)
         assert list(run.metrics["loss"][rank].steps) == [*range(len(left[rank]["losses"]) // 2)]
+    assert told.values.items() >= {**TOLD, **TOLD_BY[library]}.items()
     assert str(raised.value).startswith("RuntimeError: one of them (rank 1)")
     assert raised.value.run.elapsed < 60
 

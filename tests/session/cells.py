@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_dtrain import DistributedError, Run, Session
-from jupyter_dtrain.core.events import Sample
+from jupyter_dtrain.core.events import Configured, Environment, Sample, Started
 from tests.steward.until import until
 
 LOAD = 20.0
@@ -88,6 +89,28 @@ class Samples(Notes):
         for event in batch.events:
             if isinstance(event.body, Sample):
                 self.still[batch.rank] = max(event.body.still, self.still.get(batch.rank, 0.0))
+
+
+class Told(Notes):
+    """A view that keeps the events of configurations, and where the ranks keep all."""
+
+    def __init__(self):
+        super().__init__()
+        self.values, self.origins, self.environments, self.spools, self.all = {}, {}, {}, [], []
+
+    def feed(self, batch, now):  # noqa: ARG002 — the protocol's shape
+        """Keep them."""
+        for event in batch.events:
+            self.all.append(event.body)
+            match event.body:
+                case Configured(values=values, origin=origin):
+                    self.values |= values
+                    self.origins |= dict.fromkeys(values, origin)
+                case Environment() as found:
+                    assert batch.rank not in self.environments
+                    self.environments[batch.rank] = found
+                case Started(spool=spool):
+                    self.spools.append(Path(spool))
 
 
 def run(session: Session, code: str, ranks: Any = None, **options: Any) -> Run:

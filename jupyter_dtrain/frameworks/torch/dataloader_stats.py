@@ -136,6 +136,23 @@ class LoaderReadings:
         if place > MOST_TURNS:
             del turns[: place - MOST_TURNS // 2]
 
+    def batches(self) -> dict[str, int]:
+        """The batch of the first loader that is trained from, as hyper-parameters; empty without one.
+
+        ``batch_size`` is that of a rank, ``global_batch`` that of a step of all replicas that are known.
+        """
+        first = next((one for one in list(self._loaders.values()) if one.number == 0 and one.batch), None)
+        if first is None or not first.per_step:
+            return {}
+        ((used, _),) = first.per_step.most_common(1)
+        accumulation, replicas = max(1, round(used / first.batch)), len(first.replicas or ())
+        found = {"batch_size": first.batch}
+        if accumulation > 1:
+            found["accumulation"] = accumulation
+        if replicas:
+            found |= {"replicas": replicas, "global_batch": first.batch * accumulation * replicas}
+        return found
+
     def report(self) -> None:
         """Report what is new."""
         for loader in list(self._loaders.values()):

@@ -44,7 +44,7 @@ from .call_sites import Call, CallSites
 from .dataloader_stats import LoaderReadings
 from .losses import UNNAMED, Losses, Training
 from .replicas import replicas_of
-from .steps import Step, Stepper, Steppers, rates_of
+from .steps import Step, Stepper, Steppers, rates_of, settings_of
 
 if TYPE_CHECKING:
     from jupyter_dtrain.rank.metrics import MetricBuffer
@@ -226,6 +226,14 @@ class TorchMetrics:
     def steps(self) -> dict[str, int]:
         """How many steps each optimizer has made in this run; empty with a pipeline, whose ranks hold unlike parts."""
         return {} if self._losses.piped else self._steppers.counts()
+
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """The hyper-parameters of this run's optimizers, and its batches."""
+        self._report_steps()
+        found = self._steppers.settings()
+        if batches := self._reading.batches():
+            found["data"] = batches
+        return found
 
     def end(self) -> None:
         """End the cell: turn everything that still waits into points."""
@@ -507,6 +515,8 @@ class TorchMetrics:
                 name = names[0] if names else None
             stepper = self._steppers.meet(optimizer, training, name or type(optimizer).__name__)
             stepper.named = name is not None
+            with contextlib.suppress(Exception):  # an optimizer of somebody's own, with groups of its own
+                stepper.settings = settings_of(optimizer)
             stepper.replicas = replicas_of(optimizer)  # now: the cell may drop both before the metrics are flushed
             self._captures = values.may_capture()
         return stepper

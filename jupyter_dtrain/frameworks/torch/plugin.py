@@ -128,6 +128,10 @@ class Torch(Framework):
         """PyTorch is in use once it is imported."""
         return "PyTorch" if "torch" in sys.modules else ""
 
+    def configuration(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of the optimizers that step in this cell, and its batches."""
+        return self._metrics.configuration()
+
     def steps(self) -> dict[str, int]:
         """Count the steps of the optimizers that record points."""
         return self._metrics.steps()

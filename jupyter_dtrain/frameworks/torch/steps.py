@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 MAX_OPTIMIZERS = 8
 MAX_GROUPS = 8
+_NO_SETTINGS = frozenset({"params", "initial_lr", "param_names", "name", "differentiable", "decoupled_weight_decay"})
+_SWITCHES = frozenset({"maximize", "capturable", "foreach", "fused", "amsgrad", "nesterov", "dampening"})
+"""Settings that are off by default, and not worth a word then."""
 SHORTEST = 0.1
 """The least number of seconds over which a rate is measured; the first rate of a run may cover less."""
 
@@ -48,7 +51,10 @@ def listed(rates: Any) -> list[Any]:
 class Stepper:
     """One optimizer of a run."""
 
-    __slots__ = ("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "sent", "thread")
+    __slots__ = (
+        *("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "sent", "settings"),
+        "thread",
+    )
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
         """``label``: the suffix of its series; None when it has no series. ``met``: the clock at its first step."""
@@ -62,6 +68,8 @@ class Stepper:
         """Whether :attr:`name` is the name of a variable, and not of the optimizer's type."""
         self.replicas: list[int] | None = None
         """The ranks that train the optimizer's model together, where that is known."""
+        self.settings: dict[str, Any] = {}
+        """Its hyper-parameters at its first step."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
@@ -85,6 +93,30 @@ def rates_of(optimizer: Any) -> list[Any]:
         rate = groups[0].get("lr")
         return [rate if type(rate) is float else _fix(rate)]
     return [_fix(group.get("lr")) for group in groups[:MAX_GROUPS]]
+
+
+def settings_of(optimizer: Any) -> dict[str, Any]:
+    """The hyper-parameters of an optimizer: its type, and what its groups of parameters have.
+
+    ``lr`` is that before a schedule. What is not the same in all groups is ``lr/1`` and so on in the second and later
+    ones. Tensors are left out, but for those of one number on the host.
+    """
+    found: dict[str, Any] = {"optimizer": type(optimizer).__name__}
+    groups: Any = getattr(optimizer, "param_groups", ())
+    for place, group in enumerate(groups[:MAX_GROUPS]):
+        for name, value in group.items():
+            if name in _NO_SETTINGS or not isinstance(name, str):
+                continue
+            known = _setting(group.get("initial_lr", value) if name == "lr" else value)
+            if isinstance(known, (bool, int, float, str, list)) and (place == 0 or found.get(name) != known):
+                found[f"{name}/{place}" if place else name] = known
+    return {name: value for name, value in found.items() if name not in _SWITCHES or value}
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_setting, value))
+    return _fix(value) if getattr(value, "numel", int)() == 1 else value
 
 
 def _variable(stepper: Stepper, names: dict[str, Any]) -> str:
@@ -147,6 +179,12 @@ class Steppers:
     def most(self) -> int:
         """How many steps an optimizer has made in this run: the largest number."""
         return max((one.count for one in self._all), default=0)
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The hyper-parameters of the optimizers of this run, the first as ``optimizer``, others by their names."""
+        with self._lock:
+            labelled = [(one.label, one.settings) for one in self._all if one.label is not None]
+        return {label.strip("/") or "optimizer": settings for label, settings in labelled if settings}
 
     def born(self, optimizer: Any) -> None:
         """Note that an optimizer was made."""
