@@ -163,10 +163,13 @@ def _remote(root: Path) -> str:
 
 def _difference(root: Path, changed: list[str], secrets: Iterable[str], notes: list[str]) -> str:
     """How the files ``changed`` differ from the commit: code first, notebooks last. Adds to ``notes``."""
-    hidden = [path for path in changed if is_secret_file(path)]
+    # What was added in spite of the patterns is known to git, and yet not meant to be shown.
+    ignored = {*(_ask(root, "ls-files", "-z", "--cached", "--ignored", "--exclude-standard") or "").split("\0")}
+    hidden = [path for path in changed if path in ignored or is_secret_file(path)]
     if hidden:
         names = ", ".join(redact(path, frozenset(secrets)) for path in hidden[:NAMES])
-        notes.append(f"Files that may hold secrets are left out: {names}{', …' if len(hidden) > NAMES else ''}.")
+        more = ", …" if len(hidden) > NAMES else ""
+        notes.append(f"Files that may hold secrets, or that git is told to ignore, are left out: {names}{more}.")
     without = [f":(top,exclude,literal){path}" for path in hidden]
     found, size = list[str](), 0
     for which in ([":(top)", f":(top,exclude,glob){_NOTEBOOKS}"], [f":(top,glob){_NOTEBOOKS}"]):

@@ -35,7 +35,8 @@ def repository(tmp_path):
     git("init", "-q", "-b", "topic")
     (root / "train.py").write_text("lr = 1\n")
     (root / ".env").write_text("PASSWORD=first-one\n")
-    (root / ".gitignore").write_text("data/\n")
+    (root / ".gitignore").write_text("data/\nforced.txt\n")
+    (root / "forced.txt").write_text("forced one\n")
     git("add", "-f", ".")
     git("commit", "-qm", "Train it\n\nMore words.")
     git("remote", "add", "origin", "https://me:ghp_abcdefghijklmnopqrst1234@example.org/code.git")
@@ -63,6 +64,7 @@ def test_the_difference_has_what_git_knows_without_secrets_and_nothing_that_it_i
         f"lr = 2\nlogin('{TOKEN}')\npassword = 'hunter2hunter2'\nx = 'quite-a-secret-of-mine'\n"
     )
     (root / ".env").write_text("PASSWORD=second-one\n")
+    (root / "forced.txt").write_text("forced two\n")
     (root / "data").mkdir()
     (root / "data" / "x.csv").write_text("ignored content")
     (root / "new.py").write_text("unknown content")
@@ -73,7 +75,8 @@ def test_the_difference_has_what_git_knows_without_secrets_and_nothing_that_it_i
     assert found.dirty
     assert "-lr = 1\n+lr = 2\n" in found.diff
     assert found.untracked == ["new.py"]
-    assert any(".env" in note for note in found.notes)
+    assert any(".env, forced.txt" in note for note in found.notes)
+    assert "forced t" not in whole
     for secret in (TOKEN, "hunter2", "quite-a-secret", "first-one", "second-one", "ignored content", "unknown content"):
         assert secret not in whole
 
