@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KEPT: Final = 100
-"""Steps of one name that the store keeps of each rank: of more every 2nd, then every 4th, and so on."""
+"""Steps of one name that the store keeps of each rank, and calls from which a rank keeps every 2nd, and so on."""
 TOGETHER: Final = 64
 """Things of one name that are kept of one call of ``log()``."""
 LARGEST: Final = 1 << 20

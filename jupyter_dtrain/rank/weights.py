@@ -71,7 +71,7 @@ class WeightLog:
                 continue
             try:
                 for part in self._of(name, model):
-                    self._log(f"{_GROUPS[part.kind]}/{name}.{part.name}", part, step)
+                    self._log(f"{_GROUPS[part.kind]}/{name}.{part.name.removesuffix('.grad')}", part, step)
             except Exception as error:  # noqa: BLE001 — the user's training goes on
                 del self._models[name]
                 self._say(f"log_weights() shows no more of {name}: {words_of(error)}")

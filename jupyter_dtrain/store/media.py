@@ -1,7 +1,8 @@
 """What runs have logged beside numbers: images, histograms, text, tables and sound, each with its step.
 
-Of a name the store keeps at most :data:`KEPT` steps of each rank, spread evenly over the run: where there are more, it
-drops every second one. How many were logged is kept beside them, so that nobody takes the rest for all.
+Of a name the store keeps at most :data:`~jupyter_dtrain.core.media.KEPT` steps of each rank, all over the run: for one
+more, it drops the step whose neighbours are nearest to each other. How many were logged is kept beside them, so that
+nobody takes the rest for all.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def write(db: sqlite3.Connection, run: int, rank: int, one: MediaLogged, when: f
     query = "SELECT DISTINCT step FROM media WHERE run = ? AND rank = ? AND name = ? ORDER BY step"
     steps = [step for (step,) in db.execute(query, (run, rank, one.name)).fetchall()]
     if len(steps) > KEPT:
-        drop = [(run, rank, one.name, step) for step in steps[1:-1:2]]
-        db.executemany("DELETE FROM media WHERE run = ? AND rank = ? AND name = ? AND step = ?", drop)
+        drop = min(range(1, len(steps) - 1), key=lambda place: steps[place + 1] - steps[place - 1])
+        delete = "DELETE FROM media WHERE run = ? AND rank = ? AND name = ? AND step = ?"
+        db.execute(delete, (run, rank, one.name, steps[drop]))
 
 
 class Medium:
