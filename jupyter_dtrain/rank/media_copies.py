@@ -166,8 +166,8 @@ def _array(value: Any, parts_of: PartsOf) -> _Array | None:
             return None
         try:
             value = numpy.asarray(value)
-        except Exception as error:
-            raise ValueError(f"{type(value).__name__} is no array ({error})") from error
+        except Exception:  # noqa: BLE001 — such as one in a function that is traced
+            return None
     if value.dtype.hasobject:
         raise ValueError("an array of Python's objects holds no numbers")
     found = value
@@ -195,7 +195,7 @@ def _numbers(value: Any, parts_of: PartsOf) -> _Array:
     try:
         array = np.asarray(value, dtype="float64")
     except Exception as error:
-        raise ValueError(f"{_described(value)} does not hold numbers alone ({error})") from error
+        raise ValueError(f"{_described(value)} does not hold numbers alone ({_line(error)})") from error
     made = _array(array, parts_of)
     assert made is not None
     return made
@@ -325,7 +325,7 @@ def _figure(value: Any) -> Copies | None:
         else:
             return None
     except Exception as error:
-        raise ValueError(f"it cannot be drawn: {type(error).__name__}: {error!s:.300}") from error
+        raise ValueError(f"it cannot be drawn: {_line(error)}") from error
     return Copies([Copied("figure", len(data), lambda: drawn(data))])
 
 
@@ -366,6 +366,11 @@ def _rows_of_frame(frame: Any) -> list[Sequence[Any]]:
     if hasattr(frame, "itertuples"):
         return [list(row) for row in frame.itertuples(index=False, name=None)]
     return [list(row) for row in frame.rows()]
+
+
+def _line(error: Exception) -> str:
+    first, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {first[:300]}"
 
 
 def _described(value: Any) -> str:

@@ -19,15 +19,11 @@ VALUES = np.arange(30, dtype="uint8").reshape(5, 6)
 @pytest.fixture(params=list(LIBRARIES))
 def library(request):
     """The library's module that makes arrays, and a log of media that knows them."""
-    module, plugin = LIBRARIES[request.param]
+    module, name = LIBRARIES[request.param]
     made = pytest.importorskip(module)
-    plugins = Plugins(
-        [(request.param, getattr(importlib.import_module(f"{FRAMEWORKS}.{request.param}.plugin"), plugin)())]
-    )
+    plugin = importlib.import_module(f"jupyter_dtrain.frameworks.{request.param}.plugin")
+    plugins = Plugins([(request.param, getattr(plugin, name)())])
     return made, Said(lambda value: plugins.parts("value", value, {}))
-
-
-FRAMEWORKS = "jupyter_dtrain.frameworks"
 
 
 def test_arrays_are_taken(library):
@@ -50,7 +46,7 @@ def test_values_of_a_function_that_is_traced_are_left_to_others(library):
         return value
 
     if hasattr(made, "function"):
-        made.function(function)(made.constant(VALUES))
+        made.function(function, autograph=False)(made.constant(VALUES))
     else:
         importlib.import_module("jax").jit(function)(made.asarray(VALUES))
 
