@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from jupyter_dtrain.core.declarations import declarations, load
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.media import HINT
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.core.sharding import Mode, Share, share_of
 from jupyter_dtrain.core.world import PLACES
@@ -243,7 +244,7 @@ def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> Non
     except ValueError as error:
         reason = _log_medium(home.media, name, value, lambda: home.metrics.user_step(name) if step is None else step)
         if reason is not None:
-            home.metrics.complain(f"log(): {name!r} is left out: {reason or error}")
+            home.metrics.complain(f"log(): {name!r} is left out: {reason or _no_number(value, error)}")
 
 
 def _log_medium(media: MediaLog, name: str, value: Any, step: Callable[[], int]) -> str | None:
@@ -252,6 +253,12 @@ def _log_medium(media: MediaLog, name: str, value: Any, step: Callable[[], int])
         return None if not media.on or media.log(name, value, step()) else ""
     except ValueError as error:
         return str(error)
+
+
+def _no_number(value: Any, error: ValueError) -> str:
+    """Why ``value`` is left out: it is no number, and of no kind that is kept beside them."""
+    several = isinstance(value, (list, tuple)) or bool(getattr(value, "shape", None))
+    return f"{error}; {HINT}" if several else str(error)
 
 
 def _float(value: Any) -> float:
@@ -321,7 +328,7 @@ class _Outside:
         elif isinstance(value, str) or hasattr(value, "shape"):
             reason = f"{reason}; what is more is kept in a world, or where {STORE_VARIABLE} names a store"
         if reason is not None:
-            _complain(f"log(): {name!r} is left out: {reason or no_number}")
+            _complain(f"log(): {name!r} is left out: {reason or _no_number(value, no_number)}")
 
     def _open_media(self) -> MediaLog:
         from jupyter_dtrain.jobs.record import media_to_store

@@ -20,6 +20,7 @@ LONGEST: Final = 512
 """Pixels of the longer side of a picture, where nobody asks for more."""
 MOST_PIXELS: Final = 2048
 """Pixels of the longer side for those who ask."""
+HINT: Final = "jupyter_dtrain.Histogram(...) logs the distribution of many"
 
 
 @dataclass(frozen=True, eq=False)

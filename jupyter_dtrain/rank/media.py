@@ -28,7 +28,7 @@ from jupyter_dtrain.core.events import Body, MediaKind, MediaLogged, MimeBundle
 from jupyter_dtrain.core.media import KEPT
 
 from .interrupts import Shield
-from .media_copies import Copied, Copies, NoRoom, PartsOf, copies
+from .media_copies import CopiedMedium, Copies, NoRoom, PartsOf, copies
 from .media_encoding import drawn
 from .user_text import words_of
 
@@ -80,7 +80,7 @@ class _Waiting(NamedTuple):
     name: str
     step: int
     number: int
-    copied: Copied
+    copied: CopiedMedium
 
 
 class _OfRun:
@@ -152,7 +152,7 @@ class MediaLog:
             return
         found: Any = data[mime]
         try:
-            thing = Copied("figure", len(found), lambda: drawn(found, mime))
+            thing = CopiedMedium("figure", len(found), lambda: drawn(found, mime))
             self.add(FIGURE, step(), lambda _: Copies([thing]))
         except Exception as error:  # noqa: BLE001 — the display itself has succeeded
             self._say(f"a displayed figure is not kept: {words_of(error)}", FIGURE)

@@ -52,7 +52,6 @@ _STEREO: Final = 8
 """Channels of sound, at most."""
 _WIDTH: Final = 8
 """Bytes of a value, at most."""
-HINT: Final = "log jupyter_dtrain.Histogram(...) for the distribution of its values"
 
 PartsOf = Callable[[Any], "list[Part] | None"]
 """The parts of a value by the framework that knows it; None where none does."""
@@ -62,7 +61,7 @@ class NoRoom(Exception):
     """A copy would take more memory than is left for copies."""
 
 
-class Copied(NamedTuple):
+class CopiedMedium(NamedTuple):
     """One thing, copied."""
 
     kind: MediaKind
@@ -75,7 +74,7 @@ class Copied(NamedTuple):
 class Copies(NamedTuple):
     """What one value has come to."""
 
-    things: list[Copied]
+    things: list[CopiedMedium]
     more: int = 0
     """Further things in it, which were not copied."""
 
@@ -114,7 +113,7 @@ _SHAPES: Final = (
 def _several(values: Sequence[Any], parts_of: PartsOf, room: int) -> Copies | None:
     if values and all(isinstance(one, Mapping) for one in values):
         return Copies([_table(values, None)])
-    found: list[Copied] = []
+    found: list[CopiedMedium] = []
     for place, one in enumerate(values[:TOGETHER]):
         made = None if isinstance(one, (list, tuple)) else copies(one, parts_of, room)
         if made is None:
@@ -127,11 +126,11 @@ def _several(values: Sequence[Any], parts_of: PartsOf, room: int) -> Copies | No
     return Copies(found[:TOGETHER], more) if found else None
 
 
-def _text(text: str, caption: str) -> Copied:
+def _text(text: str, caption: str) -> CopiedMedium:
     kept = text[:CHARACTERS]
     note = "" if len(kept) == len(text) else f"the first {CHARACTERS:,} of {len(text):,} characters"
     data = kept.encode("utf-8", "replace")
-    return Copied("text", len(data), lambda: Encoded("text/plain", data, note), caption)
+    return CopiedMedium("text", len(data), lambda: Encoded("text/plain", data, note), caption)
 
 
 # Arrays.
@@ -201,21 +200,21 @@ def _numbers(value: Any, parts_of: PartsOf) -> _Array:
     return made
 
 
-def _histogram(asked: Histogram, parts_of: PartsOf, room: int) -> Copied:
+def _histogram(asked: Histogram, parts_of: PartsOf, room: int) -> CopiedMedium:
     if type(asked.bins) is not int or not 1 <= asked.bins <= BINS:
         raise ValueError(f"a histogram has from 1 to {BINS} bins, not {asked.bins!r:.50}")
     found = _numbers(asked.values, parts_of)
     return sampled(found.part, found.shape, SAMPLE, asked.bins, room)
 
 
-def sampled(part: Part, shape: Sequence[int], most: int, bins: int, room: int) -> Copied:
+def sampled(part: Part, shape: Sequence[int], most: int, bins: int, room: int) -> CopiedMedium:
     """The histogram of a part, from ``most`` of its values at even distances."""
     total = math.prod(shape)
     size, fetch = _Array(tuple(shape), part).copy(room, slice(None, None, -(-total // most)))
-    return Copied("histogram", size, lambda: histogram(fetch(), bins, total))
+    return CopiedMedium("histogram", size, lambda: histogram(fetch(), bins, total))
 
 
-def _sound(asked: Audio, parts_of: PartsOf, room: int) -> Copied:
+def _sound(asked: Audio, parts_of: PartsOf, room: int) -> CopiedMedium:
     if type(asked.rate) is not int or not 1 <= asked.rate <= RATE:
         raise ValueError(f"the rate of sound is a whole number of samples a second, not {asked.rate!r:.50}")
     found = _numbers(asked.samples, parts_of)
@@ -229,7 +228,7 @@ def _sound(asked: Audio, parts_of: PartsOf, room: int) -> Copied:
     size, fetch = found.copy(room, *places)
     rate, turned = asked.rate, axis == 1
     note = "" if kept == shape[axis] else f"the first {kept / rate:.1f} of {shape[axis] / rate:.1f} s"
-    return Copied("audio", size, lambda: sound(fetch().T if turned else fetch(), rate, note), str(asked.caption))
+    return CopiedMedium("audio", size, lambda: sound(fetch().T if turned else fetch(), rate, note), str(asked.caption))
 
 
 # Pictures.
@@ -250,11 +249,9 @@ def _pictures(value: Any, parts_of: PartsOf, room: int, longest: int, caption: s
     shape = found.shape
     axes = _axes(shape)
     if axes is None:
-        if len(shape) == 1 or math.prod(shape) == 1:
-            words = f"an array of the shape {shape} is not one number: {HINT}"
-        else:
-            words = f"an array of the shape {shape} is no picture: {_SHAPES}; {HINT}"
-        raise ValueError(words)
+        if len(shape) < 2:  # noqa: PLR2004 — height and width
+            return None
+        raise ValueError(f"an array of the shape {shape} is no picture: {_SHAPES}")
     high, wide, deep = axes
     every = -(-max(shape[high], shape[wide]) // (2 * longest))
     places = [slice(None)] * len(shape)
@@ -273,7 +270,7 @@ def _pictures(value: Any, parts_of: PartsOf, room: int, longest: int, caption: s
         return picture(array, longest, whole)
 
     kept = places[0].stop if batch else 1
-    things = [Copied("image", size // kept, functools.partial(one, place), caption) for place in range(kept)]
+    things = [CopiedMedium("image", size // kept, functools.partial(one, place), caption) for place in range(kept)]
     return Copies(things, max(0, batch - kept))
 
 
@@ -292,7 +289,7 @@ def _axes(shape: tuple[int, ...]) -> tuple[int, int, int | None] | None:
     return None
 
 
-def _of_pillow(image: Any, longest: int, room: int, caption: str) -> Copied:
+def _of_pillow(image: Any, longest: int, room: int, caption: str) -> CopiedMedium:
     whole = image.size
     size = 4 * min(whole[0], longest) * min(whole[1], longest)
     if size > room:
@@ -302,7 +299,7 @@ def _of_pillow(image: Any, longest: int, room: int, caption: str) -> Copied:
         mine = image.resize((max(1, int(whole[0] * scale)), max(1, int(whole[1] * scale))))
     else:
         mine = image.copy()
-    return Copied("image", size, lambda: pillow(mine, whole), caption)
+    return CopiedMedium("image", size, lambda: pillow(mine, whole), caption)
 
 
 # Figures.
@@ -326,13 +323,13 @@ def _figure(value: Any) -> Copies | None:
             return None
     except Exception as error:
         raise ValueError(f"it cannot be drawn: {_line(error)}") from error
-    return Copies([Copied("figure", len(data), lambda: drawn(data))])
+    return Copies([CopiedMedium("figure", len(data), lambda: drawn(data))])
 
 
 # Tables.
 
 
-def _table(rows: Any, names: Sequence[Any] | None) -> Copied:
+def _table(rows: Any, names: Sequence[Any] | None) -> CopiedMedium:
     frame = columns_of(rows)
     if frame is not None:
         columns, total = frame
@@ -359,7 +356,7 @@ def _table(rows: Any, names: Sequence[Any] | None) -> Copied:
     note = f"the first {COLUMNS} of {len(columns)} columns" if len(columns) > COLUMNS else ""
     names = [cell(name) for name in columns[:COLUMNS]]
     lines = [[cell(one) for one in row[: len(names)]] for row in found]
-    return Copied("table", 64 * len(lines) * len(names), lambda: table(names, lines, total, note))
+    return CopiedMedium("table", 64 * len(lines) * len(names), lambda: table(names, lines, total, note))
 
 
 def _rows_of_frame(frame: Any) -> list[Sequence[Any]]:

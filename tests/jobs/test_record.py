@@ -73,7 +73,7 @@ def test_what_a_job_logs_beside_numbers_is_stored(tmp_path):
         (step, rank) for step in (0, 10, 20) for rank in (0, 1)
     ]
     assert [(one.kind, one.data) for one in media if one.name == "answer"] == [("text", b"yes")] * 2
-    assert ended.stderr.count("log(): 'worse' is left out: list is not one number") == 2  # by each of two processes
+    assert ended.stderr.count("log(): 'worse' is left out: list is not one number (") == 2  # by each of two processes
 
 
 def test_a_store_that_cannot_be_written_costs_one_line_and_no_job(tmp_path):
