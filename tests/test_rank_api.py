@@ -90,7 +90,12 @@ def test_a_csv_file_that_cannot_be_written_gets_one_warning(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [("text", "'text' is text"), ([1, 2, 3], "list is not one number"), (None, "NoneType is not")]
+    ("value", "words"),
+    [
+        ("text", "'text' is text, not a number; what is more is kept in a world, or where JUPYTER_DTRAIN_STORE names"),
+        ([1, 2, 3], "list is not one number"),
+        (None, "NoneType is not"),
+    ],
 )
 def test_a_value_that_is_no_number_is_left_out_with_a_word(value, words):
     """The values logged with it are kept."""

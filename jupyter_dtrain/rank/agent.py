@@ -82,6 +82,7 @@ from .healing import RankHealing
 from .interrupts import CellStopped, Interrupts
 from .loop_acts import LoopActs
 from .main_thread import MainThread
+from .media import MediaLog
 from .memory import free
 from .memory_record import MemoryRecorder
 from .metrics import MetricBuffer
@@ -177,6 +178,7 @@ class Agent:
         generation: int,
         healing: RankHealing,
         configuration: Configuration,
+        media: MediaLog,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
@@ -194,6 +196,7 @@ class Agent:
         self._descriptors = descriptors
         self._plugins = plugins
         self._metrics = metrics
+        self._media = media
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._sources.name_of, home, self._sources.written)
@@ -222,6 +225,7 @@ class Agent:
             self._processes,
             report,
             min(healing.heritage, default=None),
+            media,
         )
         self._debugger = RankDebugger(
             self._prompts,
@@ -428,6 +432,7 @@ class Agent:
         context = cell.cell.context
         lead = self._place.rank == min(cell.ranks) and context.resumed
         self._metrics.begin(context.first_step, _OPENING.format(context.resumed, context.first_step) if lead else "")
+        self._media.begin()
         self._prompts.begin(cell.run, cell.unanswered)
         self._processes.begin()
         self._main_thread.begin()

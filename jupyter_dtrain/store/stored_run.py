@@ -29,6 +29,7 @@ from . import configuration, losses, text_storage
 from .happenings import RunHappening
 from .losses import Loss, Newest
 from .provenance import Commit
+from .media import Medium, find_media
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -404,6 +405,20 @@ class StoredRun:
         """What happened to it beside its training, oldest first: interrupts, lost ranks, acts on its loop."""
         rows = self._rows("SELECT time, words FROM happenings WHERE run = ? ORDER BY time, id")
         return [RunHappening(*row) for row in rows]
+
+    def media(self) -> list[Medium]:
+        """What it has logged beside numbers, as far as the store keeps it: by name, step, rank and number."""
+        return find_media(self._store, "run = ?", (self.id,))
+
+    @property
+    def media_logged(self) -> dict[str, dict[int, int]]:
+        """How many things each rank has logged beside numbers, kept or not: by name, then by rank."""
+        found: dict[str, dict[int, int]] = {}
+        for name, rank, logged in self._rows(
+            "SELECT name, rank, logged FROM media_counts WHERE run = ? ORDER BY name, rank"
+        ):
+            found.setdefault(name, {})[rank] = logged
+        return found
 
     @property
     def errors(self) -> dict[int, Error]:

@@ -1,9 +1,11 @@
-"""The metrics of a world's runs as event files, with TensorBoard's own record writer and messages.
+"""A world's runs as event files, with TensorBoard's own record writer and messages: metrics, media, configuration.
 
 Each run and rank gets a folder, ``DIR/WORLD-ID/run-3/rank-0``, which TensorBoard shows as a run of its own. A run that
-began with a name has it there, too: ``run-3-small-rate``. The events are read independently of the store, so it goes on
-where the store cannot be written. From a series that is faster than :data:`POINTS` points a poll (two polls a second)
-it writes the lowest and highest points; the store has all.
+began with a name has it there, too, and one beneath a heading of its notebook has that: ``run-3-small-rate``. The
+events are read independently of the store, so it goes on where the store cannot be written. From a series that is
+faster than :data:`POINTS` points a poll (two polls a second) it writes the lowest and highest points; the store has
+all. What was logged together at one step has names of its own: ``sample``, ``sample/1``, ``sample/2``. Tables and the
+configuration are text, as tables in Markdown.
 
 No framework is imported. Under failure (no room, a folder that is gone) one line says so, and no more
 event files are written for this world.
@@ -11,20 +13,27 @@ event files are written for this world.
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import itertools
 import os
 import re
 import socket
 import time
-from collections.abc import Callable
+import wave
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.events import Finished, Metrics, Started
-from jupyter_dtrain.core.metrics import Columns
+import msgspec
 
+from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.events import Body, Configured, Finished, MediaLogged, Metrics, Started
+from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.run_names import name_from_place
+from jupyter_dtrain.core.structs import UNREADABLE, readable
+
+from . import summaries
 from .source import SpoolFolder
 
 if TYPE_CHECKING:
@@ -36,10 +45,15 @@ NAME = 80
 """Characters of a run's name in the name of its folder."""
 RUNS = 8
 """Number of newest runs to read; an older run that never ended is ignored."""
+ROWS = 200
+"""Rows of a table."""
+CONFIG = "config"
+"""The name of the text that has the configuration."""
 UNWANTED = ("output", "display", "clear_output", "result", "error", "progress", "sample", "dropped")
 """Types of events that the event files do not need."""
 
 _UNSAFE = re.compile(r"[^\w.-]+")
+_MARKS = re.compile(r"[\\`*_{}\[\]()#+!|~-]")
 _count = itertools.count()
 
 
@@ -72,7 +86,8 @@ class TensorBoardIntake:
         self._files: dict[tuple[int, int], RecordWriter] = {}
         self._positions: dict[tuple[int, int], int] = {}
         self._names: dict[int, str] = {}
-        """The folder of each run that began with a name."""
+        """The folder of each run that began with a name, or beneath a heading."""
+        self._configs: dict[tuple[int, int], dict[str, Any]] = {}
         self._done: set[tuple[int, int]] = set()
         self._failed = False
 
@@ -111,15 +126,30 @@ class TensorBoardIntake:
             if isinstance(event.body, Metrics):
                 for series in event.body.series:
                     points.setdefault(series.name, Columns.empty()).extend(series)
-            elif isinstance(event.body, Started) and event.body.name:
-                self._names[run] = f"run-{run}-{_UNSAFE.sub('-', event.body.name)[:NAME].strip('-.')}"
-            elif isinstance(event.body, Finished):
-                self._done.add(key)
+            else:
+                self._take(key, event.time, event.body)
         if points:
             self._write(self._file(key), points)
-        if key in self._done and key in self._files:
-            self._files.pop(key).close()
+        if key in self._files:
+            self._files[key].flush()
+        if key in self._done:
+            self._configs.pop(key, None)
+            if key in self._files:
+                self._files.pop(key).close()
         return read.more
+
+    def _take(self, key: tuple[int, int], when: float, body: Body) -> None:
+        run, _ = key
+        match body:
+            case MediaLogged():
+                self._write_medium(key, when, body)
+            case Configured():
+                self._write_config(key, when, body)
+            case Started():
+                if name := body.name or name_from_place(body.context.heading, body.cell):
+                    self._names[run] = f"run-{run}-{_UNSAFE.sub('-', name)[:NAME].strip('-.')}"
+            case Finished():
+                self._done.add(key)
 
     def _file(self, key: tuple[int, int]) -> RecordWriter:
         if key not in self._files:
@@ -143,7 +173,29 @@ class TensorBoardIntake:
             for step, when, number in zip(*columns.thinned(POINTS), strict=True):
                 value: Any = Summary.Value(tag=name, simple_value=number)
                 file.write(Event(wall_time=when, step=step, summary=Summary(value=[value])).SerializeToString())
-        file.flush()
+
+    def _write_config(self, key: tuple[int, int], when: float, configured: Configured) -> None:
+        known = self._configs.setdefault(key, {})
+        known.update(configured.values)
+        rows = [[name, _json(value)] for name, value in sorted(known.items())[:ROWS]]
+        self._write_value(key, when, 0, summaries.text(CONFIG, _markdown(["name", "value"], rows)))
+
+    def _write_medium(self, key: tuple[int, int], when: float, medium: MediaLogged) -> None:
+        if not medium.data:
+            return
+        tag = f"{medium.name}/{medium.number}" if medium.number else medium.name
+        try:
+            value = _summary(tag, medium)
+        except (*UNREADABLE, ValueError, TypeError, KeyError, IndexError, EOFError, wave.Error):  # a later version's
+            return
+        self._write_value(key, when, medium.step, value)
+
+    def _write_value(self, key: tuple[int, int], when: float, step: int, value: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        event = Event(wall_time=when, step=step, summary=Summary(value=[value]))
+        self._file(key).write(event.SerializeToString())
 
     def _close_files(self) -> None:
         for file in self._files.values():
@@ -152,3 +204,34 @@ class TensorBoardIntake:
             except OSError:
                 continue
         self._files.clear()
+
+
+def _summary(tag: str, medium: MediaLogged) -> Any:
+    """What TensorBoard shows as ``tag``. Raises what damaged data raises."""
+    words = "\n\n".join(one for one in (medium.caption, medium.note) if one)
+    if medium.mime in ("image/png", "image/jpeg"):
+        return summaries.image(tag, medium.data, medium.mime, words)
+    if medium.kind == "audio":
+        return summaries.audio(tag, medium.data, words)
+    if medium.kind == "text":
+        return summaries.text(tag, "\n\n".join([_escaped(words), medium.data.decode()]).strip())
+    told = msgspec.json.decode(medium.data, type=readable(dict[str, Any]))
+    if medium.kind == "histogram":
+        return summaries.histogram(tag, told)
+    rows = [[_json(one) for one in row] for row in told["rows"][:ROWS]]
+    more = f"{len(rows):,} of {told['total']:,} rows" if len(rows) < told["total"] else ""
+    return summaries.text(tag, "\n\n".join(one for one in (_markdown(told["columns"], rows), more) if one))
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(one if one == "---" else _escaped(one) for one in line) + " |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """``text`` as one line of Markdown that shows it as it is: TensorBoard makes HTML of the line."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))

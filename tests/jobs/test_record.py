@@ -80,6 +80,24 @@ while not (runs := jupyter_dtrain.Store.open().runs()) or runs[0].commit is None
     assert run.config["lr"] == 0.5
     assert sorted(run.environments) == [0, 1]
     assert (run.commit.branch, run.commit.message) == ("topic", "Begin")
+def test_what_a_job_logs_beside_numbers_is_stored(tmp_path):
+    """Also what it has logged last, and where it has logged nothing else; bad values get a line."""
+    pytest.importorskip("numpy")
+    code = (
+        "import jupyter_dtrain, numpy\n"
+        "for step in range(3): jupyter_dtrain.log(sample=numpy.zeros((8, 8)), step=10 * step)\n"
+        "jupyter_dtrain.log(answer='yes', worse=[1, 2], rows=[{'a': 1}])"
+    )
+    ended = job(tmp_path, code, JUPYTER_DTRAIN_STORE=str(tmp_path / "runs.sqlite"))
+    found = Store.open(tmp_path / "runs.sqlite").run("train/1")
+    media = found.media
+
+    assert ended.returncode == 0, ended.stderr
+    assert [(one.step, one.rank) for one in media if one.name == "sample"] == [
+        (step, rank) for step in (0, 10, 20) for rank in (0, 1)
+    ]
+    assert [(one.kind, one.data) for one in media if one.name == "answer"] == [("text", b"yes")] * 2
+    assert ended.stderr.count("log(): 'worse' is left out: list is not one number (") == 2  # by each of two processes
 
 
 def test_a_store_that_cannot_be_written_costs_one_line_and_no_job(tmp_path):

@@ -9,7 +9,8 @@ import types
 import pytest
 
 from jupyter_dtrain import BadRequest, Session
-from jupyter_dtrain.core.events import Output
+from jupyter_dtrain.core.events import Configured, MediaLogged, Output, RunContext, Started
+from jupyter_dtrain.rank.media_encoding import histogram, png, sound, table
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.store.tensorboard import POINTS, UNWANTED, TensorBoardIntake, check_folder
 from tests.session.cells import run
@@ -138,3 +139,59 @@ def test_the_verb_takes_the_folder(open_notebook, own_data, tmp_path):
     assert "is already running" in again
     assert other.ename == "BadRequest"
     assert scalars(folder) == {"loss": [(0, 2.0)]}
+
+
+def read_all(folder):
+    """TensorBoard's own reader of a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"images": 0, "audio": 0, "histograms": 0, "tensors": 0})
+    read.Reload()
+    return read
+
+
+def test_media_and_the_configuration_are_written_under_the_runs_name(fake, tmp_path):
+    """TensorBoard's reader finds each kind with its step; what it cannot show is left out, and nothing fails."""
+    np = pytest.importorskip("numpy")
+    said: list[str] = []
+    intake = TensorBoardIntake(tmp_path / "boards", SpoolFolder(fake.folder, UNWANTED), said.append)
+    picture = png(np.zeros((3, 4, 3), dtype=np.uint8))
+    values = histogram(np.array([0.0, 1.0, 1.0, 5.0]), 4, 4).data
+    rows = table(["a|b", "c"], [[1, "<i>x</i> | y"], [None, "*z*"]], 7).data
+    context = RunContext(heading="Shapes: a CNN")
+    fake.say(1, 0, Started(1, "here", "", source="x", ranks=[0], cell=4, context=context))
+    fake.say(1, 0, Configured({"lr": 0.1, "layers": [1, 2]}, "cell"), Configured({"lr": 0.2}, "set"))
+    for number in range(2):
+        fake.say(1, 0, MediaLogged("sample", "image", 7, number, "image/png", picture, caption="a cat"))
+    fake.say(1, 0, MediaLogged("weights", "histogram", 8, mime="application/json", data=values))
+    fake.say(1, 0, MediaLogged("voice", "audio", 9, mime="audio/wav", data=sound(np.zeros((50, 2)), 8000, "").data))
+    fake.say(1, 0, MediaLogged("answer", "text", 10, mime="text/plain", data=b"**yes**"))
+    fake.say(1, 0, MediaLogged("errors", "table", 11, mime="application/json", data=rows))
+    fake.say(1, 0, MediaLogged("bad", "table", 12, mime="application/json", data=b"[1"), points("loss", [1.0]))
+    fake.say(1, 0, MediaLogged("bad", "audio", 12, left_out=3), MediaLogged("bad", "audio", 12, data=b"x"))
+    fake.finish(1, [0])
+    while intake.poll():
+        pass
+    intake.close()
+    read = read_all(tmp_path / "boards" / "run-1-Shapes-a-CNN-4" / "rank-0")
+
+    def text(name: str) -> list[tuple[int, str]]:
+        return [(one.step, one.tensor_proto.string_val[0].decode()) for one in read.Tensors(name)]
+
+    assert said == []
+    assert {(one.step, one.width, one.height) for name in ("sample", "sample/1") for one in read.Images(name)} == {
+        (7, 4, 3)
+    }
+    assert read.Images("sample")[0].encoded_image_string == picture
+    (shown,) = read.Histograms("weights")
+    told = shown.histogram_value
+    assert (shown.step, told.min, told.max, told.num, told.sum) == (8, 0, 5, 4, 7)
+    assert (list(told.bucket), list(told.bucket_limit)) == ([3, 0, 0, 1], [1.25, 2.5, 3.75, 5])
+    (heard,) = read.Audio("voice")
+    assert (heard.step, heard.sample_rate, heard.length_frames) == (9, 8000, 50)
+    assert text("answer") == [(10, "**yes**")]
+    assert text("errors") == [
+        (11, "| a\\|b | c |\n| --- | --- |\n| 1 | &lt;i&gt;x&lt;/i&gt; \\| y |\n| null | \\*z\\* |\n\n2 of 7 rows")
+    ]
+    assert text("config")[-1] == (0, "| name | value |\n| --- | --- |\n| layers | \\[1,2\\] |\n| lr | 0.2 |")
+    assert "bad" not in {name for names in read.Tags().values() if isinstance(names, list) for name in names}
