@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.store.differences import CodeDifference, Difference
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
 from jupyter_dtrain.store.selection import ColumnChoice, RunGroup
@@ -268,7 +269,11 @@ class PageCommit(msgspec.Struct, frozen=True):
     diff: str
     """How they differed; bounded."""
     notes: list[str]
-    """What the diff leaves out, and why."""
+    """Sentences on what the diff leaves out."""
+    untracked: list[str] = []
+    """Files that git neither knows nor ignores: names."""
+    folder: str = ""
+    """The folder of the repository."""
 
 
 class PageHappening(msgspec.Struct, frozen=True):
@@ -379,24 +384,6 @@ class RunPage(msgspec.Struct, frozen=True):
     continued: list[RunLink]
     """The runs that go on with it."""
     trackers: list[PageTracker]
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """Something in which runs differ."""
-
-    name: str
-    values: list[Any]
-    """Of each run, in their order; null where it has none."""
-
-
-class CodeDifference(msgspec.Struct, frozen=True):
-    """How the code of a run differs from that of the first run."""
-
-    run: int
-    title: str
-    """`cell`, or `uncommitted changes`."""
-    diff: str
-    """Lines as `diff -u` writes them; bounded."""
 
 
 class RunDifferences(msgspec.Struct, frozen=True):
