@@ -13,7 +13,8 @@ import msgspec
 
 from jupyter_dtrain.core.events import Environment
 
-from .facts import Figure
+from .figures import Figure
+from .run_page import RunCommit
 
 LINES: Final = 2000
 """Lines of a cell that are compared, and lines of a difference."""
@@ -89,8 +90,8 @@ class Differences(msgspec.Struct, frozen=True):
         return "\n".join(lines) or "These runs have the same configuration, code, versions and commit."
 
 
-def differences(runs: Sequence[Compared]) -> Differences:
-    """What differs between ``runs``. Raises :class:`StoreFailed` where they cannot be read."""
+def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> Differences:
+    """What differs between ``runs``, which have these commits. Raises :class:`StoreFailed` for an unreadable run."""
     configs = [{name: _plain(value) for name, value in run.config.items()} for run in runs]
     names = list(dict.fromkeys(name for config in configs for name in config))
     config = _differing(configs, names)
@@ -98,12 +99,8 @@ def differences(runs: Sequence[Compared]) -> Differences:
         config,
         len(names) - sum(1 for name in names if _differ([one.get(name) for one in configs])),
         _versions(runs),
-        [],
-        [
-            CodeDifference(run.id, "cell", diff)
-            for run in runs[1:]
-            if (diff := unified(runs[0].source, run.source, runs[0].label, run.label))
-        ],
+        _commits(commits),
+        _code(runs, commits),
         _metrics(runs),
     )
 
@@ -154,7 +151,7 @@ def _differing(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list
 
 
 def _versions(runs: Sequence[Compared]) -> list[Difference]:
-    told = []
+    told: list[dict[str, Any]] = []
     for run in runs:
         environments = run.environments
         first = environments.get(min(environments, default=0))
@@ -174,6 +171,35 @@ def _versions(runs: Sequence[Compared]) -> list[Difference]:
             }
         )
     return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _commits(commits: Sequence[RunCommit | None]) -> list[Difference]:
+    told = [
+        {}
+        if one is None
+        else {
+            "commit": one.hash,
+            "message": one.message,
+            "branch": one.branch,
+            "remote": one.remote,
+            "uncommitted changes": "yes" if one.dirty else "no",
+        }
+        for one in commits
+    ]
+    return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _code(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> list[CodeDifference]:
+    patches = ["" if one is None else one.diff for one in commits]
+    found = []
+    for run, patch in zip(runs[1:], patches[1:], strict=True):
+        for title, before, after in (
+            ("cell", runs[0].source, run.source),
+            ("uncommitted changes", patches[0], patch),
+        ):
+            if diff := unified(before, after, runs[0].label, run.label):
+                found.append(CodeDifference(run.id, title, diff))
+    return found
 
 
 def _metrics(runs: Sequence[Compared]) -> list[Difference]:

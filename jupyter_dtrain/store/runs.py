@@ -172,6 +172,11 @@ class Store(StoreFile):
 
         return (self.ask(look) if ids else None) or RunList()
 
+    @property
+    def version(self) -> str:
+        """A word that changes with the store, also where a run that went on does so no more."""
+        return read_facts(self).version
+
     def views(self) -> list[TableView]:
         """The saved views of the list of runs, by name."""
         return views.read(self)
