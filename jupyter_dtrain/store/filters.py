@@ -68,6 +68,12 @@ def quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def together(where: str = "", *, search: str | None = None, **fields: str | None) -> str:
+    """A filter that also asks for words, and for fields such as ``world`` that have a value; None asks for nothing."""
+    found = [where, *(f"{name}={quote(value)}" for name, value in fields.items() if value is not None)]
+    return " ".join([one for one in found if one.strip()] + [quote(word) for word in (search or "").split()])
+
+
 def parse(text: str) -> list[Condition]:
     """The conditions of a filter. Raises :class:`BadFilter`."""
     if len(text) > LONGEST:
