@@ -103,6 +103,7 @@ def show_arguments(parser: MagicParser) -> None:
 def show(args: Parsed) -> None:
     """``%distributed show RUN``: as the stored run shows itself."""
     from jupyter_dtrain.store import Store
+    from jupyter_dtrain.store.run_page import about
     from jupyter_dtrain.view.stored import bundle, chart
 
     run = _find(Store.open(), args.run_name)
@@ -110,8 +111,9 @@ def show(args: Parsed) -> None:
     if picture is not None:
         _publish(picture)
     _publish(bundle(run))
-    if about := run.about:
-        _publish(about)
+    told = about(run)
+    if told is not None:
+        _publish(told)
 
 
 def compare_arguments(parser: MagicParser) -> None:
@@ -122,12 +124,15 @@ def compare_arguments(parser: MagicParser) -> None:
 def compare(args: Parsed) -> None:
     """``%distributed compare RUN RUN ...``."""
     from jupyter_dtrain.store import Comparison, Store
+    from jupyter_dtrain.view.made import differing
 
     store = Store.open()
     found = Comparison(_find_all(store, args.run_names))
     _publish(found.table)
-    if (differences := found.differences.table) is not None:
-        _publish(differences)
+    differences = found.differences
+    shown = differing([run.label for run in found.runs], differences)
+    if shown is not None:
+        _publish(shown)
     try:
         curves = found.curves
     except ImportError:

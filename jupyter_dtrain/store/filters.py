@@ -31,8 +31,8 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\Z")
 _DATES: Final = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
 _PATTERN: Final = 200  # characters of a regular expression
-_ENDLESS: Final = 3  # repetitions without a limit in it: each multiplies the time that it may take
-_LOOKED: Final = 300  # characters of a value in which it is looked for
+_ENDLESS: Final = 2  # repetitions in it: each multiplies the time that it may take
+_LOOKED: Final = 200  # characters of a value in which it is looked for
 
 
 class BadFilter(BadRequest):

@@ -59,7 +59,8 @@ def runs(
     A training logs metrics, or takes more than some seconds; ``everything``: all other cells, too. ``outcome``: ok,
     error, interrupted, lost or running. ``search``: words, each of which the name, note, tags, configuration or cell of
     a run must contain. ``tag``: a tag that a run must have. ``where`` and ``sort``: a filter and an order as in
-    :meth:`Store.select`, such as ``"lr>1e-3 loss<0.5"`` and ``"-val_acc.max"``. The list shows itself as a table, and ``.frame()`` makes a pandas DataFrame of it.
+    :meth:`Store.select`, such as ``"lr>1e-3 loss<0.5"`` and ``"-val_acc.max"``. The list shows itself as a table, and
+    ``.frame()`` makes a pandas DataFrame of it.
 
     Raises :class:`BadRequest` for what cannot be read, and :class:`StoreFailed` when the store cannot be.
     """
