@@ -30,6 +30,7 @@ from . import saved, step_time
 from .document import Picture
 from .drawing import no_glyph_warnings
 from .labels import duration, ending_of, label, number, took
+from .made import short
 from .tables import table
 
 if TYPE_CHECKING:
@@ -84,6 +85,14 @@ class LossFigures(Protocol):
     @property
     def best(self) -> float | None:
         """The lowest finite value."""
+
+
+class ShownColumn(Protocol):
+    """A column of a list of runs."""
+
+    @property
+    def title(self) -> str:
+        """Its head."""
 
 
 class Kept(Protocol):
@@ -234,24 +243,26 @@ def picture(run: Kept) -> Picture:
     )
 
 
-def listing(runs: Sequence[Kept]) -> MimeBundle:
-    """A table of runs."""
-    rows = [
-        [
-            run.label,
-            _short(run.name),
-            ending_of(run),
-            *_loss(run),
-            took(run.elapsed),
-            len(run.ranks),
-            moment(run.started),
-            ", ".join(run.tags),
-        ]
-        for run in runs
-    ]
+def listing(
+    runs: Sequence[Kept],
+    columns: Sequence[ShownColumn] = (),
+    values: Sequence[Sequence[str | float | bool | None]] = (),
+    groups: Sequence[str] = (),
+) -> MimeBundle:
+    """A table of runs; with the values of each in ``columns`` after its losses, and the group of each before all."""
     tagged = any(run.tags for run in runs)
-    headers = ["run", "name", "outcome", "last loss", "best", "took", "ranks", "started", "tags"]
-    return {**table("Stored runs", headers if tagged else headers[:-1], rows if tagged else [row[:-1] for row in rows])}
+    headers = ["run", "name", "outcome", "last loss", "best", *(_short(one.title) for one in columns)]
+    headers += ["took", "ranks", "started", *(["tags"] if tagged else [])]
+    rows = []
+    for place, run in enumerate(runs):
+        shown = [short(value) for value in values[place]] if columns else []
+        row = [run.label, _short(run.name), ending_of(run), *_loss(run), *shown]
+        rows.append([*row, took(run.elapsed), len(run.ranks), moment(run.started)])
+        if tagged:
+            rows[-1].append(", ".join(run.tags))
+        if groups:
+            rows[-1].insert(0, _short(groups[place]))
+    return {**table("Stored runs", ["group", *headers] if groups else headers, rows)}
 
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
