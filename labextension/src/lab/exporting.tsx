@@ -6,6 +6,7 @@ import { HTMLSelect } from "@jupyterlab/ui-components";
 import { type JSX, useState } from "react";
 import type { ExportTarget, ExportTargets, WrittenJob } from "../generated";
 import type { Actions } from "./actions";
+import { MAGIC } from "./cellTarget";
 import { request } from "./connection";
 import { bodyOf, type Wanted } from "./exportFields";
 import { h } from "./jsx";
@@ -43,6 +44,11 @@ export async function exportNotebook(actions: Actions, trans: TranslationBundle,
       }
     }
   });
+}
+
+/** The name of a setting as a label: `cpus_per_task` is "Cpus per task". */
+function labelOf(name: string): string {
+  return name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 }
 
 function tell({ words, file }: WrittenJob, trans: TranslationBundle): void {
@@ -136,7 +142,7 @@ function Form(props: {
     const key = `${wanted.target}.${one.name}`;
     return (
       <div key={key}>
-        <label htmlFor={`dtrain-export-${key}`}>{one.name.replaceAll("_", " ")}</label>
+        <label htmlFor={`dtrain-export-${key}`}>{labelOf(one.name)}</label>
         <input
           id={`dtrain-export-${key}`}
           className="jp-mod-styled"
@@ -164,14 +170,14 @@ function Form(props: {
         >
           {targets.map((one) => (
             <option key={one.name} value={one.name}>
-              {`${one.name}: ${one.help}`}
+              {`${one.name}: ${one.help.replace(/^the script, and /, "")}`}
             </option>
           ))}
         </HTMLSelect>
       </div>
       {text("file", trans.__("File"), `${name}${target?.suffix ?? ""}`)}
-      {text("ranks", trans.__("Ranks"), trans.__("as many as the notebook's world has"))}
-      {text("nodes", trans.__("Nodes"), trans.__("as many as the notebook's world has"))}
+      {text("ranks", trans.__("Ranks"), trans.__("as in the notebook"))}
+      {text("nodes", trans.__("Nodes"), trans.__("as in the notebook"))}
       {settings.slice(0, MAIN).map(setting)}
       {settings.length > MAIN && (
         <details>
@@ -179,7 +185,7 @@ function Form(props: {
           <div className="dtrain-fields">{settings.slice(MAIN).map(setting)}</div>
         </details>
       )}
-      {check("local", trans.__("Also the cells without %%distributed that the job needs"))}
+      {check("local", trans.__("Also the cells without %1 that the job needs", MAGIC))}
       {check("force", trans.__("Replace files that exist"))}
       <p className="dtrain-problem" role="alert">
         {props.problem}
