@@ -21,7 +21,7 @@ from jupyter_dtrain.core import events
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
 from jupyter_dtrain.magics.transform import RANK_NAMES, VERB_NAMES
-from jupyter_dtrain.server import attention, messages
+from jupyter_dtrain.server import attention, exports, messages
 from jupyter_dtrain.view import document, points, scaling, step_time
 
 FILE = Path(__file__).resolve().parent.parent / "labextension" / "src" / "generated.ts"
@@ -54,6 +54,8 @@ ROOTS: list[type[msgspec.Struct]] = [
     messages.CellOutputs,
     messages.HeldVariables,
     messages.ProfileProgress,
+    exports.ExportTargets,
+    exports.WrittenJob,
 ]
 """Structs that the front end reads; those that they consist of come with them."""
 

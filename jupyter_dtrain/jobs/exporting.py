@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from . import deepspeed, launchers, platforms
 from .dependencies import needed_cells, packages_of
 from .job import Job, Target
 from .notebook import Notebook, choose, listed
-from .script import write_script
+from .script import EXPORTED, trains, write_script
 from .syntax import translate
 
 TARGETS: tuple[Target, ...] = (*launchers.TARGETS, *platforms.TARGETS, *deepspeed.TARGETS)
@@ -94,15 +94,28 @@ def export_notebook(
             f"A file {script_place.name} would hide the package {script_place.stem}, which the job imports: name it "
             f"otherwise, such as train{kind.suffix}."
         )
-    script = write_script(notebook, world, needed, codes, packages, script_place.name)
+    script_place, script = _choose_script(
+        script_place,
+        place,
+        target,
+        lambda name: write_script(notebook, world, needed, codes, packages, name, script_place.stem),
+        force=force,
+    )
     job = Job(script_place.stem, place, script, [code.code for code in codes], world, packages, chosen)
     made = kind.make(job)
     texts = {place.parent / name: text for name, text in made.texts.items()} | {script_place: script}
-    _check_places(list(texts), force=force)
+    # Another target may share the script.
+    _check_places([path for path, text in texts.items() if _text_of(path) != text], force=force)
     _write_files(texts)
     notes = [*notebook.left_out, *needed.notes, *made.notes]
     if packages.own:
         notes.append(f"The job needs these modules beside it: {listed(packages.own)}.")
+    trained = [cell for cell in needed.cells if cell.on_ranks and trains(cell.source)]
+    if trained and not any("log(" in cell.source for cell in needed.cells):
+        notes.append(
+            "A job records what jupyter_dtrain.log() gets; the losses that the notebook's cells record by themselves "
+            "need a line in the loop: jupyter_dtrain.log(loss=loss)."
+        )
     if world.env:
         notes.append(
             f"Set {listed(world.env)} where the job runs: --env gave the world a value, and exports have none."
@@ -116,6 +129,29 @@ def export_notebook(
         made.command,
         notes,
     )
+
+
+def _choose_script(
+    first: Path, named: Path, target: str, write: Callable[[str], str], *, force: bool
+) -> tuple[Path, str]:
+    """Where the script goes, and its text. Where another export has its own there, this one gets a name of its target.
+
+    ``named``: the file that the person named, which stays what it is; ``write`` makes the text from the file's name.
+    """
+    text = write(first.name)
+    there = _text_of(first)
+    if force or first == named or there is None or there == text or EXPORTED not in there:
+        return first, text
+    other = first.with_stem(f"{first.stem}_{target}")
+    return other, write(other.name)
+
+
+def _text_of(path: Path) -> str | None:
+    """The text of a file; None where there is none that can be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return None
 
 
 def _check_places(paths: list[Path], *, force: bool) -> None:

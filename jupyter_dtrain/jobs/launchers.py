@@ -14,6 +14,7 @@ from typing import Final
 from jupyter_dtrain.core.errors import BadRequest
 
 from .job import Job, Made, Setting, Target, number
+from .script import torchrun_line
 
 HERE: Final = 'here="$(cd "$(dirname "$0")" && pwd)"'
 """The line after which ``$here`` is the folder of the launch file."""
@@ -36,8 +37,9 @@ def make_script(job: Job) -> Made:
     """The script alone."""
     if job.path.suffix != ".py":
         raise BadRequest(f"A script needs a name that ends with .py: {job.path.with_suffix('.py')}.")
-    here = "--standalone " if job.world.nodes == 1 else ""
-    return Made({}, f"torchrun {here}--nproc-per-node {job.world.per_node} {job.command}")
+    line = f"Run the line on each of the {job.world.nodes} nodes, with the name of one of them as FIRST_NODE."
+    notes = (line,) if job.world.nodes > 1 else ()
+    return Made({}, torchrun_line(job.world, job.command), notes)
 
 
 def make_torchrun(job: Job) -> Made:

@@ -166,7 +166,6 @@ import os
 from pathlib import Path
 
 from sagemaker.tensorflow import TensorFlow
-from jupyter_dtrain.core.world import quantity
 
 
 def make_estimator(**more) -> TensorFlow:

@@ -59,51 +59,79 @@ ERRORS = Patch(
     lost="the record of a job does not say which exception has ended it",
 )
 
-_record: JobRecord | None = None
+_running: JobRecord | None = None
 _lock = threading.Lock()
 
 
-def record_job(name: str) -> None:
-    """In a job: record this run in the store that ``JUPYTER_DTRAIN_STORE`` names, as a run of ``name``.
+def record_job(name: str, training: str = "") -> None:
+    """In a job: record it in the store that ``JUPYTER_DTRAIN_STORE`` names, as a run of ``name``.
 
-    Without that variable, and in a second call, it does nothing.
+    ``training``: a name of its own for the run (default: ``name``). Each further call begins another run of the job,
+    such as one for each of several settings; all ranks make as many calls. Without that variable it does nothing.
     """
-    _begin(name)
+    _record(name, training, anew=True)
 
 
 def log_to_store(numbers: Mapping[str, float], steps: Mapping[str, int]) -> None:
     """Record points of this job, if its environment asks for that. A script that nobody exported records itself too."""
-    record = _record or _begin(Path(sys.argv[0]).stem or "job")
+    record = _record(Path(sys.argv[0]).stem or "job")
     if record is not None:
         record.add(numbers, steps)
 
 
 def keep_configuration() -> None:
     """Record the hyper-parameters that :func:`jupyter_dtrain.config` has kept, as :func:`log_to_store` does."""
-    _record or _begin(Path(sys.argv[0]).stem or "job")
+    _record(Path(sys.argv[0]).stem or "job")
 
 
 def media_to_store(body: Body) -> None:
     """Record one of the media of this job, as :func:`log_to_store` does with points."""
-    record = _record or _begin(Path(sys.argv[0]).stem or "job")
+    record = _record(Path(sys.argv[0]).stem or "job")
     if record is not None:
         record.take(body)
 
 
-def _begin(name: str) -> JobRecord | None:
-    global _record  # noqa: PLW0603 — a process is in one job
+def _record(name: str, training: str = "", *, anew: bool = False) -> JobRecord | None:
+    """The record of this process; None where nobody asks for one. ``anew``: begin another run if there is one."""
+    global _running  # noqa: PLW0603 — a process is in one job
     store = os.environ.get(STORE_VARIABLE)
     with _lock:
-        if _record is None and store:
-            _record = JobRecord(Path(store).expanduser(), name)
-            _record.start()
-        return _record
+        if not store:
+            return None
+        if _running is None:
+            _running = JobRecord(Path(store).expanduser(), name, training)
+            _running.start()
+        elif anew:
+            _running.begin(training)
+        return _running
+
+
+class _JobRun:
+    """One run of a job, as this rank has it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+        """The run's number; 0 until it has a folder."""
+        self.points: list[tuple[str, int, float, float]] = []
+        """What is not written yet."""
+        self.bodies: list[Body] = []
+        """Other events that wait, whose giver bounds them."""
+        self.began = time.time()
+        self.spool: Spool | None = None
+        self.seq = 0
+
+
+def _take_configuration(run: _JobRun) -> None:
+    """Give ``run`` the hyper-parameters that were said since the last call."""
+    if values := take_said():
+        run.bodies.append(Configured(values, "set"))
 
 
 class JobRecord:
     """One rank's record of its job."""
 
-    def __init__(self, store: Path, name: str) -> None:
+    def __init__(self, store: Path, name: str, training: str = "") -> None:
         env = os.environ
         self._store = store
         self._name = name
@@ -111,12 +139,10 @@ class JobRecord:
         self._process = own_process()
         self._world = f"{name}-job-{_job_key()}"
         self._folder = store.parent / "spool" / self._world
-        self._spool: Spool | None = None
-        self._run = 0
-        self._seq = 0
-        self._points: list[tuple[str, int, float, float]] = []
-        self._bodies: list[Body] = []
-        """Other events that wait, whose giver bounds them."""
+        self._runs = [_JobRun(training or name)]
+        """All runs of this job; the last one gets what is logged."""
+        self._kept = 0
+        """The points that wait in all of them."""
         self._error: Error | None = None
         self._intake: StoreIntake | None = None
         self._ended = threading.Event()
@@ -127,51 +153,65 @@ class JobRecord:
     def start(self) -> None:
         """Start the thread that records. Returns at once, but rank 0 first makes the folder."""
         if self._rank == 0:
-            self._guard(self._make_run)
+            self._guard(lambda: self._make_run(self._runs[0]))
         ERRORS.when_imported(lambda module: ERRORS.replace(module, "excepthook", self._failed))
         atexit.register(self._end)
         self._thread.start()
+
+    def begin(self, training: str) -> None:
+        """Begin another run, which gets what is logged from now on. The one before has ended well."""
+        run = _JobRun(training or self._name)
+        if self._rank == 0:
+            self._guard(lambda: self._make_run(run))
+        with self._lock:
+            _take_configuration(self._runs[-1])
+            self._runs.append(run)
 
     def add(self, numbers: Mapping[str, float], steps: Mapping[str, int]) -> None:
         """Keep points for the thread, which writes them within :data:`PERIOD` seconds."""
         now = time.time()
         with self._lock:
-            if len(self._points) < LIMIT:
-                self._points += [(name, steps[name], now, value) for name, value in numbers.items()]
+            if self._kept < LIMIT:
+                self._runs[-1].points += [(name, steps[name], now, value) for name, value in numbers.items()]
+                self._kept += len(numbers)
 
     def take(self, body: Body) -> None:
         """Keep an event for the thread, as :meth:`add` does with points."""
         with self._lock:
-            self._bodies.append(body)
+            self._runs[-1].bodies.append(body)
 
-    # The run's folder.
+    # The runs' folders.
 
-    def _make_run(self) -> None:
+    def _make_run(self, run: _JobRun) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._run = last_number(self._store, self._folder, self._name) + 1
-        while spool_path(self._folder, self._run, 0).parent.exists():
-            self._run += 1
-        spool_path(self._folder, self._run, 0).parent.mkdir(mode=0o700)
-        owner = WorldOwner(
-            self._world,
-            self._name,
-            self._size,
-            socket.gethostname(),
-            str(self._folder),
-            time.time(),
-            *self._process,
-        )
-        # A job removes nothing of its own accord: how long runs are kept is the notebooks' matter.
-        self._intake = StoreIntake(
-            self._store, owner, SpoolFolder(self._folder, SKIPPED), float("inf"), self._say, str(Path.cwd())
-        )
+        number = last_number(self._store, self._folder, self._name) + 1
+        while spool_path(self._folder, number, 0).parent.exists():
+            number += 1
+        spool_path(self._folder, number, 0).parent.mkdir(mode=0o700)
+        run.number = number
+        if self._intake is None:
+            owner = WorldOwner(
+                self._world,
+                self._name,
+                self._size,
+                socket.gethostname(),
+                str(self._folder),
+                time.time(),
+                *self._process,
+            )
+            # A job removes nothing of its own accord: how long runs are kept is the notebooks' matter.
+            self._intake = StoreIntake(
+                self._store, owner, SpoolFolder(self._folder, SKIPPED), float("inf"), self._say, str(Path.cwd())
+            )
 
-    def _find_run(self) -> None:
-        """The newest run of the folder, if rank 0 has made it by now."""
+    def _find_runs(self) -> None:
+        """Take the numbers of the runs that rank 0 has made by now, in their order."""
         since = self._process[1] - EARLIER
         with contextlib.suppress(OSError):
             runs = [path for path in self._folder.glob("run-*") if path.stat().st_mtime >= since]
-            self._run = max((int(path.name[4:]) for path in runs if path.name[4:].isdecimal()), default=0)
+            numbers = sorted(int(path.name[4:]) for path in runs if path.name[4:].isdecimal())
+            for run, number in zip(list(self._runs), numbers, strict=False):
+                run.number = run.number or number
 
     # The thread, and the end.
 
@@ -182,28 +222,44 @@ class JobRecord:
         self._guard(self._finish)
 
     def _look(self) -> None:
-        if not self._run and self._rank:
-            self._find_run()
-        if not self._run:
-            return
-        if self._spool is None:
-            self._spool = Spool(spool_path(self._folder, self._run, self._rank))
-            if self._spool.failure is not None:
-                self._say(f"The metrics of this job cannot be stored: {self._spool.failure}.")
+        with self._lock:
+            runs = list(self._runs)
+        if self._rank and not all(run.number for run in runs):
+            self._find_runs()
+        for run in runs:
+            if not run.number:
+                break
+            self._write(run)
+            if run is not runs[-1]:
+                self._append(run, Finished("ok", time.time() - run.began))
+                if run.spool is not None:
+                    run.spool.close()
+                with self._lock:
+                    self._runs.remove(run)
+        if self._intake is not None:
+            while self._intake.poll():
+                pass
+
+    def _write(self, run: _JobRun) -> None:
+        """Write what was logged in ``run``, which has a number, after its beginning."""
+        if run.spool is None:
+            run.spool = Spool(spool_path(self._folder, run.number, self._rank))
+            if run.spool.failure is not None:
+                self._say(f"The metrics of this job cannot be stored: {run.spool.failure}.")
             first = self._rank == 0
             source = _script() if first else ""
             ranks = list(range(self._size)) if first else []
-            name = self._name if first else ""
-            self._append(
-                Started(os.getpid(), socket.gethostname(), str(self._spool.path), source=source, ranks=ranks, name=name)
-            )
+            name = run.name if first else ""
+            place = str(run.spool.path)
+            self._append(run, Started(os.getpid(), socket.gethostname(), place, source=source, ranks=ranks, name=name))
             with contextlib.suppress(Exception):  # a process in odd surroundings; its record goes on
-                self._append(read_environment(command=sys.argv))
-        if values := take_said():
-            self._append(Configured(values, "set"))
+                self._append(run, read_environment(command=sys.argv))
         with self._lock:
-            points, self._points = self._points, []
-            bodies, self._bodies = self._bodies, []
+            if run is self._runs[-1]:
+                _take_configuration(run)
+            points, run.points = run.points, []
+            bodies, run.bodies = run.bodies, []
+            self._kept -= len(points)
         found: dict[str, Columns] = {}
         for metric, step, at, value in points:
             columns = found.setdefault(metric, Columns.empty())
@@ -211,17 +267,14 @@ class JobRecord:
             columns.times.append(at)
             columns.values.append(value)
         if found:
-            self._append(Metrics([pack(metric, columns) for metric, columns in found.items()]))
+            self._append(run, Metrics([pack(metric, columns) for metric, columns in found.items()]))
         for body in bodies:
-            self._append(body)
-        if self._intake is not None:
-            while self._intake.poll():
-                pass
+            self._append(run, body)
 
-    def _append(self, body: Body) -> None:
-        assert self._spool is not None
-        self._spool.append(Event(self._run, self._rank, self._seq, time.time(), body))
-        self._seq += 1
+    def _append(self, run: _JobRun, body: Body) -> None:
+        assert run.spool is not None
+        run.spool.append(Event(run.number, self._rank, run.seq, time.time(), body))
+        run.seq += 1
 
     def _failed(
         self, original: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
@@ -243,18 +296,19 @@ class JobRecord:
 
     def _finish(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not self._run and time.monotonic() < deadline:
-            self._find_run()
+        while not all(run.number for run in self._runs) and time.monotonic() < deadline:
+            self._find_runs()
             time.sleep(PERIOD / 5)
         self._look()
-        if self._spool is None:
+        last = self._runs[-1]
+        if last.spool is None:
             self._say("The metrics of this rank are not stored: rank 0 of the job has not begun its record.")
             return
         if self._error is not None:
-            self._append(self._error)
+            self._append(last, self._error)
         outcome: Outcome = "ok" if self._error is None else "error"
-        self._append(Finished(outcome, time.time() - self._process[1]))
-        self._spool.close()
+        self._append(last, Finished(outcome, time.time() - last.began))
+        last.spool.close()
         if self._intake is not None:
             self._intake.poll()
             while self._intake.writer.active and time.monotonic() < deadline:

@@ -32,6 +32,7 @@ from jupyter_dtrain.wire.profiling import STEPS, check_request
 from jupyter_dtrain.wire.prompt_messages import AnswerPrompts
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
+from .exports import ExportHandler
 from .messages import HeldVariables
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
 from .run_pages import MediumHandler, RunDifferencesHandler, RunMediaHandler, RunPageHandler, ViewHandler, ViewsHandler
@@ -407,6 +408,7 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (rf"worlds/{key}/runs/(\d+)/cell", CellHandler),
         (rf"worlds/{key}/profiles/(\d+)", ProfileHandler),
         (r"launchers", LaunchersHandler),
+        (r"export", ExportHandler),
         (r"runs", RunsHandler),
         (r"runs/(\d+)", StoredRunHandler),
         (r"runs/differences", RunDifferencesHandler),

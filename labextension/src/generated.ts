@@ -983,6 +983,34 @@ export interface ProfileProgress {
   profile: PanelProfile | null;
 }
 
+/** Something about a place that no notebook knows. */
+export interface ExportSetting {
+  name: string;
+  help: string;
+  default: string;
+}
+
+/** A place that a job can go to. */
+export interface ExportTarget {
+  name: string;
+  help: string;
+  /** How the name of its file ends. */
+  suffix: string;
+  settings: ExportSetting[];
+}
+
+/** All places. */
+export interface ExportTargets {
+  targets: ExportTarget[];
+}
+
+/** What an export has said. */
+export interface WrittenJob {
+  words: string;
+  /** The file that was asked for, below the server's root. */
+  file: string;
+}
+
 export type Message = WorldsMessage | AttentionMessage | RanksMessage | RunMessage | NewsMessage;
 
 /** The one word for each way in which a run ends, or that it goes on, and its meaning. */

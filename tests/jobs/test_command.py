@@ -82,7 +82,7 @@ def test_a_live_notebook_exports_its_own_cells(home, tmp_path):
         notebook.run("%%rank 1\nprint('x is', x, flush=True)")
         said = notebook.run("%distributed export script train.py")
         again = notebook.client.execute(
-            "%distributed export script train.py", reply=True, timeout=60, stop_on_error=False
+            "%distributed export script train.py -n 4", reply=True, timeout=60, stop_on_error=False
         )
         tagged = notebook.client.execute(
             "%distributed export script a.py --tag train", reply=True, timeout=60, stop_on_error=False

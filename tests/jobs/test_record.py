@@ -80,6 +80,8 @@ while not (runs := jupyter_dtrain.Store.open().runs()) or runs[0].commit is None
     assert run.config["lr"] == 0.5
     assert sorted(run.environments) == [0, 1]
     assert (run.commit.branch, run.commit.message) == ("topic", "Begin")
+
+
 def test_what_a_job_logs_beside_numbers_is_stored(tmp_path):
     """Also what it has logged last, and where it has logged nothing else; bad values get a line."""
     pytest.importorskip("numpy")
@@ -111,3 +113,18 @@ def test_a_store_that_cannot_be_written_costs_one_line_and_no_job(tmp_path):
 
 def test_the_variable_of_the_store_is_no_unknown_setting():
     assert Settings.from_environment({"JUPYTER_DTRAIN_STORE": "/x"}) == Settings()
+
+
+def test_each_training_of_a_job_is_a_run_with_its_values(tmp_path):
+    """In the order of the cells, with the losses of each; a cell that only sets something up is none."""
+    env = {"JUPYTER_DTRAIN_STORE": str(tmp_path / "runs.sqlite")}
+    fit = "for step in range(3):\n    jupyter_dtrain.log(loss=scale / (step + 1))"
+    ended = job(tmp_path, "import jupyter_dtrain\nscale = 2.0", f"# First\n{fit}", "print('between')", fit, **env)
+    store = Store.open(tmp_path / "runs.sqlite")
+    found = store.runs()
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("jupyter-dtrain") == 0
+    assert [(run.label, run.outcome) for run in found] == [("train/2", "ok"), ("train/1", "ok")]
+    assert [list(run.metrics["loss"][1].values) for run in found] == [[2.0, 1.0, 2 / 3]] * 2
+    assert [list(run.metrics["loss"][1].steps) for run in found][1] == [0, 1, 2]

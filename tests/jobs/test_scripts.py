@@ -256,7 +256,7 @@ def test_the_script_is_readable_and_names_where_it_came_from(tmp_path):
 
     assert "2 cells of lesson.ipynb, exported by jupyter-dtrain" in ast.get_docstring(ast.parse(text))
     assert "torchrun --standalone --nproc-per-node 4 train.py" in text
-    assert "# %% [cell 1, from the notebook itself] lr = 0.1\nlr = 0.1\n" in text
+    assert "# %% [cell 1, from the notebook itself] lr = 0.1\nlr = ARGUMENTS.lr\n" in text
     assert "# %% [cell 2] Train\nprint(lr)\n" in text
 
 
@@ -326,3 +326,63 @@ def test_options_that_cannot_be_are_refused(tmp_path, options, words):
 def test_a_cell_that_fits_into_no_script_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="cell 1 awaits, and imports"):
         export(tmp_path, ranks(1, "from asyncio import *\nawait sleep(0)"))
+
+
+def test_values_of_cells_become_arguments_of_the_script(tmp_path):
+    """With the cells' values as defaults; a name that a cell binds twice stays a variable of the program."""
+    values = "lr = 1e-3  # the rate\nbatch_size: int = 32\nname = 'a\"b'\nuse_amp = False\nbest = 0.0\nwidth = 2 * 8"
+    export(
+        tmp_path, ranks(1, values), ranks(2, "best = max(best, 1)\nprint(lr, batch_size, name, use_amp, best, width)")
+    )
+    text = (tmp_path / "train.py").read_text()
+
+    def says(*words):
+        ended = run(sys.executable, "train.py", *words, cwd=tmp_path)
+        return ended.stdout or ended.stderr
+
+    assert "lr = ARGUMENTS.lr  # the rate" in text
+    assert "best = 0.0" in text
+    assert says() == '0.001 32 a"b False 1 16\n'
+    assert (
+        says("--lr", "0.5", "--batch-size", "8", "--use-amp", "--name", "c", "--local_rank=0") == "0.5 8 c True 1 16\n"
+    )
+    assert says("--batch_size=4").startswith("0.001 4 ")
+    assert "unrecognized arguments: --bets" in says("--bets", "1")
+
+
+def test_a_script_that_reads_its_arguments_itself_gets_none(tmp_path):
+    export(tmp_path, ranks(1, "import sys\nlr = 0.1\nprint(lr, sys.argv[1:])"))
+
+    assert run(sys.executable, "train.py", "x", cwd=tmp_path).stdout == "0.1 ['x']\n"
+
+
+def test_two_targets_of_one_notebook_share_the_script_or_have_one_each(tmp_path):
+    """They share it if it is the same text; one with another size of its world leaves it as it is."""
+    export(tmp_path, ranks(1, "x = 1"), target="mpi", file="train.sh")
+    shared = (tmp_path / "train.py").read_text()
+    export(tmp_path, ranks(1, "x = 1"), target="slurm", file="train.sbatch")
+    made = export(tmp_path, ranks(1, "x = 1"), target="azureml", file="train.yml", world={"ranks": 4, "nodes": 2})
+
+    assert (tmp_path / "train.py").read_text() == shared
+    assert {Path(name).name for name in made.files} == {"train.yml", "train_azureml.conda.yml", "train_azureml.py"}
+    assert "train_azureml.py" in (tmp_path / "train.yml").read_text()
+
+
+def test_the_head_of_a_script_tells_the_world_that_ran_and_that_of_the_job(tmp_path):
+    export(tmp_path, ranks(1, "1"), ranks=16, nodes=2)
+    head = ast.get_docstring(ast.parse((tmp_path / "train.py").read_text()))
+
+    assert "1 cell of lesson.ipynb" in head
+    assert "Their world had 2 ranks on 1 node. This job has 16 ranks on 2 nodes." in head
+    assert (
+        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29400 train.py" in head
+    )
+    assert "mpirun -n 16 --host NODE1:8,NODE2:8 python train.py" in head
+
+
+def test_losses_that_only_a_notebook_records_are_told_about(tmp_path):
+    silent = export(tmp_path, ranks(1, "def f(loss):\n    loss.backward()"))
+    logs = export(tmp_path, ranks(1, "import jupyter_dtrain\njupyter_dtrain.log(a=1)"), file="logs.py")
+
+    assert any("jupyter_dtrain.log(loss=loss)" in note for note in silent.notes)
+    assert not any("jupyter_dtrain.log(loss=loss)" in note for note in logs.notes)

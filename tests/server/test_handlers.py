@@ -31,6 +31,7 @@ EXAMPLES = {
     r"/dtrain/worlds/([^/]+)/runs/(\d+)/cell": "dtrain/worlds/some/runs/1/cell",
     r"/dtrain/worlds/([^/]+)/profiles/(\d+)": "dtrain/worlds/some/profiles/1",
     "/dtrain/launchers": "dtrain/launchers",
+    "/dtrain/export": "dtrain/export",
     "/dtrain/runs": "dtrain/runs",
     r"/dtrain/runs/(\d+)": "dtrain/runs/1",
     "/dtrain/runs/differences": "dtrain/runs/differences",

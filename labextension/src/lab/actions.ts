@@ -14,6 +14,9 @@ import type { Worlds } from "./worlds";
 /** The command of the tab that shows runs in the main area. */
 export const RUNS = "dtrain:runs";
 
+/** The command that makes a job of a notebook. */
+export const EXPORT = "dtrain:export";
+
 /** JupyterLab's command that makes a notebook. */
 const NEW = "notebook:create-new";
 

@@ -9,7 +9,7 @@ import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 // The parts below share it.
-import { Actions } from "./actions"; // eslint-disable-line jupyter/prefer-lazy-imports
+import { Actions, EXPORT } from "./actions"; // eslint-disable-line jupyter/prefer-lazy-imports
 // It restores the cells of a page that has been reloaded, so it is wanted at once.
 import { followCells } from "./cellRuns"; // eslint-disable-line jupyter/prefer-lazy-imports
 import type { Level } from "./items";
@@ -133,6 +133,23 @@ const sidebar: JupyterFrontEndPlugin<void> = {
         commands.addCommand(id, { label, execute, isEnabled, describedBy: { args: none } });
         list?.addItem({ command: id, category });
       };
+      commands.addCommand(EXPORT, {
+        label: trans.__("Export the Notebook as a Job…"),
+        describedBy: {
+          args: { type: "object", properties: { notebook: { type: "string", description: trans.__("Its file") } } },
+        },
+        isEnabled: (args) => typeof args.notebook === "string" || notebooks?.currentWidget != null,
+        execute: async (args) => {
+          const panel = notebooks?.currentWidget;
+          const asked = typeof args.notebook === "string" ? args.notebook : (panel?.context.path ?? "");
+          // The server reads the file.
+          const shown = notebooks?.find((one) => one.context.path === asked);
+          if (shown?.context.model.dirty === true) await shown.context.save();
+          const { exportNotebook } = await import("./exporting");
+          await exportNotebook(given, trans, asked);
+        },
+      });
+      list?.addItem({ command: EXPORT, category });
       const works = (): World | null => {
         const { selected } = given.worlds;
         return selected?.state === "running" ? selected : null;
