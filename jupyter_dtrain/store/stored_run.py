@@ -29,8 +29,8 @@ from . import configuration, lineage, losses, text_storage
 from .figures import FIGURES, Figure, figures_of
 from .happenings import RunHappening
 from .losses import Loss, Newest
-from .provenance import Commit
 from .media import Medium, find_media
+from .provenance import Commit
 
 if TYPE_CHECKING:
     from .file import StoreFile
