@@ -447,6 +447,7 @@ class StoredRun:
         rows = self._rows("SELECT time, words FROM happenings WHERE run = ? ORDER BY time, id")
         return [RunHappening(*row) for row in rows]
 
+    @property
     def media(self) -> list[Medium]:
         """What it has logged beside numbers, as far as the store keeps it: by name, step, rank and number."""
         return find_media(self._store, "run = ?", (self.id,))
