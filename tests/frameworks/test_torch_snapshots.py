@@ -115,7 +115,10 @@ def test_snapshots_are_saved_between_steps_of_a_cell(sharded, snapshot_folder):
     sharded.load("steps")
     ((saved,),) = {tuple(found) for found in values(run(sharded, FOUND)).values()}
     assert saved in (10, 20)
-    assert values(run(sharded, f"for _ in range({25 - saved}): step()\nheld() == sums[25]")) == same(True, 2)
+    resumed = run(sharded, f"for _ in range({25 - saved}): step()\nheld() == sums[25]")
+    assert values(resumed) == same(True, 2)
+    # Its curve goes on where the snapshot was saved.
+    assert [*resumed.metrics["loss"][1].steps] == list(range(saved, 25))
     sharded.save("times", ["model"], every="0.2s")
     run(sharded, "import time\nfor _ in range(30): step(); time.sleep(0.05)")
     until(lambda: newest_step(snapshot_folder, "times") is not None)
