@@ -121,8 +121,9 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _member(value: Any) -> Any:
-    found = object.__getattribute__(value, "__dict__").get("_value_")
-    return found if type(found) in (str, int, float, bool) else str(getattr(value, "_name_", type(value).__name__))
+    own = object.__getattribute__(value, "__dict__")  # its attributes may be code of the user's
+    found = own.get("_value_")
+    return found if type(found) in (str, int, float, bool) else str(own.get("_name_"))
 
 
 def _whole(number: int) -> Any:

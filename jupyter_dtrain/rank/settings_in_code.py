@@ -103,7 +103,7 @@ class NoSetting(Exception):
     """What a node of the tree stands for is not known without running it, or is no setting."""
 
 
-class Setting(NamedTuple):
+class CodeSetting(NamedTuple):
     """One hyper-parameter."""
 
     name: str
@@ -153,7 +153,7 @@ class CodeSettings:
         namespace: Mapping[str, Any],
         known: Iterable[str] = (),
         definitions: Mapping[str, ast.FunctionDef | ast.ClassDef] = MappingProxyType({}),
-    ) -> Iterator[Setting]:
+    ) -> Iterator[CodeSetting]:
         """The settings with their values now, variables first.
 
         ``known``: settings that earlier cells have assigned; ``definitions``: the functions and classes
@@ -186,7 +186,7 @@ class CodeSettings:
         namespace: Mapping[str, Any],
         definitions: Mapping[str, ast.FunctionDef | ast.ClassDef],
         seen: set[str],
-    ) -> Iterator[Setting]:
+    ) -> Iterator[CodeSetting]:
         """What the functions that this code calls assign to literals, and pass: their variables are gone by the end."""
         for call in self._calls:
             name = _last_name(call.function)
@@ -225,7 +225,7 @@ class CodeSettings:
                     within[name] = constant(node, look)
         return within
 
-    def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[Setting]:
+    def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[CodeSetting]:
         """What a call is given, as far as that is a setting."""
         name = _last_name(call.function)
         function = _value_of(call.function, namespace)
@@ -472,7 +472,7 @@ def parse(code: str) -> ast.Module | None:
         return None
 
 
-def found(name: str, value: Any, function: str = "", *, again: bool = False) -> Iterator[Setting]:
+def found(name: str, value: Any, function: str = "", *, again: bool = False) -> Iterator[CodeSetting]:
     """``value`` as settings: one, or one for each field of a configuration; none where it is no hyper-parameter."""
     if _NEVER.fullmatch(name) or _COUNTER.fullmatch(name):
         return
@@ -492,7 +492,7 @@ def found(name: str, value: Any, function: str = "", *, again: bool = False) -> 
             return
         if isinstance(told, (list, dict)) and not 0 < len(told) <= ITEMS:
             return
-        yield Setting(name, told, function, again)
+        yield CodeSetting(name, told, function, again)
 
 
 def constant(node: ast.expr, look: Callable[[str], Any]) -> Any:  # noqa: C901 — one case per kind of expression
