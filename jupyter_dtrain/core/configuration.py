@@ -107,7 +107,10 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
         return dict(dict.items(value))
     argparse = sys.modules.get("argparse")
     kinds = (SimpleNamespace,) if argparse is None else (SimpleNamespace, argparse.Namespace)
-    is_data = any("__dataclass_fields__" in type.__getattribute__(one, "__dict__") for one in kind.__mro__)
+    is_data = any(
+        "__dataclass_fields__" in type.__getattribute__(one, "__dict__")
+        for one in type.__getattribute__(kind, "__mro__")
+    )
     if not is_data and not issubclass(kind, kinds):
         return None
     try:

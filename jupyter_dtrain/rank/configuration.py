@@ -78,6 +78,7 @@ class _Run:
         """Whether it is worth a look: it trains, or takes its time."""
         self.arguments: Any = None
         """What argparse has given to the user's code."""
+        self.looked = False
         self.own: CodeSettings | None = None
         self.said: dict[str, tuple[ConfigOrigin, Any]] = {}
 
@@ -168,12 +169,11 @@ class Configuration:
             run.done.set()
 
     def _look(self, run: _Run) -> None:
-        begins = run.own is None
+        begins, run.looked = not run.looked, True
         with contextlib.suppress(Exception):  # whatever the user's objects, or libraries, are
             if run.first:
                 self._say(run, self._found(run))
         if begins:
-            run.own = run.own or CodeSettings("")
             with contextlib.suppress(Exception):  # as above
                 script = running_script()
                 command = [] if script is None else script.command

@@ -30,6 +30,8 @@ ITEMS: Final = 32
 """Items of a list or dictionary that is a setting."""
 TEXT: Final = 200
 """Characters of a text that is one."""
+DEPTH: Final = 4
+"""Configurations in each other."""
 CODE: Final = 400_000
 """Characters of a cell that are read."""
 FUNCTIONS: Final = 100
@@ -453,9 +455,10 @@ def is_users(function: types.FunctionType) -> bool:
 
 def is_of_library(kind: type) -> bool:
     """Whether a library has made a class of configurations: most of its fields are as they are by default."""
-    if kind in (dict, types.SimpleNamespace) or kind.__module__ in ("__main__", "argparse"):
+    module = type.__getattribute__(kind, "__module__")
+    if kind in (dict, types.SimpleNamespace) or module in ("__main__", "argparse"):
         return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    file = getattr(sys.modules.get(module), "__file__", None)
     return not isinstance(file, str) or is_library(file)
 
 
@@ -472,17 +475,19 @@ def parse(code: str) -> ast.Module | None:
         return None
 
 
-def found(name: str, value: Any, function: str = "", *, again: bool = False) -> Iterator[CodeSetting]:
+def found(
+    name: str, value: Any, function: str = "", *, again: bool = False, depth: int = DEPTH
+) -> Iterator[CodeSetting]:
     """``value`` as settings: one, or one for each field of a configuration; none where it is no hyper-parameter."""
     if _NEVER.fullmatch(name) or _COUNTER.fullmatch(name):
         return
     if (fields := fields_of(value)) is not None:
-        if len(fields) > MOST or is_of_library(type(value)):
+        if not depth or len(fields) > MOST or is_of_library(type(value)):
             return
         plain_names = type(value).__name__ == "Namespace"  # argparse's: the arguments of a script
         for key, one in fields.items():
             if type(key) is str:
-                yield from found(key if plain_names else f"{name}.{key}", one, function, again=again)
+                yield from found(key if plain_names else f"{name}.{key}", one, function, again=again, depth=depth - 1)
         return
     if type(value) not in (str, bool) and _RESULT.fullmatch(name):
         return
