@@ -46,6 +46,17 @@ def test_numbers_are_printed(capsys):
     assert said.stderr == ""
 
 
+def test_a_configuration_outside_a_world_is_silent():
+    """But for what cannot be stored."""
+    said = python(
+        "import jupyter_dtrain\njupyter_dtrain.config({'a b': 1}, lr=0.5)\njupyter_dtrain.config(odd=object())"
+    )
+
+    assert said.stdout == ""
+    assert len(said.stderr.splitlines()) == 1
+    assert "config(): 'odd' is left out: object is no number" in said.stderr
+
+
 def test_a_script_needs_neither_jupyter_nor_a_framework():
     """The import is light, and what is logged brings nothing in."""
     said = python(

@@ -107,7 +107,10 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
         return dict(dict.items(value))
     argparse = sys.modules.get("argparse")
     kinds = (SimpleNamespace,) if argparse is None else (SimpleNamespace, argparse.Namespace)
-    is_data = any("__dataclass_fields__" in type.__getattribute__(one, "__dict__") for one in kind.__mro__)
+    is_data = any(
+        "__dataclass_fields__" in type.__getattribute__(one, "__dict__")
+        for one in type.__getattribute__(kind, "__mro__")
+    )
     if not is_data and not issubclass(kind, kinds):
         return None
     try:
@@ -121,8 +124,9 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _member(value: Any) -> Any:
-    found = object.__getattribute__(value, "__dict__").get("_value_")
-    return found if type(found) in (str, int, float, bool) else str(getattr(value, "_name_", type(value).__name__))
+    own = object.__getattribute__(value, "__dict__")  # its attributes may be code of the user's
+    found = own.get("_value_")
+    return found if type(found) in (str, int, float, bool) else str(own.get("_name_"))
 
 
 def _whole(number: int) -> Any:

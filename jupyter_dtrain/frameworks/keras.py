@@ -205,7 +205,10 @@ def _settings_of(optimizer: Any, arguments: Mapping[str, Any]) -> dict[str, dict
     found: dict[str, Any] = {"optimizer": kind.__name__}
     # A variable of tf_keras may be on a parameter server, and code of the user's is not run.
     if kind.__module__.startswith("keras."):
-        found |= {name: value for name, value in optimizer.get_config().items() if name != "name" and value}
+        for name, value in optimizer.get_config().items():
+            if value and name not in ("name", "ema_momentum", "loss_scale_factor"):
+                # A variable of 32 bits makes 0.05 to 0.05000000074505806.
+                found[name] = float(f"{value:.7g}") if isinstance(value, float) else value
     told = {name: arguments[name] for name in FITTED if isinstance(arguments.get(name), (int, float))}
     return {"optimizer": found, "fit": told}
 

@@ -28,7 +28,7 @@ from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch, caller
 
 from .scripts import is_script, running_script
-from .settings_in_code import MOST, CodeSettings, Setting, found
+from .settings_in_code import MOST, CodeSetting, CodeSettings, found
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -78,6 +78,7 @@ class _Run:
         """Whether it is worth a look: it trains, or takes its time."""
         self.arguments: Any = None
         """What argparse has given to the user's code."""
+        self.looked = False
         self.own: CodeSettings | None = None
         self.said: dict[str, tuple[ConfigOrigin, Any]] = {}
 
@@ -168,12 +169,11 @@ class Configuration:
             run.done.set()
 
     def _look(self, run: _Run) -> None:
-        begins = run.own is None
+        begins, run.looked = not run.looked, True
         with contextlib.suppress(Exception):  # whatever the user's objects, or libraries, are
             if run.first:
                 self._say(run, self._found(run))
         if begins:
-            run.own = run.own or CodeSettings("")
             with contextlib.suppress(Exception):  # as above
                 script = running_script()
                 command = [] if script is None else script.command
@@ -208,10 +208,10 @@ class Configuration:
         sections = {"world": {"world_size": run.size}, **self._plugins.configuration()}
         for section, known in sections.items():
             for name, value in known.items():
-                _add(values, run, Setting(name, value, section, again=True), "library")
+                _add(values, run, CodeSetting(name, value, section, again=True), "library")
         return values
 
-    def _in_code(self, run: _Run) -> Iterator[Setting]:
+    def _in_code(self, run: _Run) -> Iterator[CodeSetting]:
         script = running_script()
         namespace = dict(self._namespace) if script is None else dict(script.namespace)
         if run.own is None:
@@ -234,7 +234,7 @@ class Configuration:
             found.append(read)
         return found
 
-    def _in_calls(self) -> Iterator[Setting]:
+    def _in_calls(self) -> Iterator[CodeSetting]:
         """The arguments of the user's functions that the main thread is in, and the configurations that they hold."""
         inner: list[FrameType] = []
         frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented
@@ -271,7 +271,7 @@ def _is_users(file: str) -> bool:
     return file.startswith(CELLS) if file.startswith("<") else not is_library(file)
 
 
-def _add(values: dict[str, tuple[ConfigOrigin, Any]], run: _Run, setting: Setting, origin: ConfigOrigin) -> None:
+def _add(values: dict[str, tuple[ConfigOrigin, Any]], run: _Run, setting: CodeSetting, origin: ConfigOrigin) -> None:
     """Add a setting. One of a name that has another value is ``FUNCTION.NAME``."""
     name = clean_name(setting.name)
     try:

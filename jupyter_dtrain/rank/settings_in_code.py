@@ -30,6 +30,8 @@ ITEMS: Final = 32
 """Items of a list or dictionary that is a setting."""
 TEXT: Final = 200
 """Characters of a text that is one."""
+DEPTH: Final = 4
+"""Configurations in each other."""
 CODE: Final = 400_000
 """Characters of a cell that are read."""
 FUNCTIONS: Final = 100
@@ -103,7 +105,7 @@ class NoSetting(Exception):
     """What a node of the tree stands for is not known without running it, or is no setting."""
 
 
-class Setting(NamedTuple):
+class CodeSetting(NamedTuple):
     """One hyper-parameter."""
 
     name: str
@@ -153,7 +155,7 @@ class CodeSettings:
         namespace: Mapping[str, Any],
         known: Iterable[str] = (),
         definitions: Mapping[str, ast.FunctionDef | ast.ClassDef] = MappingProxyType({}),
-    ) -> Iterator[Setting]:
+    ) -> Iterator[CodeSetting]:
         """The settings with their values now, variables first.
 
         ``known``: settings that earlier cells have assigned; ``definitions``: the functions and classes
@@ -186,7 +188,7 @@ class CodeSettings:
         namespace: Mapping[str, Any],
         definitions: Mapping[str, ast.FunctionDef | ast.ClassDef],
         seen: set[str],
-    ) -> Iterator[Setting]:
+    ) -> Iterator[CodeSetting]:
         """What the functions that this code calls assign to literals, and pass: their variables are gone by the end."""
         for call in self._calls:
             name = _last_name(call.function)
@@ -225,7 +227,7 @@ class CodeSettings:
                     within[name] = constant(node, look)
         return within
 
-    def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[Setting]:
+    def _given(self, call: _CallIn, namespace: Mapping[str, Any]) -> Iterator[CodeSetting]:
         """What a call is given, as far as that is a setting."""
         name = _last_name(call.function)
         function = _value_of(call.function, namespace)
@@ -453,9 +455,10 @@ def is_users(function: types.FunctionType) -> bool:
 
 def is_of_library(kind: type) -> bool:
     """Whether a library has made a class of configurations: most of its fields are as they are by default."""
-    if kind in (dict, types.SimpleNamespace) or kind.__module__ in ("__main__", "argparse"):
+    module = type.__getattribute__(kind, "__module__")
+    if kind in (dict, types.SimpleNamespace) or module in ("__main__", "argparse"):
         return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    file = getattr(sys.modules.get(module), "__file__", None)
     return not isinstance(file, str) or is_library(file)
 
 
@@ -472,17 +475,19 @@ def parse(code: str) -> ast.Module | None:
         return None
 
 
-def found(name: str, value: Any, function: str = "", *, again: bool = False) -> Iterator[Setting]:
+def found(
+    name: str, value: Any, function: str = "", *, again: bool = False, depth: int = DEPTH
+) -> Iterator[CodeSetting]:
     """``value`` as settings: one, or one for each field of a configuration; none where it is no hyper-parameter."""
     if _NEVER.fullmatch(name) or _COUNTER.fullmatch(name):
         return
     if (fields := fields_of(value)) is not None:
-        if len(fields) > MOST or is_of_library(type(value)):
+        if not depth or len(fields) > MOST or is_of_library(type(value)):
             return
         plain_names = type(value).__name__ == "Namespace"  # argparse's: the arguments of a script
         for key, one in fields.items():
             if type(key) is str:
-                yield from found(key if plain_names else f"{name}.{key}", one, function, again=again)
+                yield from found(key if plain_names else f"{name}.{key}", one, function, again=again, depth=depth - 1)
         return
     if type(value) not in (str, bool) and _RESULT.fullmatch(name):
         return
@@ -492,7 +497,7 @@ def found(name: str, value: Any, function: str = "", *, again: bool = False) -> 
             return
         if isinstance(told, (list, dict)) and not 0 < len(told) <= ITEMS:
             return
-        yield Setting(name, told, function, again)
+        yield CodeSetting(name, told, function, again)
 
 
 def constant(node: ast.expr, look: Callable[[str], Any]) -> Any:  # noqa: C901 — one case per kind of expression

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from jupyter_dtrain import DistributedError
+from tests.session.cells import Told
 
 
 def needs(*packages):
@@ -41,9 +42,9 @@ OLDER = BEGIN.replace("import keras", "import tf_keras as keras")
 FIT = "history = make().fit(x, y, batch_size=8, epochs=2, validation_split=0.25, shuffle=False).history"
 
 
-def play(session, code, ranks=None):
+def play(session, code, ranks=None, view=None):
     """Run a cell; the run, and the value of its last line, by rank."""
-    run = session.run(code, ranks, view=None, timeout=PATIENCE)
+    run = session.run(code, ranks, view=view, timeout=PATIENCE)
     return run, {rank: ast.literal_eval(result.data["text/plain"]) for rank, result in run.results.items()}
 
 
@@ -76,7 +77,10 @@ def worlds(launch):
 def test_fit_shows_what_it_logs_once_and_one_bar(worlds, backend):
     session = worlds("tensorflow" if backend == "tf_keras" else backend)
     begin = OLDER if backend == "tf_keras" else ""
-    run, found = play(session, f"{begin}\n{FIT}\nhistory")
+    told = Told()
+    run, found = play(session, f"{begin}\n{FIT}\nhistory", view=told)
+    known = {"optimizer": "SGD", "epochs": 2, "batch_size": 8, "validation_split": 0.25}
+    assert told.values.items() >= (known if backend == "tf_keras" else {**known, "learning_rate": 0.05}).items()
     for rank, history in found.items():
         series = {name: of_rank[rank] for name, of_rank in run.metrics.items()}
         assert sorted(series) == ["loss", "mae", "val_loss", "val_mae"]

@@ -46,6 +46,24 @@ def test_a_job_and_cells_are_compared_side_by_side(tmp_path, monkeypatch):
     assert "train/1" in both.table["text/plain"]
 
 
+def test_a_job_keeps_what_it_says_of_itself(tmp_path):
+    """Hyper-parameters, before and after its points, its packages and its command; no secret."""
+    says = "import jupyter_dtrain\njupyter_dtrain.config(lr=0.5, api_key='horse')\n"
+    env = {"JUPYTER_DTRAIN_STORE": str(tmp_path / "runs.sqlite")}
+    ended = job(tmp_path, says + LOG + "\njupyter_dtrain.config(lr=0.25, late=True, odd=object())", **env)
+    found = Store.open(tmp_path / "runs.sqlite").run("train/1")
+
+    assert ended.returncode == 0, ended.stderr
+    assert found.config == {"lr": 0.25, "api_key": "[redacted]", "late": True}
+    assert set(found.origins.values()) == {"set"}
+    assert sorted(found.environments) == [0, 1]
+    assert found.environments[0].command == ["train.py"]
+    assert found.environments[0].packages["msgspec"]
+    assert "horse" not in found.source
+    assert b"horse" not in (tmp_path / "runs.sqlite").read_bytes()
+    assert ended.stderr.count("config(): 'odd' is left out") == 2
+
+
 def test_the_next_job_is_the_next_run_and_a_failed_rank_is_named_with_its_error(tmp_path):
     env = {"JUPYTER_DTRAIN_STORE": str(tmp_path / "runs.sqlite")}
     job(tmp_path, LOG, **env)

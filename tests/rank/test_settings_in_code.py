@@ -137,6 +137,14 @@ args = parser.parse_args([])
     assert settings(code) == {"config.lr": 0.2, "more.a.b": 1, "also.c": 2, "width": 3}
 
 
+def test_what_holds_itself_is_followed_for_a_while():
+    """The rest is taken as ever."""
+    found = settings("config = {'a': 1}\nconfig['self'] = config\nlr = 0.5")
+
+    assert (found["lr"], found["config.a"], found["config.self.a"]) == (0.5, 1, 1)
+    assert len(found) < 10
+
+
 def test_nobodys_code_is_run():
     """Neither to compute a value nor to look at one."""
     before = """
