@@ -115,11 +115,12 @@ def log_weights(model: Any, *, every: int = 100, name: str = "") -> None:
 
     ``every``: steps of the optimizer that steps first in a cell between two of them; 0 ends it. ``name``: default the
     variable that holds the model. It goes on in later cells. Of a model with more than 64 parameters, 64 at even
-    distances are kept, and a sample of each. What cannot be done gets one line, as in :func:`log`. Outside a world it
-    does nothing.
+    distances are kept, and a sample of each. What cannot be done gets one line, as in :func:`log`; nothing of this is
+    done outside a world.
     """
     home = rank_home()
     if home is None:
+        _complain("log_weights(): only cells of a world keep histograms of weights")
         return
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
         _complain(f"log_weights(): every is a number of steps, or 0, not {every!r:.60}")

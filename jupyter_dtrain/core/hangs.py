@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from .causes import is_echo, told_briefly
-from .events import Configured, Environment, Sample, StepParts
+from .events import Configured, Environment, MediaLogged, Sample, StepParts
 from .stacks import Stacks, describe_hang
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class HangDetector:
     def hear(self, events: Iterable[Event], now: float) -> None:
         """Note from events of ranks when each last moved. ``now``: in ``time.monotonic()`` seconds."""
         for event in events:
-            if isinstance(event.body, (StepParts, Configured, Environment)):
+            if isinstance(event.body, (StepParts, Configured, Environment, MediaLogged)):
                 continue
             # The first event replaces the allowance for the cell's travel, which lies in the future. Later ones move
             # the time forward only: a sample says since when the cell stands still, perhaps before the last event.

@@ -111,7 +111,7 @@ _SHAPES: Final = (
 
 
 def _several(values: Sequence[Any], parts_of: PartsOf, room: int) -> Copies | None:
-    if values and all(isinstance(one, Mapping) for one in values):
+    if values and isinstance(values[0], Mapping):
         return Copies([_table(values, None)])
     found: list[CopiedMedium] = []
     for place, one in enumerate(values[:TOGETHER]):

@@ -1,6 +1,7 @@
 """Values as TensorBoard's plug-ins for images, audio, histograms and text read them from event files.
 
-TensorBoard's own functions for these import TensorFlow, so its messages are filled in here. Its package must be there.
+TensorBoard's own functions for these need a whole framework, so its messages are filled in here. Its package must be
+there.
 
 Under failure: the functions raise what damaged data raises.
 """

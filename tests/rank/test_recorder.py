@@ -11,6 +11,7 @@ from jupyter_dtrain.core.events import (
     CodeLine,
     Dropped,
     Finished,
+    MediaLogged,
     Output,
     Result,
     Spent,
@@ -346,3 +347,20 @@ def test_text_that_no_encoding_knows_is_replaced(make_recorder, heard):
     recorder.finish("ok")
 
     assert "a?b" == joined(heard.bodies)
+
+
+def test_the_bytes_of_media_stay_in_the_spool(make_recorder, heard, path_of):
+    """Neither an announcement nor an answer has them, and they take no room from text."""
+    recorder = make_recorder(cap=1000)
+    recorder.begin(1)
+    recorder.append(MediaLogged("sample", "image", 3, mime="image/png", data=b"x" * 10_000, caption="\ud800"))
+    recorder.write("stdout", "still here\n")
+    recorder.finish("ok")
+    heard.until(lambda it: isinstance(it.bodies[-1], Finished))
+    spooled = [event.body for event in read_file(path_of(1))]
+    answered = [event.body for event in recorder.read(1, 0).events]
+
+    for bodies, size in ((heard.bodies, 0), (spooled, 10_000), (answered, 0)):
+        (found,) = (body for body in bodies if isinstance(body, MediaLogged))
+        assert (found.name, found.step, found.caption, len(found.data)) == ("sample", 3, "?", size)
+        assert [body.text for body in bodies if isinstance(body, Output)] == ["still here\n"]
