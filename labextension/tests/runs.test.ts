@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { metricFigures, metricNames, resourceFigures, styleOf, withSlots, type Chosen } from "../src/lab/runs/figures";
+import { styleOf } from "../src/lab/runs/colours";
+import { metricFigures, metricNames, resourceFigures, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
 import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
@@ -42,7 +43,7 @@ function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
 }
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
-  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources, step_time: null } };
+  return { id, label: `w/${id}`, columns: { id, metrics, resources, step_time: null } };
 }
 
 describe("lines", () => {
@@ -122,24 +123,18 @@ describe("charts", () => {
     ]);
   });
 
-  it("tell forty lines apart by colour and dashes", () => {
-    const styles = Array.from({ length: 40 }, (_, slot) => JSON.stringify(styleOf(slot)));
+  it("tell forty runs apart by colour and dashes, which no other run changes", () => {
+    const styles = Array.from({ length: 40 }, (_, id) => JSON.stringify(styleOf(id)));
     expect(new Set(styles).size).toBe(40);
     expect(styleOf(1).dash).not.toBe(styleOf(0).dash);
     // Those of tests/store/test_reading.py.
-    const some = [...withSlots(new Map(), [17, 9, 42]).values()].map(styleOf);
-    expect(some.map(({ colour, dash }) => [colour, dash])).toEqual([
-      [1, 0],
-      [2, 1],
-      [3, 2],
+    expect([17, 9, 42].map(styleOf)).toEqual([
+      { colour: 1, dash: 2 },
+      { colour: 1, dash: 4 },
+      { colour: 2, dash: 2 },
     ]);
-    expect(styleOf(withSlots(withSlots(new Map(), [3, 4]), [12]).get(12)!).colour).toBe(5);
-    expect(
-      withSlots(
-        new Map(),
-        Array.from({ length: 100 }, (_, id) => id),
-      ).size,
-    ).toBe(100);
+    const [line] = metricFigures(runs, ["loss"], options)[0]!.lines.slice(1);
+    expect(line!.style).toEqual(styleOf(1));
   });
 });
 

@@ -2,7 +2,8 @@
 
 import { isMain } from "../../model";
 import type { Column, RunColumns } from "../messages";
-import { lineOf, meanOf, pointsOf, type Axis, type Line, type Style } from "./lines";
+import { COLOURS, DASHES, styleOf } from "./colours";
+import { lineOf, meanOf, pointsOf, type Axis, type Line } from "./lines";
 
 export type Spread = "mean" | "ranks";
 
@@ -12,8 +13,6 @@ export type Unit = "number" | "percent" | "bytes" | "celsius" | "watts";
 export interface Chosen {
   id: number;
   label: string;
-  /** The place of its colour and dashes, which it keeps while it is chosen. */
-  slot: number;
   columns: RunColumns;
 }
 
@@ -45,14 +44,6 @@ const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
   "gpu total": null,
   workers: null,
 };
-
-/** How many patterns of dashes the theme has for runs, and colours: with no common divisor, pairs repeat late. */
-const DASHES = 5;
-const COLOURS = 8;
-
-export function styleOf(slot: number): Style {
-  return { colour: slot % COLOURS, dash: slot % DASHES };
-}
 
 /** Names of metrics: losses first, then other main ones, then speeds and the like, each in order of appearance. */
 export function metricNames(runs: readonly Chosen[]): string[] {
@@ -94,7 +85,7 @@ function linesOf(
     if (columns.length === 0) return [];
     if (spread === "mean") {
       const points = meanOf(columns.map((column) => pointsOf(column, axis)));
-      return [lineOf(points, smoothing, { run: run.id, rank: null, label: run.label, style: styleOf(run.slot) })];
+      return [lineOf(points, smoothing, { run: run.id, rank: null, label: run.label, style: styleOf(run.id) })];
     }
     return columns.map((column) =>
       lineOf(pointsOf(column, axis), smoothing, {
@@ -102,39 +93,8 @@ function linesOf(
         rank: column.rank,
         label: runs.length > 1 ? `${run.label} · ${column.rank}` : String(column.rank),
         // The ranks of one run differ in colour and dashes; those of several runs have their run's colour.
-        style: runs.length > 1 ? { colour: run.slot % COLOURS, dash: column.rank % DASHES } : styleOf(column.rank),
+        style: runs.length > 1 ? { colour: run.id % COLOURS, dash: column.rank % DASHES } : styleOf(column.rank),
       }),
     );
   });
-}
-
-/**
- * A slot for each of `ids`, beside those that are `taken`.
- *
- * A run's id gives its colour, so that it has it wherever it is shown, or the next one that no run beside it has. Its
- * dashes are the first that no run beside it has. `%distributed compare` draws runs by the same rule: view/stored.py.
- */
-export function withSlots(taken: ReadonlyMap<number, number>, ids: Iterable<number>): Map<number, number> {
-  const found = new Map(taken);
-  for (const id of ids) {
-    if (found.has(id)) continue;
-    const styles = [...found.values()].map(styleOf);
-    const free = (first: number, most: number, used: number[]): number =>
-      Array.from({ length: most }, (_, more) => (first + more) % most).find((one) => !used.includes(one)) ??
-      first % most;
-    const colour = free(
-      id,
-      COLOURS,
-      styles.map((one) => one.colour),
-    );
-    const dash = free(
-      styles.length < DASHES ? 0 : styles.length,
-      DASHES,
-      styles.map((one) => one.dash),
-    );
-    let slot = colour;
-    while (slot % DASHES !== dash) slot += COLOURS;
-    found.set(id, slot);
-  }
-  return found;
 }

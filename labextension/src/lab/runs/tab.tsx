@@ -14,7 +14,7 @@ import type { StoredRun } from "../messages";
 import { Tool, type SectionProps } from "../section";
 import { Charts } from "./charts";
 import { ALL, RunsClient, labelOf, type Changes, type Filters } from "./client";
-import { withSlots, type Chosen } from "./figures";
+import type { Chosen } from "./figures";
 import { fileName, save } from "./files";
 import { useColumns, useRunList } from "./list";
 import { NEWEST } from "./sorting";
@@ -22,6 +22,8 @@ import { RunTable } from "./table";
 
 /** Runs with losses that are in the charts at first. */
 const AT_FIRST = 3;
+
+const NONE: readonly number[] = [];
 
 /** The part of the tab that the rest of the page speaks with. */
 export interface Remembered {
@@ -75,33 +77,26 @@ function Contents(
   const [filters, setFilters] = useState<Filters>(ALL);
   const [order, setOrder] = useState(NEWEST);
   const list = useRunList(client, filters, worlds, visible);
-  const [slots, setSlots] = useState<ReadonlyMap<number, number> | null>(
-    props.chosen === null ? null : withSlots(new Map(), props.chosen),
-  );
+  const [asked, setAsked] = useState<readonly number[] | null>(props.chosen);
   useEffect(() => {
     // A new tab shows something at once.
-    if (slots !== null || !list.loaded) return;
+    if (asked !== null || !list.loaded) return;
     const first = list.runs.filter((run) => run.losses.length > 0).slice(0, AT_FIRST);
     const shown = first.length > 0 ? first : list.runs.slice(0, 1);
-    setSlots(
-      withSlots(
-        new Map(),
-        shown.map((run) => run.id),
-      ),
-    );
-  }, [slots, list.loaded, list.runs]);
-  const chosen = slots ?? new Map<number, number>();
-  const ids = [...chosen.keys()];
+    setAsked(shown.map((run) => run.id));
+  }, [asked, list.loaded, list.runs]);
+  const ids = asked ?? NONE;
   const known = useKnown(client, list.runs, ids);
   const { columns, problem } = useColumns(client, ids, (id) => known.get(id)?.outcome ?? "", visible);
-  const change = (next: Map<number, number>): void => {
-    setSlots(next);
-    remember([...next.keys()]);
+  const change = (next: Iterable<number>): void => {
+    const each = [...new Set(next)];
+    setAsked(each);
+    remember(each);
   };
   const { hear } = props;
   useEffect(() => {
-    hear((asked) => {
-      change(withSlots(chosen, asked));
+    hear((more) => {
+      change([...ids, ...more]);
     });
   });
   const edit = async (id: number, changes: Changes): Promise<void> => {
@@ -115,8 +110,7 @@ function Contents(
     if (!(await actions.confirm(title, body, trans.__("Delete")))) return;
     if (!(await actions.attempt(() => client.remove(run.id)))) return;
     list.replace(run.id, null);
-    const next = new Map(chosen);
-    if (next.delete(run.id)) change(next);
+    if (ids.includes(run.id)) change(ids.filter((id) => id !== run.id));
   };
   const download = (run: StoredRun): void => {
     void actions.attempt(async () => {
@@ -125,18 +119,17 @@ function Contents(
     });
   };
   const choose = (id: number): void => {
-    const next = new Map(chosen);
-    change(next.delete(id) ? next : withSlots(chosen, [id]));
+    change(ids.includes(id) ? ids.filter((one) => one !== id) : [...ids, id]);
   };
   const runs = useMemo(
     () =>
-      [...chosen].flatMap(([id, slot]): Chosen[] => {
+      ids.flatMap((id): Chosen[] => {
         const found = columns.get(id);
         const run = known.get(id);
         if (found === undefined || run === undefined) return [];
-        return [{ id, slot, columns: found, label: `${labelOf(run)} ${run.name}`.trim() }];
+        return [{ id, columns: found, label: `${labelOf(run)} ${run.name}`.trim() }];
       }),
-    [slots, columns, known],
+    [ids, columns, known],
   );
   const filtered = Object.values(filters).some((value) => value !== "");
   return (
@@ -167,7 +160,8 @@ function Contents(
                 setFilters({ ...filters, tag });
               },
             }}
-            {...{ chosen, theme, trans, order, setOrder }}
+            chosen={new Set(ids)}
+            {...{ theme, trans, order, setOrder }}
           />
         )}
         {list.loaded && list.runs.length === 0 && (
@@ -180,17 +174,17 @@ function Contents(
       </div>
       <p className="dtrain-runs-count" role="status">
         {list.loaded && list.runs.length > 0 && trans.__("%1 of %2 runs", list.runs.length, list.total)}
-        {chosen.size > 0 && ` · ${trans.__("%1 in the charts", chosen.size)}`}
+        {ids.length > 0 && ` · ${trans.__("%1 in the charts", ids.length)}`}
         {list.runs.length < list.total && (
           <button type="button" onClick={() => void list.more()}>
             {trans.__("Load more")}
           </button>
         )}
-        {chosen.size > 0 && (
+        {ids.length > 0 && (
           <button
             type="button"
             onClick={() => {
-              change(new Map());
+              change([]);
             }}
           >
             {trans.__("Clear selection")}
@@ -202,7 +196,7 @@ function Contents(
           <Charts attempt={(task) => actions.attempt(task)} {...{ runs, theme, trans }} />
         ) : (
           list.runs.length > 0 &&
-          (chosen.size > 0 ? (
+          (ids.length > 0 ? (
             <p className="dtrain-quiet">{trans.__("Loading…")}</p>
           ) : (
             <p className="dtrain-quiet">

@@ -10,7 +10,7 @@ import type { StoredRun } from "../messages";
 import { Mark } from "../rankMarks";
 import { Tool, useNow } from "../section";
 import { elapsedOf, endingOfStored, labelOf, tagsOf, type Changes } from "./client";
-import { styleOf } from "./figures";
+import { styleOf } from "./colours";
 import type { Style } from "./lines";
 import { clicked, sorted, type Order, type SortKey } from "./sorting";
 
@@ -25,8 +25,7 @@ export interface RowActions {
 
 interface Props {
   runs: readonly StoredRun[];
-  /** The slot of each chosen run. */
-  chosen: ReadonlyMap<number, number>;
+  chosen: ReadonlySet<number>;
   actions: RowActions;
   theme: Theme;
   trans: TranslationBundle;
@@ -88,7 +87,7 @@ export function RunTable({
       </thead>
       <tbody>
         {sorted(runs, order).map((run) => (
-          <Row key={run.id} slot={chosen.get(run.id) ?? null} {...{ run, now, actions, theme, trans }} />
+          <Row key={run.id} inCharts={chosen.has(run.id)} {...{ run, now, actions, theme, trans }} />
         ))}
       </tbody>
     </table>
@@ -97,28 +96,28 @@ export function RunTable({
 
 function Row({
   run,
-  slot,
+  inCharts,
   now,
   actions,
   theme,
   trans,
-}: Omit<Props, "runs" | "chosen"> & { run: StoredRun; slot: number | null; now: number }): JSX.Element {
+}: Omit<Props, "runs" | "chosen"> & { run: StoredRun; inCharts: boolean; now: number }): JSX.Element {
   const label = labelOf(run);
   const [loss] = run.losses;
   const { outcome, words, title } = endingOfStored(run);
   return (
-    <tr data-run={run.id} data-chosen={slot !== null}>
+    <tr data-run={run.id} data-chosen={inCharts}>
       <td>
         <label>
           <input
             type="checkbox"
-            checked={slot !== null}
+            checked={inCharts}
             aria-label={trans.__("Show run %1 in the charts", label)}
             onChange={() => {
               actions.choose(run.id);
             }}
           />
-          {slot !== null && <Swatch theme={theme} style={styleOf(slot)} />}
+          {inCharts && <Swatch theme={theme} style={styleOf(run.id)} />}
         </label>
       </td>
       <td className="dtrain-runs-name">
