@@ -13,6 +13,9 @@ const PATIENCE = 15_000;
 const FIRST = 500;
 const LONGEST = 15_000;
 
+/** Arguments of a request; a list is an argument that it has several times. */
+export type Query = Record<string, string | readonly string[]>;
+
 /** The server no longer has what was requested. */
 export class NotFound extends Error {}
 /** A request that the server refused. */
@@ -29,10 +32,10 @@ export class RequestError extends Error {
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
-  method: "GET" | "POST" | "PATCH" | "DELETE",
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE",
   path: string[],
   body?: unknown,
-  query: Record<string, string> = {},
+  query: Query = {},
 ): Promise<T> {
   const text = await read(settings, method, path, body, query);
   let content: unknown = null;
@@ -46,34 +49,46 @@ export async function request<T>(
 }
 
 /** Like `request`, for an answer that is not JSON. */
-export async function read(
+export async function read(...what: Parameters<typeof answer>): Promise<string> {
+  return (await answer(...what)).text();
+}
+
+/** Like `request`, for the bytes of a file. */
+export async function readBlob(...what: Parameters<typeof answer>): Promise<Blob> {
+  return (await answer(...what)).blob();
+}
+
+async function answer(
   settings: ServerConnection.ISettings,
   method: string,
   path: string[],
   body?: unknown,
-  query: Record<string, string> = {},
-): Promise<string> {
-  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + URLExt.objectToQueryString(query);
-  const given = new AbortController();
+  query: Query = {},
+): Promise<Response> {
+  const given = new URLSearchParams(
+    Object.entries(query).flatMap(([name, values]) => [values].flat().map((value): [string, string] => [name, value])),
+  ).toString();
+  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + (given === "" ? "" : `?${given}`);
+  const patience = new AbortController();
   const timer = setTimeout(() => {
-    given.abort();
+    patience.abort();
   }, PATIENCE);
   let response: Response;
   try {
-    const init: RequestInit = { method, signal: given.signal };
+    const init: RequestInit = { method, signal: patience.signal };
     if (body !== undefined) init.body = JSON.stringify(body);
     response = await ServerConnection.makeRequest(url, init, settings);
   } catch {
     throw new Error(
-      given.signal.aborted
+      patience.signal.aborted
         ? "The server did not respond in time. Try again."
         : "Cannot reach the server: it may have stopped, or the network is down.",
     );
   } finally {
     clearTimeout(timer);
   }
-  const text = await response.text();
   if (!response.ok) {
+    const text = await response.text();
     let refused: { message?: string; option?: string } | null = null;
     try {
       refused = JSON.parse(text) as { message?: string; option?: string } | null;
@@ -88,7 +103,7 @@ export async function read(
     const words = problem ?? `The server responded with ${response.status} ${response.statusText}.`;
     throw new RequestError(words, refused?.option ?? "");
   }
-  return text;
+  return response;
 }
 
 /** The page's stream of messages from the server. When it closes, it reconnects after increasing pauses. */

@@ -24,7 +24,7 @@ export interface Listing {
 export type Changes = Partial<Pick<StoredRun, "name" | "note" | "tags" | "kept">>;
 
 export class RunsClient {
-  constructor(private settings: ServerConnection.ISettings) {}
+  constructor(readonly settings: ServerConnection.ISettings) {}
 
   /** The newest runs, or those before the run with the id `before`. */
   async list(filters: Filters, limit: number, before?: number): Promise<Listing> {
