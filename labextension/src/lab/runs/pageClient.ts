@@ -47,3 +47,8 @@ export function valuesOf(
   const where = `id:${ids.slice(0, LISTED).join("|")}`;
   return request(settings, "GET", ["runs"], undefined, { where, everything: "1", limit: `${LISTED}`, columns });
 }
+
+/** One HTML file about these runs, which needs no server. */
+export function reportOf({ settings }: RunsClient, ids: readonly number[]): Promise<Blob> {
+  return readBlob(settings, "GET", ["report"], undefined, { ids: ids.join(), format: "html" });
+}
