@@ -27,6 +27,7 @@ from jupyter_dtrain.wire.spool import read_file
 
 from . import configuration, losses, text_storage
 from .losses import Loss, Newest
+from .media import Medium, find_media
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -43,6 +44,8 @@ _TABLES: Final = (
     *("environments", "commits", "media", "media_counts", "happenings", "tracked"),
 )
 """The tables whose rows go with a run."""
+TRAINS_FROM: Final = 5.0
+"""Seconds from which on a run without a metric counts as a training, too."""
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
@@ -190,6 +193,11 @@ class StoredRun:
     @kept.setter
     def kept(self, kept: bool) -> None:
         self.edit(kept=kept)
+
+    @property
+    def training(self) -> bool:
+        """Whether lists of trainings have it: it logs metrics, or has taken some seconds, and is no verb of ours."""
+        return not self.aside and (self.trains or self.elapsed > TRAINS_FROM)
 
     @property
     def losses(self) -> list[Loss]:
@@ -381,6 +389,21 @@ class StoredRun:
         rows = self._rows("SELECT rank, told FROM environments WHERE run = ? ORDER BY rank")
         with self._store.reading():
             return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
+
+    @property
+    def media(self) -> list[Medium]:
+        """What it has logged beside numbers, as far as the store keeps it: by name, step, rank and number."""
+        return find_media(self._store, "run = ?", (self.id,))
+
+    @property
+    def media_logged(self) -> dict[str, dict[int, int]]:
+        """How many things each rank has logged beside numbers, kept or not: by name, then by rank."""
+        found: dict[str, dict[int, int]] = {}
+        for name, rank, logged in self._rows(
+            "SELECT name, rank, logged FROM media_counts WHERE run = ? ORDER BY name, rank"
+        ):
+            found.setdefault(name, {})[rank] = logged
+        return found
 
     @property
     def errors(self) -> dict[int, Error]:
