@@ -61,18 +61,15 @@ interface PartProps {
 
 export function RunPage(props: PageProps): JSX.Element {
   const { id, client, trans, theme, attempt, open, back } = props;
-  const [running, setRunning] = useState(true);
+  const [running, setRunning] = useState(false);
   const [known, problem, again] = useAnswer(() => pageOf(client, id), [client, id], running ? PERIOD : 0);
   const [curves, trouble, curvesAgain] = useAnswer(() => curvesOf(client, id), [client, id], running ? PERIOD : 0);
   // While the page of another run is on its way, the old one would be taken for it.
   const page = known?.run.id === id ? known : null;
-  const goesOn = page === null || page.run.outcome === "running";
-  const last = useRef(goesOn);
+  const goesOn = page?.run.outcome === "running";
   useEffect(() => {
+    // At its end both are asked for once more: its last points came after the newest request.
     setRunning(goesOn);
-    // Its last points came after the newest request for them.
-    if (last.current && !goesOn && page !== null) curvesAgain();
-    last.current = goesOn;
   }, [goesOn]);
   const root = useRef<HTMLDivElement>(null);
   useEffect(() => {
