@@ -198,7 +198,7 @@ describe("the Runs tab", () => {
   const chosen = (id: number, step: StepTimePart | null): Chosen => ({
     id,
     label: `w/${id}`,
-    columns: { id, metrics: [], resources: [], step_time: step },
+    columns: { id, metrics: [], resources: [], step_time: step, epochs: [], resumes: null, first_step: 0, lineage: [] },
   });
 
   it("has a bar for each run, or for each rank, with the same parts", () => {
