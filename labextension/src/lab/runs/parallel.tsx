@@ -1,0 +1,17 @@
+import { type JSX } from "react";
+import type { TranslationBundle } from "@jupyterlab/translation";
+import type { Theme } from "../../theme";
+import { h } from "../jsx";
+import type { RunsClient } from "./client";
+import type { StoredRun } from "../messages";
+
+export function Parallel(props: {
+  ids: readonly number[];
+  runs: readonly StoredRun[];
+  client: RunsClient;
+  trans: TranslationBundle;
+  theme: Theme;
+  attempt: (task: () => Promise<unknown>) => Promise<boolean>;
+}): JSX.Element {
+  return <p>{props.ids.join()}</p>;
+}
