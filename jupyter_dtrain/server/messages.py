@@ -12,7 +12,11 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.store.differences import CodeDifference, Difference
 from jupyter_dtrain.store.losses import Loss
+from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
+from jupyter_dtrain.store.selection import ColumnChoice, RunGroup
+from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
@@ -25,10 +29,6 @@ from .attention import Item
 
 WorldPhase = Literal["starting", "running", "ending", "failed", "unreachable"]
 """The state of a world, as a page sees it."""
-
-
-CellValue = str | float | bool | None
-"""A value in the list of runs: containers are text there."""
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -167,51 +167,6 @@ class StoredRun(msgspec.Struct, frozen=True):
     """The place of its group in the answer's `groups`; null where the list is not grouped."""
 
 
-class ColumnHead(msgspec.Struct, frozen=True):
-    """A column of the list of runs."""
-
-    key: str
-    """By which a request asks for it and sorts by it, such as `config:lr` or `metric:val_acc:max`."""
-    title: str
-    """For people, such as `lr` or `highest val_acc`."""
-    numeric: bool
-    """Whether all its values are numbers."""
-
-
-class ColumnChoice(msgspec.Struct, frozen=True):
-    """A configuration value or a metric that some of the listed runs have."""
-
-    name: str
-    runs: int
-    """How many have it."""
-    distinct: int
-    """How many different values they have; of metrics, 0."""
-    numeric: bool
-
-
-class RunGroup(msgspec.Struct, frozen=True):
-    """The runs that have one value in common."""
-
-    value: CellValue
-    words: str
-    """The value, for people."""
-    runs: int
-    """How many, on all pages of the list together."""
-    means: list[float | None]
-    """The mean of each asked column over them; null where that is not numeric."""
-
-
-class TableView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a person wants to see the list of runs, saved under a name."""
-
-    name: str = ""
-    where: str = ""
-    sort: list[str] = []
-    columns: list[str] = []
-    group: str = ""
-    everything: bool = False
-
-
 class RunListing(msgspec.Struct, frozen=True):
     """A part of the list of runs."""
 
@@ -236,6 +191,8 @@ class RunListing(msgspec.Struct, frozen=True):
     """The metrics that they have."""
     views: list[TableView] = []
     """All saved views, by name."""
+    hint: str = ""
+    """A name in the filter that no listed run has, as a sentence; mostly empty."""
 
 
 class RunLink(msgspec.Struct, frozen=True):
@@ -312,7 +269,11 @@ class PageCommit(msgspec.Struct, frozen=True):
     diff: str
     """How they differed; bounded."""
     notes: list[str]
-    """What the diff leaves out, and why."""
+    """Sentences on what the diff leaves out."""
+    untracked: list[str] = []
+    """Files that git neither knows nor ignores: names."""
+    folder: str = ""
+    """The folder of the repository."""
 
 
 class PageHappening(msgspec.Struct, frozen=True):
@@ -423,24 +384,6 @@ class RunPage(msgspec.Struct, frozen=True):
     continued: list[RunLink]
     """The runs that go on with it."""
     trackers: list[PageTracker]
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """Something in which runs differ."""
-
-    name: str
-    values: list[Any]
-    """Of each run, in their order; null where it has none."""
-
-
-class CodeDifference(msgspec.Struct, frozen=True):
-    """How the code of a run differs from that of the first run."""
-
-    run: int
-    title: str
-    """`cell`, or `uncommitted changes`."""
-    diff: str
-    """Lines as `diff -u` writes them; bounded."""
 
 
 class RunDifferences(msgspec.Struct, frozen=True):

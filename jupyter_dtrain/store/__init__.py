@@ -19,8 +19,9 @@ If a steward is killed, the next one stores the rest.
 from __future__ import annotations
 
 from .comparison import Comparison, compare
-from .runs import RunList, Store, runs
+from .run_list import RunList, Selection
+from .runs import Store, runs
 from .schema import store_file
 from .stored_run import StoredRun
 
-__all__ = ["Comparison", "RunList", "Store", "StoredRun", "compare", "runs", "store_file"]
+__all__ = ["Comparison", "RunList", "Selection", "Store", "StoredRun", "compare", "runs", "store_file"]

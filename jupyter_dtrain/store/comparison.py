@@ -8,7 +8,8 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.run import Run
 
-from .runs import RunList, Store
+from .run_list import RunList
+from .runs import Store
 from .stored_run import StoredRun
 
 if TYPE_CHECKING:

@@ -43,6 +43,8 @@ _TABLES: Final = (
     *("environments", "commits", "media", "media_counts", "happenings", "tracked"),
 )
 """The tables whose rows go with a run."""
+TRAINS_FROM: Final = 5.0
+"""Seconds from which on a run without a metric counts as a training, too."""
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
@@ -190,6 +192,11 @@ class StoredRun:
     @kept.setter
     def kept(self, kept: bool) -> None:
         self.edit(kept=kept)
+
+    @property
+    def training(self) -> bool:
+        """Whether lists of trainings have it: it logs metrics, or has taken some seconds, and is no verb of ours."""
+        return not self.aside and (self.trains or self.elapsed > TRAINS_FROM)
 
     @property
     def losses(self) -> list[Loss]:

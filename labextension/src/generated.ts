@@ -660,6 +660,8 @@ export interface RunListing {
   metrics: ColumnChoice[];
   /** All saved views, by name. */
   views: TableView[];
+  /** A name in the filter that no listed run has, as a sentence; mostly empty. */
+  hint: string;
 }
 
 /** A value of a run's configuration. */
