@@ -13,9 +13,6 @@ const PATIENCE = 15_000;
 const FIRST = 500;
 const LONGEST = 15_000;
 
-/** Arguments of a request; a list is an argument that it has several times. */
-export type Query = Record<string, string | readonly string[]>;
-
 /** The server no longer has what was requested. */
 export class NotFound extends Error {}
 /** A request that the server refused. */
@@ -24,9 +21,29 @@ export class RequestError extends Error {
     words: string,
     /** The start option that is wrong; empty if none is. */
     readonly option: string,
+    /** Where the text of a filter is wrong; null if it is not, or if that is not known. */
+    readonly place: { position: number; length: number } | null = null,
   ) {
     super(words);
   }
+}
+
+/** What the server says of a request that it refuses. */
+interface Refusal {
+  message?: string;
+  option?: string;
+  position?: number;
+  length?: number;
+}
+
+/** Parameters in an address; a list stands for one parameter several times. */
+export type Query = Record<string, string | readonly string[]>;
+
+export function queryOf(query: Query): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value].flat().map((one): [string, string] => [name, one]),
+  );
+  return pairs.length === 0 ? "" : `?${new URLSearchParams(pairs).toString()}`;
 }
 
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
@@ -65,22 +82,19 @@ async function answer(
   body?: unknown,
   query: Query = {},
 ): Promise<Response> {
-  const given = new URLSearchParams(
-    Object.entries(query).flatMap(([name, values]) => [values].flat().map((value): [string, string] => [name, value])),
-  ).toString();
-  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + (given === "" ? "" : `?${given}`);
-  const patience = new AbortController();
+  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + queryOf(query);
+  const given = new AbortController();
   const timer = setTimeout(() => {
-    patience.abort();
+    given.abort();
   }, PATIENCE);
   let response: Response;
   try {
-    const init: RequestInit = { method, signal: patience.signal };
+    const init: RequestInit = { method, signal: given.signal };
     if (body !== undefined) init.body = JSON.stringify(body);
     response = await ServerConnection.makeRequest(url, init, settings);
   } catch {
     throw new Error(
-      patience.signal.aborted
+      given.signal.aborted
         ? "The server did not respond in time. Try again."
         : "Cannot reach the server: it may have stopped, or the network is down.",
     );
@@ -89,9 +103,9 @@ async function answer(
   }
   if (!response.ok) {
     const text = await response.text();
-    let refused: { message?: string; option?: string } | null = null;
+    let refused: Refusal | null = null;
     try {
-      refused = JSON.parse(text) as { message?: string; option?: string } | null;
+      refused = JSON.parse(text) as Refusal | null;
     } catch {
       // Another program's page; the error below gives its status.
     }
@@ -101,7 +115,8 @@ async function answer(
     }
     if (response.status === 404) throw new NotFound(problem);
     const words = problem ?? `The server responded with ${response.status} ${response.statusText}.`;
-    throw new RequestError(words, refused?.option ?? "");
+    const { option = "", position, length } = refused ?? {};
+    throw new RequestError(words, option, position === undefined ? null : { position, length: length ?? 1 });
   }
   return response;
 }
