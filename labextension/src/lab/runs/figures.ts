@@ -52,8 +52,8 @@ const RESOURCES: Record<string, [unit: Unit, words: string] | null> = {
   "gpu power": ["watts", "GPU power"],
   "disk read": ["rate", "Read from disks of the host"],
   "disk written": ["rate", "Written to disks of the host"],
-  "net received": ["rate", "Received from the network by the host"],
-  "net sent": ["rate", "Sent to the network by the host"],
+  "net received": ["rate", "Received by the host over networks"],
+  "net sent": ["rate", "Sent by the host over networks"],
   "gpu total": null,
   workers: null,
 };

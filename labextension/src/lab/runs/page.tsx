@@ -520,7 +520,7 @@ function Code({ page, trans }: PartProps): JSX.Element {
     <>
       {place.length > 0 && (
         <p className="dtrain-page-place" title={cut(run.notebook, 1000)}>
-          {place.map((part) => cut(part, 120)).join(" › ")}
+          {place.map((part) => cut(part, 120)).join(" · ")}
         </p>
       )}
       {source === "" ? (
