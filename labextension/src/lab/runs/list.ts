@@ -41,6 +41,7 @@ const NOTHING: RunListing = {
   configs: [],
   metrics: [],
   views: [],
+  hint: "",
 };
 
 /** What is wrong with the filter, and where in its text. */
