@@ -105,7 +105,7 @@ IN_OTHER_NAMES = {
     "%distributed diff": {"name": "path"},
     "%distributed resize": {"size": "n"},
     "%distributed run": {"no_wait": "wait", "run_name": "name"},
-    "%distributed runs": {"n": "limit"},
+    "%distributed runs": {"n": "limit", "all": "everything"},
     "%distributed runs compare": {"run_names": "runs"},
     "%distributed runs show": {"run_name": "name"},
     "%distributed set": {"run_number": "run", "values": "settings"},

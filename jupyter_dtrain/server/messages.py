@@ -12,14 +12,15 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.store.differences import CodeDifference, Difference
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
+from jupyter_dtrain.store.run_page import MediaName, MediumHead, PageTracker, RunCommit
 from jupyter_dtrain.store.selection import ColumnChoice, RunGroup
 from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
+from jupyter_dtrain.view.made import CodeDifference, Difference
 from jupyter_dtrain.view.points import News
 from jupyter_dtrain.view.profiles import PanelProfile
 from jupyter_dtrain.view.step_time import StepTimePart
@@ -256,26 +257,6 @@ class PageEnvironment(msgspec.Struct, frozen=True):
     """Bytes."""
 
 
-class PageCommit(msgspec.Struct, frozen=True):
-    """The state of the code's folder under git when the run began."""
-
-    hash: str
-    branch: str
-    remote: str
-    subject: str
-    """The first line of its message."""
-    dirty: bool
-    """Whether files differed from it."""
-    diff: str
-    """How they differed; bounded."""
-    notes: list[str]
-    """Sentences on what the diff leaves out."""
-    untracked: list[str] = []
-    """Files that git neither knows nor ignores: names."""
-    folder: str = ""
-    """The folder of the repository."""
-
-
 class PageHappening(msgspec.Struct, frozen=True):
     """Something that happened to a run."""
 
@@ -305,49 +286,6 @@ class PageTail(msgspec.Struct, frozen=True):
     """Whether they printed more before it."""
 
 
-class PageTracker(msgspec.Struct, frozen=True):
-    """A tracker that gets the run."""
-
-    tracker: str
-    target: str
-    done: bool
-    words: str
-    """Why it does not go on; mostly empty."""
-
-
-class MediaName(msgspec.Struct, frozen=True):
-    """What a run has logged under one name beside numbers."""
-
-    name: str
-    kind: str
-    """`image`, `figure`, `histogram`, `text`, `table` or `audio`."""
-    ranks: list[int]
-    steps: list[int]
-    """Those that the store keeps, in order."""
-    kept: int
-    logged: int
-    """More than `kept` where some were left out."""
-
-
-class MediumHead(msgspec.Struct, frozen=True):
-    """One thing that a run has logged; its data is at `/dtrain/media/ID`."""
-
-    id: int
-    name: str
-    kind: str
-    rank: int
-    step: int
-    number: int
-    """Counts what was logged together."""
-    seconds: float
-    """Since the run's start."""
-    mime: str
-    caption: str
-    note: str
-    """How the data is less than what was logged; mostly empty."""
-    bytes: int
-
-
 class MediaIndex(msgspec.Struct, frozen=True):
     """What a run has logged beside numbers."""
 
@@ -370,7 +308,7 @@ class RunPage(msgspec.Struct, frozen=True):
     ranks: list[PageRank]
     environments: list[PageEnvironment]
     """One for all ranks that run in the same."""
-    commit: PageCommit | None
+    commit: RunCommit | None
     happenings: list[PageHappening]
     files: list[PageFile]
     cells: str

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.view.made import Differences
 
+from .differences import differences
 from .run_list import RunList
+from .run_page import commit_of
 from .runs import Store
 from .stored_run import StoredRun
 
@@ -37,6 +41,11 @@ class Comparison:
         return pd.concat([run.metrics.to_pandas().assign(run=run.label) for run in self.runs], ignore_index=True)
 
     @property
+    def differences(self) -> Differences:
+        """What differs between the runs: configuration, code, versions, commits and metrics."""
+        return differences(self.runs, [commit_of(run.file, run.id) for run in self.runs])
+
+    @property
     def table(self) -> dict[str, Any]:
         """Last, lowest and highest values of each metric, as text and as HTML."""
         from jupyter_dtrain.view.stored import comparison
@@ -56,10 +65,12 @@ class Comparison:
         return None if picture is None else {"image/svg+xml": picture, "text/plain": words}
 
     def __repr__(self) -> str:
-        return str(self.table["text/plain"])
+        return f"{self.table['text/plain']}\n{self.differences!r}"
 
     def _repr_html_(self) -> str:
-        html: str = self.table.get("text/html", f"<pre>{self!r}</pre>")
+        table = self.table
+        html: str = table.get("text/html") or f"<pre>{escape(table['text/plain'])}</pre>"
+        html += self.differences._repr_html_() or ""
         try:
             curves = self.curves
         except ImportError:

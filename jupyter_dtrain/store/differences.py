@@ -12,8 +12,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from jupyter_dtrain.core.events import Environment
+from jupyter_dtrain.view.made import CodeDifference, Difference, Differences
 
-from .facts import Figure
+from .figures import Figure
+from .run_page import RunCommit
 
 LINES: Final = 2000
 """Lines of a cell that are compared, and lines of a difference."""
@@ -23,24 +25,6 @@ MOST: Final = 1000
 """Names in which runs differ that are told."""
 
 _WIDE: Final = 2000  # characters of a line, and of a value
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """Something in which runs differ."""
-
-    name: str
-    values: list[Any]
-    """Of each run, in their order; null where it has none."""
-
-
-class CodeDifference(msgspec.Struct, frozen=True):
-    """How the code of a run differs from that of the first run."""
-
-    run: int
-    title: str
-    """`cell`, or `uncommitted changes`."""
-    diff: str
-    """Lines as `diff -u` writes them; bounded."""
 
 
 class Compared(Protocol):
@@ -67,30 +51,8 @@ class Compared(Protocol):
         """Each metric in short."""
 
 
-class Differences(msgspec.Struct, frozen=True):
-    """What differs between runs, in their order, and how much is the same."""
-
-    config: list[Difference]
-    same: int
-    """Values of the configuration that all runs have in common."""
-    versions: list[Difference]
-    """Of Python, packages, devices and hosts."""
-    commits: list[Difference]
-    """Commit, branch, and whether files differed from it."""
-    code: list[CodeDifference]
-    metrics: list[Difference]
-    """Last, lowest and highest of each metric, such as ``lowest loss``."""
-
-    def __repr__(self) -> str:
-        lines = []
-        for title, found in (("config", self.config), ("versions", self.versions), ("commits", self.commits)):
-            lines += [f"{title} {one.name}: {' | '.join(map(short, one.values))}" for one in found]
-        lines += [one.diff for one in self.code]
-        return "\n".join(lines) or "These runs have the same configuration, code, versions and commit."
-
-
-def differences(runs: Sequence[Compared]) -> Differences:
-    """What differs between ``runs``. Raises :class:`StoreFailed` where they cannot be read."""
+def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> Differences:
+    """What differs between ``runs``, which have these commits. Raises :class:`StoreFailed` for an unreadable run."""
     configs = [{name: _plain(value) for name, value in run.config.items()} for run in runs]
     names = list(dict.fromkeys(name for config in configs for name in config))
     config = _differing(configs, names)
@@ -98,13 +60,10 @@ def differences(runs: Sequence[Compared]) -> Differences:
         config,
         len(names) - sum(1 for name in names if _differ([one.get(name) for one in configs])),
         _versions(runs),
-        [],
-        [
-            CodeDifference(run.id, "cell", diff)
-            for run in runs[1:]
-            if (diff := unified(runs[0].source, run.source, runs[0].label, run.label))
-        ],
+        _commits(commits),
+        _code(runs, commits),
         _metrics(runs),
+        [run.label for run in runs],
     )
 
 
@@ -120,15 +79,6 @@ def unified(before: str, after: str, name: str, other: str) -> str:
     if len(text) > LONGEST:
         text, cut = text[:LONGEST], True
     return text + ("\n… the rest is left out" if cut else "")
-
-
-def short(value: Any) -> str:
-    """A value as one short piece of text; a dash for none."""
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else f"{value}"
-    text = " ".join(text[:_WIDE].split())
-    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — a cell of a table
 
 
 def _plain(value: Any) -> Any:
@@ -154,7 +104,7 @@ def _differing(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list
 
 
 def _versions(runs: Sequence[Compared]) -> list[Difference]:
-    told = []
+    told: list[dict[str, Any]] = []
     for run in runs:
         environments = run.environments
         first = environments.get(min(environments, default=0))
@@ -174,6 +124,35 @@ def _versions(runs: Sequence[Compared]) -> list[Difference]:
             }
         )
     return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _commits(commits: Sequence[RunCommit | None]) -> list[Difference]:
+    told = [
+        {}
+        if one is None
+        else {
+            "commit": one.hash,
+            "message": one.message,
+            "branch": one.branch,
+            "remote": one.remote,
+            "uncommitted changes": "yes" if one.dirty else "no",
+        }
+        for one in commits
+    ]
+    return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _code(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> list[CodeDifference]:
+    patches = ["" if one is None else one.diff for one in commits]
+    found = []
+    for run, patch in zip(runs[1:], patches[1:], strict=True):
+        for title, before, after in (
+            ("cell", runs[0].source, run.source),
+            ("uncommitted changes", patches[0], patch),
+        ):
+            if diff := unified(before, after, runs[0].label, run.label):
+                found.append(CodeDifference(run.id, title, diff))
+    return found
 
 
 def _metrics(runs: Sequence[Compared]) -> list[Difference]:

@@ -8,7 +8,6 @@ that is damaged has no configuration, and the others are listed.
 from __future__ import annotations
 
 import contextlib
-import math
 import sqlite3
 import threading
 import time
@@ -19,11 +18,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.events import RUNNING
-from jupyter_dtrain.core.metrics import is_finite, newest_value
 from jupyter_dtrain.core.run_names import name_from_place, telling_line
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 
 from . import configuration
+from .figures import FIGURES, Figure, figure_of
 from .file import StoreFile
 from .stored_run import KEPT, TRAINS_FROM, world_is_over
 
@@ -40,20 +39,6 @@ _ROWS: Final = f"""SELECT runs.id, runs.world, runs.number, runs.started, runs.e
     runs.trains, runs.aside, runs.config, worlds.name, worlds.host, worlds.steward, worlds.steward_created,
     worlds.ended, CASE WHEN runs.outcome IS NULL THEN (SELECT max(heard) FROM parts WHERE run = runs.id) END
     {KEPT} ORDER BY runs.id DESC"""  # noqa: S608 — our own names
-_FIGURES: Final = """SELECT run, name, rank, step, last, best, best_step, highest, highest_step FROM series
-    WHERE step IS NOT NULL AND kind = 'metric'"""
-
-
-class Figure(NamedTuple):
-    """A metric of a run in short."""
-
-    last: float | None
-    """The mean over the ranks that have come as far as any; None where one is not finite."""
-    low: float | None
-    """The lowest finite value, on whichever rank."""
-    low_step: int | None
-    high: float | None
-    high_step: int | None
 
 
 class RunFacts(msgspec.Struct, eq=False):
@@ -103,7 +88,7 @@ class RunFacts(msgspec.Struct, eq=False):
         if name not in self.ranks_of:
             return None
         if name not in self.figures:
-            self.figures[name] = _figure(self.ranks_of[name])
+            self.figures[name] = figure_of(self.ranks_of[name])
         return self.figures[name]
 
     @property
@@ -125,9 +110,12 @@ class Facts(msgspec.Struct, eq=False):
     """All runs of a store, the newest first, at one version of its file."""
 
     version: str
+    """Equal versions mean equal facts."""
+    file: str
+    """The version of the file."""
+    running: int
+    """Runs that go on."""
     runs: list[RunFacts]
-    lasting: bool
-    """Whether equal versions mean equal files."""
     choices: dict[bool, tuple[list[Choice], list[Choice]]] = {}
 
     def listed(self, *, everything: bool) -> list[RunFacts]:
@@ -168,16 +156,18 @@ def read_facts(store: StoreFile) -> Facts:
     with _kept.lock:
         if _kept.path != store.path:
             _kept.path, _kept.facts, _kept.rows = store.path, None, {}
-        version, lasting = version_of(store.path)
+        version = _version_of(store.path)
         known = _kept.facts
-        if known is None or known.version != version or not lasting or any(_goes_on(run) for run in known.runs):
-            _kept.facts = Facts(version, store.ask(_read) or [], lasting)
-        assert _kept.facts is not None
-        return _kept.facts
+        if known is None or known.file != version or known.running:
+            runs = store.ask(_read) or []
+            running = sum(run.outcome == RUNNING for run in runs)
+            # One whose steward was killed goes on no more, and no file says so.
+            known = _kept.facts = Facts(f"{version}+{running}", version, running, runs)
+        return known
 
 
-def version_of(path: Path) -> tuple[str, bool]:
-    """A word that changes with the store's file, and whether it will also change with what is written right now."""
+def _version_of(path: Path) -> str:
+    """A word that changes with the store's file."""
     told, newest = [], 0
     for one in (path, path.with_name(path.name + "-wal")):
         try:
@@ -188,12 +178,8 @@ def version_of(path: Path) -> tuple[str, bool]:
             told.append(f"{state.st_ino:x}-{state.st_size:x}-{state.st_mtime_ns:x}")
             newest = max(newest, state.st_mtime_ns)
     now = time.time_ns()
-    lasting = abs(now - newest) > _TICK
-    return ".".join(told or [NO_STORE]) + ("" if lasting or not told else f"~{now:x}"), lasting
-
-
-def _goes_on(run: RunFacts) -> bool:
-    return run.outcome == RUNNING  # its steward may be killed, which no file says
+    # The next change may come in the same tick of the clock: then this word stands for nothing.
+    return ".".join(told or [NO_STORE]) + (f"~{now:x}" if told and abs(now - newest) < _TICK else "")
 
 
 def _read(db: sqlite3.Connection) -> list[RunFacts]:
@@ -276,29 +262,13 @@ def _read_figures(db: sqlite3.Connection, runs: dict[int, RunFacts]) -> None:
     if not runs:
         return
     if len(runs) > _AT_ONCE:
-        rows: Iterable[tuple[Any, ...]] = db.execute(_FIGURES)
+        rows: Iterable[tuple[Any, ...]] = db.execute(FIGURES)
     else:
         marks = ", ".join("?" * len(runs))
-        rows = db.execute(f"{_FIGURES} AND run IN ({marks})", list(runs))
+        rows = db.execute(f"{FIGURES} AND run IN ({marks})", list(runs))
     for run, name, *figures in rows:
         if run in runs:
             runs[run].ranks_of.setdefault(name, []).append(tuple(figures))
-
-
-def _figure(ranks: list[tuple[Any, ...]]) -> Figure:
-    if len(ranks) == 1:
-        _, _, last, low, low_step, high, high_step = ranks[0]
-        return Figure(last, low, low_step, high, high_step)
-    mean = newest_value({rank: (step, math.nan if last is None else last) for rank, step, last, *_ in ranks})
-    lows = [(low, step) for _, _, _, low, step, *_ in ranks if low is not None]
-    highs = [(high, step) for *_, high, step in ranks if high is not None]
-    low = min(lows, key=_first, default=(None, None))
-    high = max(highs, key=_first, default=(None, None))
-    return Figure(mean if mean is not None and is_finite(mean) else None, *low, *high)
-
-
-def _first(pair: tuple[float, int | None]) -> float:
-    return pair[0]
 
 
 def _configs(runs: list[RunFacts]) -> list[Choice]:

@@ -25,8 +25,10 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
-from . import configuration, losses, text_storage
+from . import configuration, lineage, losses, text_storage
+from .figures import FIGURES, Figure, figures_of
 from .losses import Loss, Newest
+from .media import Medium, find_media
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -151,6 +153,11 @@ class StoredRun:
         self._host = host
         self._steward = (steward, steward_created)
         self._world_ended = world_ended
+
+    @property
+    def file(self) -> StoreFile:
+        """The store that it is from."""
+        return self._store
 
     @property
     def label(self) -> str:
@@ -320,6 +327,34 @@ class StoredRun:
         return self._columns("metric")
 
     @property
+    def figures(self) -> dict[str, Figure]:
+        """Last, lowest and highest value of each metric, over all ranks, without reading its points."""
+        return figures_of(self._rows(f"{FIGURES} AND run = ?")).get(self.id, {})
+
+    @property
+    def lineage(self) -> list[StoredRun]:
+        """The runs whose training it goes on with, oldest first, and itself as the last."""
+        return self._others(lineage.chain_of(self._store, self.id))
+
+    @property
+    def continued(self) -> list[StoredRun]:
+        """The runs that go on with its training."""
+        return self._others(lineage.continued_by(self._store, self.id))
+
+    @property
+    def whole_metrics(self) -> RunMetrics:
+        """The metrics of its whole :attr:`lineage` as those of one training, each step once.
+
+        Times are those of the first run and the seconds that were spent in training since.
+        """
+        return lineage.joined(self.lineage)[0]
+
+    def _others(self, ids: list[int]) -> list[StoredRun]:
+        marks = ", ".join("?" * len(ids))
+        found = {run.id: run for run in find_runs(self._store, f"runs.id IN ({marks})", tuple(ids))}
+        return [found[one] for one in ids if one in found]
+
+    @property
     def resources(self) -> RunMetrics:
         """Each rank's resources, about once a second: ``cpu`` (per cent of a core), ``rss`` (bytes) and more.
 
@@ -388,6 +423,21 @@ class StoredRun:
         rows = self._rows("SELECT rank, told FROM environments WHERE run = ? ORDER BY rank")
         with self._store.reading():
             return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
+
+    @property
+    def media(self) -> list[Medium]:
+        """What it has logged beside numbers, as far as the store keeps it: by name, step, rank and number."""
+        return find_media(self._store, "run = ?", (self.id,))
+
+    @property
+    def media_logged(self) -> dict[str, dict[int, int]]:
+        """How many things each rank has logged beside numbers, kept or not: by name, then by rank."""
+        found: dict[str, dict[int, int]] = {}
+        for name, rank, logged in self._rows(
+            "SELECT name, rank, logged FROM media_counts WHERE run = ? ORDER BY name, rank"
+        ):
+            found.setdefault(name, {})[rank] = logged
+        return found
 
     @property
     def errors(self) -> dict[int, Error]:

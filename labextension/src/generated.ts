@@ -713,18 +713,22 @@ export interface PageEnvironment {
 }
 
 /** The state of the code's folder under git when the run began. */
-export interface PageCommit {
+export interface RunCommit {
   hash: string;
   branch: string;
   remote: string;
-  /** The first line of its message. */
-  subject: string;
+  /** Its first line. */
+  message: string;
   /** Whether files differed from it. */
   dirty: boolean;
   /** How they differed; bounded. */
   diff: string;
-  /** What the diff leaves out, and why. */
+  /** Sentences on what the diff leaves out. */
   notes: string[];
+  /** Files that git neither knows nor ignores: names. */
+  untracked: string[];
+  /** The folder of the repository. */
+  folder: string;
 }
 
 /** Something that happened to a run. */
@@ -756,7 +760,7 @@ export interface PageTail {
 /** What a run has logged under one name beside numbers. */
 export interface MediaName {
   name: string;
-  /** `image`, `figure`, `histogram`, `text`, `table` or `audio`. */
+  /** `image`, `figure`, `histogram`, `text`, `table` or `audio`; empty where nothing was kept. */
   kind: string;
   ranks: number[];
   /** Those that the store keeps, in order. */
@@ -794,7 +798,7 @@ export interface RunPage {
   ranks: PageRank[];
   /** One for all ranks that run in the same. */
   environments: PageEnvironment[];
-  commit: PageCommit | null;
+  commit: RunCommit | null;
   happenings: PageHappening[];
   files: PageFile[];
   /** Lines for a notebook that run it again. */

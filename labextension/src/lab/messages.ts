@@ -36,7 +36,7 @@ export type {
   PageFailure,
   PageRank,
   PageEnvironment,
-  PageCommit,
+  RunCommit,
   PageHappening,
   PageFile,
   PageTail,
