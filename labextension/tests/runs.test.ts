@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { styleOf } from "../src/lab/runs/colours";
-import { metricFigures, metricNames, resourceFigures, type Chosen } from "../src/lab/runs/figures";
+import { metricFamilies, metricFigures, resourceFigures, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
 import { columnOf, isAsked, keyOf, usualColumns, valueOf, type Column as TableColumn } from "../src/lab/runs/columns";
@@ -23,6 +23,8 @@ function column(values: (number | null)[], more: Partial<Column> = {}): Column {
     ...more,
   };
 }
+
+const LOSS = { title: "loss", names: ["loss"] };
 
 function points(xs: number[], ys: number[]): Points {
   return { xs, ys, bad: [] };
@@ -70,7 +72,7 @@ describe("lines", () => {
   });
 
   it("are smoothed with a correction for the start, and keep what was there before", () => {
-    const about = { run: 1, rank: null, label: "", style: styleOf(0) };
+    const about = { run: 1, rank: null, label: "", style: styleOf(0), metric: "loss", mark: 0 };
     const line = lineOf(points([0, 1, 2], [4, 0, 0]), 0.5, about);
     expect(line.ys[0]).toBe(4);
     expect(line.ys[1]).toBeCloseTo(4 / 3);
@@ -119,13 +121,13 @@ describe("charts", () => {
   const options = { axis: "step" as const, spread: "mean" as const, smoothing: 0 };
 
   it("show losses first, and one line a run or a rank", () => {
-    expect(metricNames(runs)).toEqual(["loss", "tokens/s"]);
-    const [mean] = metricFigures(runs, ["loss"], options);
+    expect(metricFamilies(runs).map(({ title }) => title)).toEqual(["loss", "tokens/s"]);
+    const [mean] = metricFigures(runs, [LOSS], options);
     expect(mean!.lines.map((line) => [line.label, line.ys])).toEqual([
       ["w/0", [2, 3]],
       ["w/1", [5]],
     ]);
-    const [each] = metricFigures(runs, ["loss"], { ...options, spread: "ranks" });
+    const [each] = metricFigures(runs, [LOSS], { ...options, spread: "ranks" });
     expect(each!.lines.map((line) => line.label)).toEqual(["w/0 · 0", "w/0 · 1", "w/1 · 0"]);
     expect(new Set(each!.lines.map((line) => JSON.stringify(line.style))).size).toBe(3);
   });
@@ -146,7 +148,7 @@ describe("charts", () => {
       { colour: 1, dash: 4 },
       { colour: 2, dash: 2 },
     ]);
-    const [line] = metricFigures(runs, ["loss"], options)[0]!.lines.slice(1);
+    const [line] = metricFigures(runs, [LOSS], options)[0]!.lines.slice(1);
     expect(line!.style).toEqual(styleOf(1));
   });
 });

@@ -66,13 +66,22 @@ export async function request<T>(
 }
 
 /** Like `request`, for an answer that is not JSON. */
-export async function read(
+export async function read(...what: Parameters<typeof answer>): Promise<string> {
+  return (await answer(...what)).text();
+}
+
+/** Like `request`, for the bytes of a file. */
+export async function readBlob(...what: Parameters<typeof answer>): Promise<Blob> {
+  return (await answer(...what)).blob();
+}
+
+async function answer(
   settings: ServerConnection.ISettings,
   method: string,
   path: string[],
   body?: unknown,
   query: Query = {},
-): Promise<string> {
+): Promise<Response> {
   const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + queryOf(query);
   const given = new AbortController();
   const timer = setTimeout(() => {
@@ -92,8 +101,8 @@ export async function read(
   } finally {
     clearTimeout(timer);
   }
-  const text = await response.text();
   if (!response.ok) {
+    const text = await response.text();
     let refused: Refusal | null = null;
     try {
       refused = JSON.parse(text) as Refusal | null;
@@ -109,7 +118,7 @@ export async function read(
     const { option = "", position, length } = refused ?? {};
     throw new RequestError(words, option, position === undefined ? null : { position, length: length ?? 1 });
   }
-  return text;
+  return response;
 }
 
 /** The page's stream of messages from the server. When it closes, it reconnects after increasing pauses. */

@@ -251,9 +251,7 @@ function Contents(
         )}
         <div className="dtrain-runs-beside" data-beside={beside !== null && ids.length > 0}>
           {ids.length > 0 && beside === "differences" && <Differences ids={ids} {...shared} />}
-          {ids.length > 0 && beside === "parallel" && (
-            <Parallel ids={ids} runs={ids.flatMap((id) => known.get(id) ?? [])} {...shared} />
-          )}
+          {ids.length > 0 && beside === "parallel" && <Parallel ids={ids} choose={choose} {...shared} />}
           <div className="dtrain-run dtrain-runs-charts">
             {runs.length > 0 ? (
               <Charts {...{ runs, theme, trans, attempt }} />
