@@ -79,6 +79,11 @@ export function Bar(props: Props & { runs: Iterable<StoredRun> }): JSX.Element {
       <GroupBy {...{ view, setView, listing, trans }} />
       <Views {...props} />
       <Tool icon={refreshIcon} label={trans.__("Refresh")} run={() => void list.reload()} />
+      {list.wrong === null && listing.hint !== "" && (
+        <p className="dtrain-quiet dtrain-runs-wrong" role="status">
+          {listing.hint}
+        </p>
+      )}
       {list.wrong !== null && <Complaint id={id} wrong={list.wrong} where={view.where} />}
     </div>
   );

@@ -26,17 +26,24 @@ export function Popover(props: {
   useLayoutEffect(() => {
     const box = panel.current;
     const tab = place.current?.closest(".dtrain-runs");
-    if (!open || box === null || tab == null) return;
-    const room = tab.getBoundingClientRect();
-    const inner = tab.clientWidth;
-    box.style.maxWidth = `${inner - 2 * EDGE}px`;
-    const { left, top } = place.current!.getBoundingClientRect();
-    const width = box.getBoundingClientRect().width;
-    const most = room.left + inner - EDGE - width;
-    box.style.left = `${Math.max(room.left + EDGE, Math.min(left, most)) - left}px`;
-    // It scrolls in itself where the tab ends.
-    box.style.maxHeight = `${Math.max(160, room.bottom - top - button.current!.offsetHeight - 2 * EDGE)}px`;
+    if (!open || box === null || tab == null) return undefined;
+    const put = (): void => {
+      const room = tab.getBoundingClientRect();
+      const inner = tab.clientWidth;
+      box.style.maxWidth = `${inner - 2 * EDGE}px`;
+      const { left, top } = place.current!.getBoundingClientRect();
+      const most = room.left + inner - EDGE - box.getBoundingClientRect().width;
+      box.style.left = `${Math.max(room.left + EDGE, Math.min(left, most)) - left}px`;
+      // It scrolls in itself where the tab ends.
+      box.style.maxHeight = `${Math.max(160, room.bottom - top - button.current!.offsetHeight - 2 * EDGE)}px`;
+    };
+    put();
     box.querySelector<HTMLElement>("input, select, button")?.focus();
+    const observer = new ResizeObserver(put);
+    observer.observe(tab);
+    return () => {
+      observer.disconnect();
+    };
   }, [open]);
   useEffect(() => {
     if (!open) return undefined;

@@ -212,7 +212,6 @@ function Contents(
               setSort={(sort) => {
                 change({ view: { ...view, sort } });
               }}
-              group={view.group}
               actions={{
                 choose: (some, on) => {
                   choose(on ? [...ids, ...some] : ids.filter((id) => !some.includes(id)));

@@ -44,14 +44,12 @@ interface Props {
   chosen: ReadonlySet<number>;
   sort: readonly string[];
   setSort: (sort: string[]) => void;
-  /** The key of the column by which the runs are grouped; empty if they are not. */
-  group: string;
   actions: RowActions;
   theme: Theme;
   trans: TranslationBundle;
 }
 
-export function RunTable({ list, chosen, sort, setSort, group, actions, theme, trans }: Props): JSX.Element {
+export function RunTable({ list, chosen, sort, setSort, actions, theme, trans }: Props): JSX.Element {
   const { columns, asked } = list;
   const { runs, groups } = list.listing;
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
@@ -118,7 +116,6 @@ export function RunTable({ list, chosen, sort, setSort, group, actions, theme, t
               <GroupRow
                 group={one}
                 runs={own}
-                title={wordsOf(group, trans)}
                 toggle={() => {
                   const next = new Set(closed);
                   if (!next.delete(one.words)) next.add(one.words);
@@ -218,7 +215,6 @@ function AllBox(props: {
 function GroupRow(props: {
   group: RunGroup;
   runs: readonly StoredRun[];
-  title: string;
   open: boolean;
   toggle: () => void;
   columns: readonly string[];
@@ -227,21 +223,20 @@ function GroupRow(props: {
   choose: RowActions["choose"];
   trans: TranslationBundle;
 }): JSX.Element {
-  const { group, runs, title, open, toggle, columns, asked, chosen, choose, trans } = props;
-  const words = group.words === "" ? trans.__("none") : group.words.slice(0, SHOWN);
+  const { group, runs, open, toggle, columns, asked, chosen, choose, trans } = props;
+  const words = group.words.slice(0, SHOWN);
   return (
     <tr className="dtrain-runs-group-row">
       <td>
         <AllBox
-          label={trans.__("Show the runs with %1 %2 in the charts", title, words)}
+          label={trans.__("Show the runs of group %1 in the charts", words)}
           ids={runs.map((run) => run.id)}
           {...{ chosen, choose }}
         />
       </td>
       <th scope="rowgroup" className="dtrain-runs-name">
         <button type="button" aria-expanded={open} title={group.words.slice(0, TITLE)} onClick={toggle}>
-          <span aria-hidden="true">{open ? "▾" : "▸"}</span> <small>{title.slice(0, 60)}</small> {words}{" "}
-          <span className="dtrain-count">{group.runs}</span>
+          <span aria-hidden="true">{open ? "▾" : "▸"}</span> {words} <span className="dtrain-count">{group.runs}</span>
         </button>
       </th>
       {columns.map((key) => {
@@ -252,7 +247,7 @@ function GroupRow(props: {
               <span title={trans.__("Mean over the group")}>
                 <span aria-hidden="true">⌀ </span>
                 <span className="dtrain-runs-hidden">{trans.__("Mean")} </span>
-                {number(mean)}
+                {String(+mean.toPrecision(4)).replace(/-/g, "−")}
               </span>
             )}
           </td>
@@ -380,7 +375,9 @@ function Cell({
 }: Pick<RowProps, "run" | "asked" | "actions" | "trans"> & { column: string }): JSX.Element {
   const column = columnOf(key);
   const label = labelOf(run);
-  if (column?.kind !== "field") return <Value value={valueOf(run, key, asked)} />;
+  if (column?.kind !== "field") {
+    return <Value value={valueOf(run, key, asked)} exact={column?.kind === "config"} />;
+  }
   switch (column.name) {
     case "outcome": {
       const { outcome, words, title } = endingOfStored(run);
@@ -443,12 +440,20 @@ function Cell({
   }
 }
 
-function Value({ value, shown }: { value: StoredRun["values"][number]; shown?: string }): JSX.Element {
+/** `exact`: a person has written the number, so that it is shown as such. */
+function Value({
+  value,
+  shown,
+  exact = false,
+}: {
+  value: StoredRun["values"][number];
+  shown?: string;
+  exact?: boolean;
+}): JSX.Element {
   if (typeof value === "number") {
-    const words = Number.isInteger(value) && Math.abs(value) < 1e6 ? `${value}`.replace("-", "−") : number(value);
     return (
       <td className="dtrain-runs-number" title={`${value}`}>
-        {words}
+        {exact ? String(+value.toPrecision(6)).replace(/-/g, "−") : number(value)}
       </td>
     );
   }
