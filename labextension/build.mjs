@@ -62,7 +62,7 @@ const bundled = {
 const styleInScript = {
   name: "style-in-script",
   setup(build) {
-    build.onLoad({ filter: /style.(?:runs|output|scaling|stepTime|profile)\.css$/ }, async ({ path: file }) => {
+    build.onLoad({ filter: /style.(?:runs|runPage|output|scaling|stepTime|profile)\.css$/ }, async ({ path: file }) => {
       const { outputFiles } = await esbuild.build({ entryPoints: [file], bundle: true, minify: true, write: false });
       return { contents: styleScript(outputFiles[0].text) };
     });

@@ -21,8 +21,8 @@ export default tseslint.config(
   { plugins: { jupyter } },
   ...jupyter.configs.recommended,
   {
-    // The widget and saved runs are also shown outside JupyterLab, where there is no translator.
-    files: ["src/*.ts"],
+    // The widget and saved runs are also shown outside JupyterLab, where there is no translator; tests are shown nowhere.
+    files: ["src/*.ts", "tests/*.ts"],
     rules: { "jupyter/no-untranslated-string": "off" },
   },
   {

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -339,7 +339,6 @@ def overlay(runs: Sequence[Kept]) -> str | None:
     names = names[:_CHARTS]
     if not names:
         return None
-    styles = styles_of([run.id for run in runs])
     with no_glyph_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dtrain"}):
         columns = min(2, len(names))
         rows = math.ceil(len(names) / columns)
@@ -347,9 +346,10 @@ def overlay(runs: Sequence[Kept]) -> str | None:
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for name, ax in zip(names, axes, strict=False):
-            for (colour, dash), run, metrics in zip(styles, runs, every, strict=True):
+            for run, metrics in zip(runs, every, strict=True):
                 if name not in metrics:
                     continue
+                colour, dash = style_of(run.id)
                 steps, means = _mean(metrics[name])
                 ax.plot(
                     steps,
@@ -374,21 +374,12 @@ def overlay(runs: Sequence[Kept]) -> str | None:
     return file.getvalue()
 
 
-def styles_of(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """The colour and the dashes of each run beside the others, by their ids: those that the Runs tab gives them.
+def style_of(run: int) -> tuple[int, int]:
+    """The colour and the dashes of the run with this id, as the Runs tab has them, whatever runs are beside it.
 
-    A line that lies on another must not hide it, so they differ in both. ``labextension/src/lab/runs/figures.ts``.
+    Neighbours differ in both, since one line may lie on another. ``labextension/src/lab/runs/colours.ts``.
     """
-    found: list[tuple[int, int]] = []
-    for one in ids:
-        first = len(found) if len(found) >= len(_DASHES) else 0
-        colour = _free(one, len(_COLOURS), {colour for colour, _ in found})
-        found.append((colour, _free(first, len(_DASHES), {dash for _, dash in found})))
-    return found
-
-
-def _free(first: int, most: int, used: Collection[int]) -> int:
-    return next((one % most for one in range(first, first + most) if one % most not in used), first % most)
+    return run % len(_COLOURS), run % len(_DASHES)
 
 
 def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:

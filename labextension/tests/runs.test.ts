@@ -1,13 +1,17 @@
 import { describe, expect, it } from "vitest";
-import { metricFigures, metricNames, resourceFigures, styleOf, withSlots, type Chosen } from "../src/lab/runs/figures";
+import { styleOf } from "../src/lab/runs/colours";
+import { metricFamilies, metricFigures, resourceFigures, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
-import { clicked, NEWEST, sorted } from "../src/lab/runs/sorting";
+import { columnOf, isAsked, keyOf, usualColumns, valueOf, type Column as TableColumn } from "../src/lab/runs/columns";
+import { conditionOf, conditionsOf, replaced, toggled, wantedOf } from "../src/lab/runs/conditions";
+import { clicked, placeOf } from "../src/lab/runs/sorting";
 import { drawSvg, type Picture } from "../src/lab/runs/svg";
 import { endingOfStored, tagsOf } from "../src/lab/runs/client";
 import { endingOf, outcomeWords } from "../src/outcome";
 import { logTicks, ticks } from "../src/lab/runs/ticks";
-import type { Column, StoredRun } from "../src/lab/messages";
+import { queryOf } from "../src/lab/connection";
+import type { Column, ColumnChoice, StoredRun } from "../src/lab/messages";
 
 function column(values: (number | null)[], more: Partial<Column> = {}): Column {
   return {
@@ -19,6 +23,8 @@ function column(values: (number | null)[], more: Partial<Column> = {}): Column {
     ...more,
   };
 }
+
+const LOSS = { title: "loss", names: ["loss"] };
 
 function points(xs: number[], ys: number[]): Points {
   return { xs, ys, bad: [] };
@@ -52,7 +58,7 @@ function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
   const alone = { step_time: null, epochs: [], resumes: null, first_step: 0, lineage: [] };
-  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources, ...alone } };
+  return { id, label: `w/${id}`, columns: { id, metrics, resources, ...alone } };
 }
 
 describe("lines", () => {
@@ -66,7 +72,7 @@ describe("lines", () => {
   });
 
   it("are smoothed with a correction for the start, and keep what was there before", () => {
-    const about = { run: 1, rank: null, label: "", style: styleOf(0) };
+    const about = { run: 1, rank: null, label: "", style: styleOf(0), metric: "loss", mark: 0 };
     const line = lineOf(points([0, 1, 2], [4, 0, 0]), 0.5, about);
     expect(line.ys[0]).toBe(4);
     expect(line.ys[1]).toBeCloseTo(4 / 3);
@@ -115,13 +121,13 @@ describe("charts", () => {
   const options = { axis: "step" as const, spread: "mean" as const, smoothing: 0 };
 
   it("show losses first, and one line a run or a rank", () => {
-    expect(metricNames(runs)).toEqual(["loss", "tokens/s"]);
-    const [mean] = metricFigures(runs, ["loss"], options);
+    expect(metricFamilies(runs).map(({ title }) => title)).toEqual(["loss", "tokens/s"]);
+    const [mean] = metricFigures(runs, [LOSS], options);
     expect(mean!.lines.map((line) => [line.label, line.ys])).toEqual([
       ["w/0", [2, 3]],
       ["w/1", [5]],
     ]);
-    const [each] = metricFigures(runs, ["loss"], { ...options, spread: "ranks" });
+    const [each] = metricFigures(runs, [LOSS], { ...options, spread: "ranks" });
     expect(each!.lines.map((line) => line.label)).toEqual(["w/0 · 0", "w/0 · 1", "w/1 · 0"]);
     expect(new Set(each!.lines.map((line) => JSON.stringify(line.style))).size).toBe(3);
   });
@@ -132,50 +138,108 @@ describe("charts", () => {
     ]);
   });
 
-  it("tell forty lines apart by colour and dashes", () => {
-    const styles = Array.from({ length: 40 }, (_, slot) => JSON.stringify(styleOf(slot)));
+  it("tell forty runs apart by colour and dashes, which no other run changes", () => {
+    const styles = Array.from({ length: 40 }, (_, id) => JSON.stringify(styleOf(id)));
     expect(new Set(styles).size).toBe(40);
     expect(styleOf(1).dash).not.toBe(styleOf(0).dash);
     // Those of tests/store/test_reading.py.
-    const some = [...withSlots(new Map(), [17, 9, 42]).values()].map(styleOf);
-    expect(some.map(({ colour, dash }) => [colour, dash])).toEqual([
-      [1, 0],
-      [2, 1],
-      [3, 2],
+    expect([17, 9, 42].map(styleOf)).toEqual([
+      { colour: 1, dash: 2 },
+      { colour: 1, dash: 4 },
+      { colour: 2, dash: 2 },
     ]);
-    expect(styleOf(withSlots(withSlots(new Map(), [3, 4]), [12]).get(12)!).colour).toBe(5);
-    expect(
-      withSlots(
-        new Map(),
-        Array.from({ length: 100 }, (_, id) => id),
-      ).size,
-    ).toBe(100);
+    const [line] = metricFigures(runs, [LOSS], options)[0]!.lines.slice(1);
+    expect(line!.style).toEqual(styleOf(1));
   });
 });
 
 describe("the table", () => {
-  const loss = (last: number | null): Pick<StoredRun, "losses"> => ({
-    losses: [{ name: "loss", last, best: 1, step: 3 }],
+  it("is sorted at the server, by one column or by several, in the direction in which one reads it first", () => {
+    expect(clicked([], "config:lr", false)).toEqual(["config:lr"]);
+    expect(clicked(["config:lr"], "config:lr", false)).toEqual(["-config:lr"]);
+    expect(clicked([], "metric:val_acc:max", false)).toEqual(["-metric:val_acc:max"]);
+    expect(clicked([], "metric:loss:last", false)).toEqual(["metric:loss:last"]);
+    expect(clicked(["name"], "elapsed", true)).toEqual(["name", "-elapsed"]);
+    expect(clicked(["name", "-elapsed"], "elapsed", true)).toEqual(["name", "elapsed"]);
+    // The newest first is the order of a table that nobody has sorted.
+    expect(clicked([], "started", false)).toEqual(["started"]);
+    expect(clicked(["started"], "started", false)).toEqual([]);
+    expect(placeOf([], "started")).toEqual({ place: 0, descending: true });
+    expect(placeOf(["name"], "started")).toBeNull();
   });
 
-  it("is sorted by any column, and runs without a value come last both ways", () => {
-    const runs = [run(1, loss(0.5)), run(2), run(3, loss(0.1)), run(10, loss(null))];
-    const ids = (key: "last" | "run" | "started", descending: boolean): number[] =>
-      sorted(runs, { key, descending }).map((one) => one.id);
-    expect(ids("last", false)).toEqual([3, 1, 10, 2]);
-    expect(ids("last", true)).toEqual([1, 3, 10, 2]);
-    expect(ids("run", false)).toEqual([1, 2, 3, 10]);
-    expect(sorted(runs, NEWEST)[0]!.id).toBe(10);
+  it("has columns with keys that the server knows, whatever is in a name", () => {
+    const columns: TableColumn[] = [
+      { kind: "config", name: "a:b:max" },
+      { kind: "metric", name: "val: x\ny", how: "min" },
+      { kind: "at", name: "loss", other: "val_acc", how: "max" },
+      { kind: "field", name: "tags" },
+    ];
+    const keys = columns.map(keyOf);
+    expect(keys).toEqual(["config:a:b:max", "metric:val: x\ny:min", "metric:loss:at:val_acc:max", "tags"]);
+    expect(keys.map(columnOf)).toEqual(columns);
+    expect(columnOf("nothing")).toBeNull();
+    expect(columnOf("metric:loss:median")).toBeNull();
+    expect(keys.filter(isAsked)).toEqual(keys.slice(0, 3));
+    const listed = run(1, { values: ["x", 2] });
+    expect(valueOf(listed, keys[1]!, keys.slice(0, 2))).toBe(2);
+    expect(valueOf(listed, "config:other", keys)).toBeNull();
   });
 
-  it("turns its order around at a second click", () => {
-    const once = clicked(NEWEST, "best");
-    expect(once).toEqual({ key: "best", descending: false });
-    expect(clicked(once, "best").descending).toBe(true);
+  it("shows losses first, then a score and what differs between the runs", () => {
+    const choice = (name: string, runs: number, distinct = 0): ColumnChoice => ({
+      name,
+      runs,
+      distinct,
+      numeric: true,
+    });
+    const metrics = [
+      choice("val_acc", 5),
+      choice("lr", 9),
+      choice("val_loss", 5),
+      choice("train_loss", 2),
+      choice("loss", 9),
+    ];
+    const configs = [choice("lr", 9, 3), choice("epochs", 9, 1), choice("width", 9, 2)];
+    const usual = usualColumns(configs, metrics);
+    expect(usual.slice(0, 7)).toEqual([
+      ...["metric:loss:last", "metric:loss:min", "metric:val_loss:min", "metric:val_acc:max"],
+      ...["config:lr", "config:width", "outcome"],
+    ]);
+    expect(usualColumns([], [])[0]).toBe("outcome");
   });
 
   it("reads tags from text", () => {
     expect(tagsOf(" a, b,,a ")).toEqual(["a", "b"]);
+  });
+});
+
+describe("the filter", () => {
+  it("is conditions, which quotes keep together", () => {
+    expect(conditionsOf(' lr>1e-3  tag:"two words" "a \\" b" -x ')).toEqual([
+      ...["lr>1e-3", 'tag:"two words"', '"a \\" b"', "-x"],
+    ]);
+    expect(conditionsOf('"not closed')).toEqual(['"not closed']);
+    expect(conditionsOf("")).toEqual([]);
+  });
+
+  it("gets and loses conditions at a click", () => {
+    expect(conditionOf("tag", "best")).toBe("tag:best");
+    expect(conditionOf("tag", 'a "b" \\')).toBe('tag:"a \\"b\\" \\\\"');
+    expect(conditionOf("world", "a*|b")).toBe('world:"a*|b"');
+    expect(toggled("lr>1", "tag:best")).toBe("lr>1 tag:best");
+    expect(toggled("lr>1 tag:best", "lr>1")).toBe("tag:best");
+    expect(replaced("world:a lr>1", "world", "b c")).toBe('lr>1 world:"b c"');
+    expect(replaced("world:a lr>1", "world", "")).toBe("lr>1");
+    expect(wantedOf('x world:"b \\"c\\""', "world")).toBe('b "c"');
+    expect(wantedOf("x", "world")).toBe("");
+  });
+
+  it("comes to the server as it is, and lists as one parameter several times", () => {
+    expect(queryOf({ where: "a&b=1 +", columns: ["config:x", "config:y"], sort: [] })).toBe(
+      "?where=a%26b%3D1+%2B&columns=config%3Ax&columns=config%3Ay",
+    );
+    expect(queryOf({})).toBe("");
   });
 });
 

@@ -198,7 +198,6 @@ describe("the Runs tab", () => {
   const chosen = (id: number, step: StepTimePart | null): Chosen => ({
     id,
     label: `w/${id}`,
-    slot: 0,
     columns: { id, metrics: [], resources: [], step_time: step, epochs: [], resumes: null, first_step: 0, lineage: [] },
   });
 

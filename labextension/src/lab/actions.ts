@@ -8,7 +8,8 @@ import type { CommandRegistry } from "@lumino/commands";
 import type { Steerer } from "../steering";
 import type { World } from "./messages";
 import { steererOf } from "./prompts";
-import { ALL, RunsClient } from "./runs/client";
+import { PLAIN, RunsClient } from "./runs/client";
+import { conditionOf } from "./runs/conditions";
 import type { Worlds } from "./worlds";
 
 /** The command of the tab that shows runs in the main area. */
@@ -19,9 +20,6 @@ export const EXPORT = "dtrain:export";
 
 /** JupyterLab's command that makes a notebook. */
 const NEW = "notebook:create-new";
-
-/** Among so many of the newest runs of a world one is looked for. */
-const NEWEST = 200;
 
 /** Whether a kernel has the extension, in its own words. */
 const LOADED = "'jupyter_dtrain' in get_ipython().extension_manager.loaded";
@@ -95,8 +93,12 @@ export class Actions {
   /** Show the run of a world that has this number. */
   async openRun(world: string, number: number): Promise<void> {
     await this.attempt(async () => {
-      const { runs } = await new RunsClient(this.worlds.settings).list({ ...ALL, world }, NEWEST);
-      await this.openRuns(runs.filter((run) => run.number === number).map((run) => run.id));
+      const where = `${conditionOf("world", world)} number:${number}`;
+      const { runs } = await new RunsClient(this.worlds.settings).list(
+        { ...PLAIN, where, everything: true },
+        { limit: 1 },
+      );
+      await this.openRuns(runs.map((run) => run.id));
     });
   }
 

@@ -21,18 +21,38 @@ export class RequestError extends Error {
     words: string,
     /** The start option that is wrong; empty if none is. */
     readonly option: string,
+    /** Where the text of a filter is wrong; null if it is not, or if that is not known. */
+    readonly place: { position: number; length: number } | null = null,
   ) {
     super(words);
   }
 }
 
+/** What the server says of a request that it refuses. */
+interface Refusal {
+  message?: string;
+  option?: string;
+  position?: number;
+  length?: number;
+}
+
+/** Parameters in an address; a list stands for one parameter several times. */
+export type Query = Record<string, string | readonly string[]>;
+
+export function queryOf(query: Query): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value].flat().map((one): [string, string] => [name, one]),
+  );
+  return pairs.length === 0 ? "" : `?${new URLSearchParams(pairs).toString()}`;
+}
+
 /** Send a request to the server and return its answer. Throws an Error that says what to do. */
 export async function request<T>(
   settings: ServerConnection.ISettings,
-  method: "GET" | "POST" | "PATCH" | "DELETE",
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE",
   path: string[],
   body?: unknown,
-  query: Record<string, string> = {},
+  query: Query = {},
 ): Promise<T> {
   const text = await read(settings, method, path, body, query);
   let content: unknown = null;
@@ -46,14 +66,23 @@ export async function request<T>(
 }
 
 /** Like `request`, for an answer that is not JSON. */
-export async function read(
+export async function read(...what: Parameters<typeof answer>): Promise<string> {
+  return (await answer(...what)).text();
+}
+
+/** Like `request`, for the bytes of a file. */
+export async function readBlob(...what: Parameters<typeof answer>): Promise<Blob> {
+  return (await answer(...what)).blob();
+}
+
+async function answer(
   settings: ServerConnection.ISettings,
   method: string,
   path: string[],
   body?: unknown,
-  query: Record<string, string> = {},
-): Promise<string> {
-  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + URLExt.objectToQueryString(query);
+  query: Query = {},
+): Promise<Response> {
+  const url = URLExt.join(settings.baseUrl, ROOT, ...path.map(encodeURIComponent)) + queryOf(query);
   const given = new AbortController();
   const timer = setTimeout(() => {
     given.abort();
@@ -72,11 +101,11 @@ export async function read(
   } finally {
     clearTimeout(timer);
   }
-  const text = await response.text();
   if (!response.ok) {
-    let refused: { message?: string; option?: string } | null = null;
+    const text = await response.text();
+    let refused: Refusal | null = null;
     try {
-      refused = JSON.parse(text) as { message?: string; option?: string } | null;
+      refused = JSON.parse(text) as Refusal | null;
     } catch {
       // Another program's page; the error below gives its status.
     }
@@ -86,9 +115,10 @@ export async function read(
     }
     if (response.status === 404) throw new NotFound(problem);
     const words = problem ?? `The server responded with ${response.status} ${response.statusText}.`;
-    throw new RequestError(words, refused?.option ?? "");
+    const { option = "", position, length } = refused ?? {};
+    throw new RequestError(words, option, position === undefined ? null : { position, length: length ?? 1 });
   }
-  return text;
+  return response;
 }
 
 /** The page's stream of messages from the server. When it closes, it reconnects after increasing pauses. */

@@ -1,62 +1,32 @@
-/** The list of the newest stored runs, and of those that a search finds. A click shows a run in the Runs tab. */
+/** The list of the newest stored trainings, and of those that a filter finds. A click shows a run in the Runs tab. */
 
 import { refreshIcon } from "@jupyterlab/ui-components";
-import { type JSX, useCallback, useEffect, useMemo, useState } from "react";
+import { type JSX, useMemo, useRef, useState } from "react";
 import { clock, number } from "../format";
 import { h } from "./jsx";
 import type { StoredRun, World } from "./messages";
-import { ALL, RunsClient, elapsedOf, endingOfStored, labelOf } from "./runs/client";
+import { PLAIN, RunsClient, elapsedOf, endingOfStored, labelOf } from "./runs/client";
+import { useRunList } from "./runs/list";
 import { Tool, type SectionProps } from "./section";
 
 /** Runs that the list shows; the tab has all. */
 const SHOWN = 20;
 
-/** Milliseconds within which a steward stores what its ranks report. */
-const STORED = 1500;
-
-/** Milliseconds after which a list with a running run is read again. */
-const FOLLOWED = 5000;
-
-/** Milliseconds without a key after which a search begins. */
-const TYPED = 300;
-
-export default function History({
-  actions,
-  trans,
-  changed,
-}: SectionProps & { /** Changes whenever a run begins or ends, to reload the list. */ changed: string }): JSX.Element {
-  const client = useMemo(() => new RunsClient(actions.worlds.settings), [actions]);
-  const [search, setSearch] = useState("");
-  const [runs, setRuns] = useState<StoredRun[] | null>(null);
-  const [total, setTotal] = useState(0);
-  const [problem, setProblem] = useState("");
-  const load = useCallback(async (): Promise<void> => {
-    try {
-      const found = await client.list({ ...ALL, search }, SHOWN);
-      setRuns(found.runs);
-      setTotal(found.total);
-      setProblem("");
-    } catch (error) {
-      setProblem((error as Error).message);
-    }
-  }, [client, search]);
-  useLater(load, search === "" ? 0 : TYPED, [load]);
-  useLater(load, STORED, [load, changed]);
-  const goesOn = runs?.some((run) => run.outcome === "running") === true;
-  useEffect(() => {
-    if (!goesOn) return;
-    const timer = setInterval(() => {
-      if (!document.hidden) void load();
-    }, FOLLOWED);
-    return () => {
-      clearInterval(timer);
-    };
-  }, [load, goesOn]);
+export default function History({ actions, trans }: SectionProps): JSX.Element {
+  const { worlds } = actions;
+  const client = useMemo(() => new RunsClient(worlds.settings), [worlds]);
+  const [view, setView] = useState(PLAIN);
+  const place = useRef<HTMLDivElement>(null);
+  // A sidebar that is closed, and one behind another, has no box.
+  const [visible] = useState(() => () => !document.hidden && place.current?.offsetParent != null);
+  const list = useRunList(client, view, worlds, visible, { first: SHOWN, fixed: true });
+  const { runs, total } = list.listing;
+  const problem = list.wrong?.words ?? list.problem;
   const open = (run?: StoredRun): void => {
     void actions.openRuns(run === undefined ? undefined : [run.id]);
   };
   return (
-    <div className="dtrain-history">
+    <div ref={place} className="dtrain-history">
       <h4>
         {trans.__("Earlier runs")}
         <span className="dtrain-tools-row">
@@ -68,47 +38,42 @@ export default function History({
           >
             {trans.__("Open the Runs tab")}
           </button>
-          <Tool icon={refreshIcon} label={trans.__("Refresh")} run={() => void load()} />
+          <Tool icon={refreshIcon} label={trans.__("Refresh")} run={() => void list.reload()} />
         </span>
       </h4>
-      {(total > 0 || search !== "") && (
+      {(total > 0 || view.where !== "") && (
         <input
           type="search"
           className="jp-mod-styled dtrain-search"
-          placeholder={trans.__("Search names, notes, tags and code")}
+          placeholder={trans.__("Search, or tag:best loss<0.5 …")}
           aria-label={trans.__("Search runs")}
-          value={search}
+          aria-invalid={list.wrong !== null}
+          value={view.where}
           onChange={(event) => {
-            setSearch(event.target.value);
+            setView({ ...PLAIN, where: event.target.value });
           }}
         />
       )}
-      {problem !== "" && <p className="dtrain-trouble">{problem}</p>}
-      {runs?.length === 0 && (
-        <p className="dtrain-quiet">{search !== "" ? trans.__("No run matches.") : trans.__("No runs yet.")}</p>
+      {problem !== "" && (
+        <p className="dtrain-trouble" role="alert">
+          {problem}
+        </p>
+      )}
+      {list.loaded && runs.length === 0 && (
+        <p className="dtrain-quiet">{view.where !== "" ? trans.__("No run matches.") : trans.__("No runs yet.")}</p>
       )}
       <ul aria-label={trans.__("Earlier runs")}>
-        {runs?.map((run) => (
+        {runs.map((run) => (
           <li key={run.id}>
-            <Row run={live(run, actions.worlds.worlds)} trans={trans} open={open} />
+            <Row run={live(run, worlds.worlds)} trans={trans} open={open} />
           </li>
         ))}
       </ul>
-      {runs !== null && runs.length < total && (
+      {runs.length < total && (
         <p className="dtrain-quiet">{trans.__("Showing %1 of %2. See all in the Runs tab.", runs.length, total)}</p>
       )}
     </div>
   );
-}
-
-/** Do it so many milliseconds after `causes` have changed. */
-function useLater(task: () => Promise<void>, delay: number, causes: unknown[]): void {
-  useEffect(() => {
-    const timer = setTimeout(() => void task(), delay);
-    return () => {
-      clearTimeout(timer);
-    };
-  }, causes);
 }
 
 function Row({

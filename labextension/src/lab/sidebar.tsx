@@ -131,9 +131,6 @@ function Contents(props: {
   const { selected } = worlds;
   const details = selected === null ? null : worlds.of(selected.id);
   const shared = { actions, trans };
-  const changed = worlds.worlds
-    .map((world) => `${world.id}:${world.run?.number ?? 0}:${world.run?.outcome ?? ""}:${world.runs.length}`)
-    .join();
   return (
     <>
       <h2 className="dtrain-title">{trans.__("Distributed Training")}</h2>
@@ -170,7 +167,7 @@ function Contents(props: {
       <Section title={trans.__("Losses")}>
         {selected !== null && details !== null && <Losses world={selected} details={details} {...shared} />}
         <Suspense fallback={null}>
-          <History changed={changed} {...shared} />
+          <History {...shared} />
         </Suspense>
       </Section>
       {props.hint !== "" && <Hint text={props.hint} trans={trans} />}

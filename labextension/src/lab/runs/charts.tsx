@@ -8,10 +8,10 @@ import type { Range } from "../../layout";
 import { Plot } from "../../plot";
 import type { Theme } from "../../theme";
 import { Fragment, h } from "../jsx";
-import { metricFigures, metricNames, resourceFigures } from "./figures";
+import { haveEpochs, metricFamilies, metricFigures, resourceFigures } from "./figures";
 import type { Chosen, Figure, Spread, Unit } from "./figures";
 import { fileName, rasterised, save } from "./files";
-import { lineChart } from "./lineChart";
+import { labelOf, lineChart } from "./lineChart";
 import type { Axis, Line } from "./lines";
 import { spentOf, StepTimes } from "./stepTimes";
 import { drawSvg } from "./svg";
@@ -33,18 +33,21 @@ export function Charts(props: {
   attempt: (task: () => Promise<unknown>) => Promise<boolean>;
 }): JSX.Element {
   const { runs, theme, trans } = props;
-  const [axis, setAxis] = useState<Axis>("step");
+  const [wanted, setAxis] = useState<Axis>("step");
   const [spread, setSpread] = useState<Spread>("mean");
   const [smoothing, setSmoothing] = useState(0);
   const [search, setSearch] = useState("");
   const [all, setAll] = useState(false);
-  const [ranges, setRanges] = useState<Record<Axis, Range | null>>({ step: null, time: null });
+  const [ranges, setRanges] = useState<Record<Axis, Range | null>>(WHOLE);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
-  const names = useMemo(() => metricNames(runs), [runs]);
-  const found = names.filter((name) => name.toLowerCase().includes(search.trim().toLowerCase()));
+  const families = useMemo(() => metricFamilies(runs), [runs]);
+  const epochs = useMemo(() => haveEpochs(runs), [runs]);
+  const axis = wanted === "epoch" && !epochs ? "step" : wanted;
+  const sought = search.trim() === "" ? null : pattern(search.trim());
+  const found = families.filter(({ names }) => sought === null || names.some((name) => sought.test(name)));
   const drawn = all ? found : found.slice(0, FIRST);
   const options = { axis, spread, smoothing };
-  const key = drawn.join("\n");
+  const key = drawn.map(({ names }) => names.join("\t")).join("\n");
   const metrics = useMemo(() => metricFigures(runs, drawn, options), [runs, key, axis, spread, smoothing]);
   const resources = useMemo(() => resourceFigures(runs, options), [runs, spread]);
   const spent = useMemo(() => spentOf(runs), [runs]);
@@ -89,6 +92,7 @@ export function Charts(props: {
         {choice(trans.__("Horizontal axis"), axis, setAxis, [
           ["step", trans.__("Step")],
           ["time", trans.__("Time")],
+          ...(epochs ? [["epoch", trans.__("Epoch")] as [Axis, string]] : []),
         ])}
         {choice(trans.__("Lines"), spread, setSpread, [
           ["mean", trans.__("Mean over ranks")],
@@ -117,11 +121,11 @@ export function Charts(props: {
             setSearch(event.target.value);
           }}
         />
-        {(ranges.step !== null || ranges.time !== null) && (
+        {Object.values(ranges).some((range) => range !== null) && (
           <button
             type="button"
             onClick={() => {
-              setRanges({ step: null, time: null });
+              setRanges(WHOLE);
             }}
           >
             {trans.__("Show all")}
@@ -148,8 +152,8 @@ export function Charts(props: {
         {legend.size > LISTED && <li>{trans.__("and %1 more: hover a chart to see them", legend.size - LISTED)}</li>}
       </ul>
       <Group title={trans.__("Metrics")} count={found.length}>
-        {names.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}
-        {names.length > 0 && found.length === 0 && <p className="dtrain-quiet">{trans.__("No metric matches.")}</p>}
+        {families.length === 0 && <p className="dtrain-quiet">{trans.__("The chosen runs have logged no metrics.")}</p>}
+        {families.length > 0 && found.length === 0 && <p className="dtrain-quiet">{trans.__("No metric matches.")}</p>}
         <div className="dtrain-runs-grid">{metrics.map(chart)}</div>
         {found.length > drawn.length && (
           <button
@@ -187,9 +191,21 @@ function keyOf(line: Line): string {
   return `${line.run} ${line.rank ?? ""}`;
 }
 
+const WHOLE: Record<Axis, Range | null> = { step: null, time: null, epoch: null };
+
+/** A regular expression, or the text itself while that is none. */
+function pattern(text: string): RegExp {
+  try {
+    return new RegExp(text, "i");
+  } catch {
+    return new RegExp(text.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"), "i");
+  }
+}
+
 /** A line's label, where a lone number would not say that it is a rank's. */
-function nameOf(line: Line, runs: number, trans: TranslationBundle): string {
-  return line.rank !== null && runs === 1 ? trans.__("rank %1", line.label) : line.label;
+function nameOf(line: Line, runs: number, trans: TranslationBundle, lines: readonly Line[] = []): string {
+  const label = labelOf(line, lines);
+  return line.rank !== null && runs === 1 ? trans.__("rank %1", label) : label;
 }
 
 function Group(props: { title: string; count: number; children: ReactNode }): JSX.Element {
@@ -228,8 +244,12 @@ function FigureView({
   zoomed.current = zoom;
   const lines = useMemo(() => figure.lines.filter((line) => !hidden.has(keyOf(line))), [figure, hidden]);
   const runs = new Set(figure.lines.map((line) => line.run)).size;
-  const onX = figure.axis === "step" ? steps : clock;
-  const axisTitle = figure.axis === "step" ? trans.__("step") : trans.__("time since the run's start");
+  const onX = ON_X[figure.axis];
+  const axisTitle = {
+    step: trans.__("step"),
+    time: trans.__("time since the run's start"),
+    epoch: trans.__("epoch"),
+  }[figure.axis];
   const label = trans.__(
     "%1 over %2, %3. Arrow keys read values, plus and minus zoom, 0 shows all. A table of values follows.",
     figure.title,
@@ -248,7 +268,8 @@ function FigureView({
         formatX: onX,
         formatY: SHORT[figure.unit],
         formatValue: LONG[figure.unit],
-        head: (at) => (figure.axis === "step" ? trans.__("step %1", at) : at),
+        head: (at) =>
+          figure.axis === "step" ? trans.__("step %1", at) : figure.axis === "epoch" ? trans.__("epoch %1", at) : at,
         more: (left) => trans.__("and %1 more", left),
       }),
     [lines, log, range, tall, theme],
@@ -288,7 +309,7 @@ function FigureView({
       axis: axisTitle,
       curves: lines.map((line) => ({
         ...line,
-        label: nameOf(line, runs, trans),
+        label: nameOf(line, runs, trans, lines),
         colour: theme.rank(line.style.colour),
         dash: theme.dashOfRun(line.style.dash),
       })),
@@ -321,11 +342,12 @@ function FigureView({
   return (
     <figure className="dtrain-chart" data-tall={tall}>
       <figcaption>
-        <span className="dtrain-metric" title={figure.title}>
+        <span className="dtrain-metric" title={figure.names.join("\n")}>
           {nameParts(figure.title).map((part, index) => (
             <span key={index}>{part}</span>
           ))}
         </span>
+        {figure.names.length > 1 && <Marks lines={figure.lines} />}
         <span className="dtrain-runs-chart-tools">
           {tool(
             trans.__("log"),
@@ -353,6 +375,24 @@ function FigureView({
   );
 }
 
+/** Which marks the metrics of a chart have. */
+function Marks({ lines }: { lines: readonly Line[] }): JSX.Element {
+  const found = new Map(lines.map(({ metric, mark }) => [metric, mark]));
+  return (
+    <span className="dtrain-runs-marks">
+      {[...found].map(([metric, mark]) => (
+        <span key={metric} title={metric}>
+          <svg viewBox="0 0 18 8" aria-hidden="true" data-mark={mark}>
+            <path d="M0 4h18" />
+            {mark > 0 && <circle cx="9" cy="4" r="3" />}
+          </svg>
+          {metric}
+        </span>
+      ))}
+    </span>
+  );
+}
+
 /** A table of a chart's lines, for those who do not see them. It is made when a person opens it. */
 function Values({
   figure,
@@ -372,8 +412,8 @@ function Values({
     const least = values.reduce((low, value) => Math.min(low, value), Infinity);
     const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
     return (
-      <tr key={keyOf(line)}>
-        <th scope="row">{nameOf(line, runs, trans)}</th>
+      <tr key={`${keyOf(line)} ${line.metric}`}>
+        <th scope="row">{nameOf(line, runs, trans, lines)}</th>
         <td>{values.length > 0 ? text(values.at(-1)!) : "–"}</td>
         <td>{values.length > 0 ? text(least) : "–"}</td>
         <td>{values.length > 0 ? text(most) : "–"}</td>
@@ -412,6 +452,13 @@ function steps(value: number): string {
   if (!Number.isInteger(value)) return "";
   return Math.abs(value) >= 1e6 ? `${+(value / 1e6).toFixed(2)}M` : count(value);
 }
+
+/** An epoch, with what part of it is done. */
+function epochs(value: number): string {
+  return `${+value.toFixed(2)}`;
+}
+
+const ON_X: Record<Axis, (value: number) => string> = { step: steps, time: clock, epoch: epochs };
 
 const ROUND: Record<Exclude<Unit, "number">, (value: number) => string> = {
   percent: (value) => `${+value.toPrecision(3)} %`,

@@ -2,43 +2,46 @@
 
 import type { ServerConnection } from "@jupyterlab/services";
 import { endingOf, STRANGE, type Ending } from "../../outcome";
-import { read, request } from "../connection";
-import type { RunColumns, StoredRun } from "../messages";
+import { read, request, type Query } from "../connection";
+import type { RunColumns, RunListing, StoredRun, TableView } from "../messages";
 
-/** The runs to list; an empty text stands for all. */
-export interface Filters {
-  world: string;
-  outcome: string;
-  search: string;
-  tag: string;
+/** The view of a table that nobody has changed. Without columns, it has the usual ones. */
+export const PLAIN: TableView = { name: "", where: "", sort: [], columns: [], group: "", everything: false };
+
+/** What a listing begins with, and how long it is. */
+export interface Part {
+  limit: number;
+  offset?: number;
 }
 
-export const ALL: Filters = { world: "", outcome: "", search: "", tag: "" };
-
-export interface Listing {
-  runs: StoredRun[];
-  /** How many the filters let through. */
-  total: number;
-}
+/** The most runs of one answer. */
+export const MOST = 2000;
 
 export type Changes = Partial<Pick<StoredRun, "name" | "note" | "tags" | "kept">>;
 
-export class RunsClient {
-  constructor(private settings: ServerConnection.ISettings) {}
+export type ReportFormat = "html" | "md" | "csv";
 
-  /** The newest runs, or those before the run with the id `before`. */
-  async list(filters: Filters, limit: number, before?: number): Promise<Listing> {
-    const query: Record<string, string> = { limit: `${limit}` };
-    if (before !== undefined) query.before = `${before}`;
-    for (const [name, value] of Object.entries(filters)) if (value !== "") query[name] = value as string;
-    const found = await request<Listing>(this.settings, "GET", ["runs"], undefined, query);
-    return { ...found, runs: found.runs.map(marked) };
+export class RunsClient {
+  constructor(readonly settings: ServerConnection.ISettings) {}
+
+  /** The runs that a view wants; `unless` the store still has this version. Of columns, it names those to send. */
+  async list(view: TableView, part: Part, unless = ""): Promise<RunListing> {
+    const { where, sort, columns, group, everything } = view;
+    const query: Query = { limit: `${part.limit}`, sort, columns };
+    if (part.offset !== undefined && part.offset > 0) query.offset = `${part.offset}`;
+    if (where.trim() !== "") query.where = where;
+    if (group !== "") query.group = group;
+    if (everything) query.everything = "1";
+    if (unless !== "") query.unless = unless;
+    const found = await request<RunListing>(this.settings, "GET", ["runs"], undefined, query);
+    return found.same ? found : { ...found, runs: found.runs.map(marked) };
   }
 
-  /** One run; null if it is no longer kept. */
-  async find(id: number): Promise<StoredRun | null> {
-    const [run] = (await this.list(ALL, 1, id + 1)).runs;
-    return run?.id === id ? run : null;
+  /** The runs with these ids that are still kept, newest first. */
+  async find(ids: readonly number[], columns: string[] = []): Promise<StoredRun[]> {
+    if (ids.length === 0) return [];
+    const view = { ...PLAIN, where: `id:${ids.join("|")}`, columns, everything: true };
+    return (await this.list(view, { limit: Math.min(MOST, ids.length) })).runs;
   }
 
   async edit(id: number, changes: Changes): Promise<StoredRun> {
@@ -55,6 +58,19 @@ export class RunsClient {
 
   csv(id: number): Promise<string> {
     return read(this.settings, "GET", ["runs", `${id}`, "csv"]);
+  }
+
+  /** A report on runs, as one file. */
+  report(ids: readonly number[], format: ReportFormat): Promise<string> {
+    return read(this.settings, "GET", ["report"], undefined, { ids: ids.join(), format });
+  }
+
+  async saveView(view: TableView): Promise<void> {
+    await request(this.settings, "PUT", ["views", view.name], view);
+  }
+
+  async deleteView(name: string): Promise<void> {
+    await request(this.settings, "DELETE", ["views", name]);
   }
 }
 
@@ -73,6 +89,7 @@ export function endingOfStored(run: StoredRun): Ending {
 /** When each run came, by a clock of the page: that of the server may be another. */
 const came = new WeakMap<StoredRun, number>();
 
+/** The run with the clock that it needs to tell how long it has taken. */
 function marked(run: StoredRun): StoredRun {
   came.set(run, performance.now());
   return run;

@@ -1,5 +1,5 @@
 /**
- * From a run's columns to the lines of a chart: over steps or over time, each rank or the mean over ranks, smoothed.
+ * From a run's columns to the lines of a chart: over steps, time or epochs, each rank or the mean over ranks, smoothed.
  *
  * Points that are NaN or infinite belong to no line; charts mark where they were.
  */
@@ -7,7 +7,10 @@
 import { smoothed } from "../../layout";
 import type { Column } from "../messages";
 
-export type Axis = "step" | "time";
+export type Axis = "step" | "time" | "epoch";
+
+/** The epoch of a step, with what part of it was done by then. */
+export type Epochs = (step: number) => number;
 
 /** Finite points by increasing `xs`. */
 export interface Points {
@@ -25,6 +28,9 @@ export interface Line extends Points {
   label: string;
   /** Selects its colour and its dashes. */
   style: Style;
+  metric: string;
+  /** 0 for training; evaluations that lie over it in one chart have points, of another shape for each kind. */
+  mark: number;
   /** The values before smoothing; null if they are the same. */
   raw: number[] | null;
 }
@@ -35,11 +41,45 @@ export interface Style {
   dash: number;
 }
 
+/**
+ * The epochs of a run that has logged them as a metric; null if it has not, or only one.
+ *
+ * The first step that has each value is where that epoch begins, and epochs pass evenly in between. A run that logs the
+ * number at the end of each epoch, counted from 0, has its first steps in front of 0: there the count is of what is done.
+ */
+export function epochsOf(columns: readonly Column[], first: number): Epochs | null {
+  const steps: number[] = [];
+  const values: number[] = [];
+  const [column] = columns;
+  column?.steps.forEach((step, index) => {
+    const value = column.values[index] ?? null;
+    if (step === null || value === null) return;
+    if (steps.length > 0 && (step <= steps.at(-1)! || value <= values.at(-1)!)) return;
+    steps.push(step);
+    values.push(value);
+  });
+  if (steps.length < 2) return null;
+  const at = (step: number): number => {
+    let right = 1;
+    while (right < steps.length - 1 && steps[right]! < step) right += 1;
+    const [a, b] = [steps[right - 1]!, steps[right]!];
+    return values[right - 1]! + ((step - a) / (b - a)) * (values[right]! - values[right - 1]!);
+  };
+  const shift = values[0]! >= 0 ? Math.ceil(Math.max(0, -at(Math.min(first, steps[0]!)))) : 0;
+  return (step) => at(step) + shift;
+}
+
 /** The most points of a mean: it has those of all its ranks. */
 const MOST = 4000;
 
-export function pointsOf(column: Column, axis: Axis): Points {
-  const at: (number | null)[] = axis === "step" ? column.steps : column.times;
+/** `epochs`: of the column's run; without them it has no points over epochs. */
+export function pointsOf(column: Column, axis: Axis, epochs: Epochs | null = null): Points {
+  const at: (number | null)[] =
+    axis === "time"
+      ? column.times
+      : axis === "step"
+        ? column.steps
+        : column.steps.map((step) => (step === null || epochs === null ? null : epochs(step)));
   const found: Points = { xs: [], ys: [], bad: [] };
   at.forEach((x, index) => {
     const y = column.values[index] ?? null;
@@ -106,7 +146,7 @@ export function thinned(points: Points, most: number): Points {
 }
 
 /** `points` as a line, smoothed with a weight from 0 (not at all) to below 1. */
-export function lineOf(points: Points, weight: number, more: Pick<Line, "run" | "rank" | "label" | "style">): Line {
+export function lineOf(points: Points, weight: number, more: Omit<Line, keyof Points | "raw">): Line {
   const soft = weight > 0 ? (smoothed(points.ys, weight) as number[]) : points.ys;
   return { ...points, ...more, ys: soft, raw: weight > 0 ? points.ys : null };
 }

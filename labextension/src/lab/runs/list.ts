@@ -1,16 +1,26 @@
-/** The tab's data as React hooks: the list of runs, and the columns of the chosen ones. Those that go on are asked for again. */
+/**
+ * The tab's data as React hooks: the list of runs, and the columns of the chosen ones.
+ *
+ * Both follow the store: the list asks again and again whether anything has changed, whoever changed it, and runs that go
+ * on are asked for their new points.
+ */
 
 import { useCallback, useEffect, useRef, useState } from "react";
-import type { RunColumns, StoredRun } from "../messages";
+import { RequestError } from "../connection";
+import type { RunColumns, RunListing, StoredRun, TableView } from "../messages";
 import type { Worlds } from "../worlds";
-import type { Filters, RunsClient } from "./client";
+import { MOST, type RunsClient } from "./client";
+import { isAsked, usualColumns } from "./columns";
 
-/** Runs in one request for the list; the server gives at most MOST. */
-const PAGE = 50;
-const MOST = 200;
+/** Runs that the list shows at first, and so many more when a person asks for them. */
+export const PAGE = 50;
+const MORE = 200;
 
-/** Milliseconds between two requests for what runs. */
-const PERIOD = 3000;
+/** Milliseconds between two questions whether the store has changed. */
+const PERIOD = 2000;
+
+/** Milliseconds without a key after which a filter is sent. */
+const TYPED = 250;
 
 /** The steward stores the end of a run about a second after it. */
 const SETTLED = 1500;
@@ -19,91 +29,157 @@ const SETTLED = 1500;
 const POINTS = 2000;
 const POINTS_LIVE = 1000;
 
+const NOTHING: RunListing = {
+  version: "",
+  same: false,
+  runs: [],
+  total: 0,
+  trainings: 0,
+  all: 0,
+  columns: [],
+  groups: [],
+  configs: [],
+  metrics: [],
+  views: [],
+  hint: "",
+};
+
+/** What is wrong with the filter, and where in its text. */
+export interface Wrong {
+  words: string;
+  place: { position: number; length: number } | null;
+}
+
 export interface RunList {
-  runs: StoredRun[];
-  total: number;
+  listing: RunListing;
+  /** The columns of the table after the name: those of the view, or the usual ones. */
+  columns: readonly string[];
+  /** Those of them whose values the runs have, in the order of these. */
+  asked: readonly string[];
   /** Whether an answer has come. */
   loaded: boolean;
+  /** Why there is no newer answer; empty if there is. */
   problem: string;
-  more: () => Promise<void>;
+  /** Why the server could not read the filter; null if it could. The list is that of the filter before. */
+  wrong: Wrong | null;
+  more: () => void;
+  /** Ask now. */
   reload: () => Promise<void>;
   /** Show a run as the server has changed it; null in place of one that is gone. */
   replace: (id: number, run: StoredRun | null) => void;
 }
 
-export function useRunList(client: RunsClient, filters: Filters, worlds: Worlds, visible: () => boolean): RunList {
-  const [found, setFound] = useState<{ runs: StoredRun[]; total: number; loaded: boolean }>({
-    runs: [],
-    total: 0,
-    loaded: false,
+/** The runs of a view, `first` of them until a person asks for more. `fixed`: it shows no columns, and needs no values. */
+export function useRunList(
+  client: RunsClient,
+  view: TableView,
+  worlds: Worlds,
+  visible: () => boolean,
+  { first = PAGE, fixed = false }: { first?: number; fixed?: boolean } = {},
+): RunList {
+  const [found, setFound] = useState<Pick<RunList, "listing" | "columns" | "asked" | "loaded">>({
+    ...{ listing: NOTHING, columns: [], asked: [], loaded: false },
   });
   const [problem, setProblem] = useState("");
-  const shown = useRef(found.runs);
-  shown.current = found.runs;
-  const asked = useRef(0);
+  const [wrong, setWrong] = useState<Wrong | null>(null);
+  const wanted = useRef(first);
+  const shown = useRef(found);
+  shown.current = found;
+  const requests = useRef(0);
+  const waits = useRef(0);
+  /** The version of the store that the page has; empty if what it shows is not of the view or of that version. */
+  const version = useRef("");
 
   const load = useCallback(
-    async (fresh: boolean): Promise<void> => {
-      asked.current += 1;
-      const mine = asked.current;
-      const limit = fresh ? PAGE : Math.min(MOST, Math.max(PAGE, shown.current.length));
+    async (force: boolean): Promise<void> => {
+      // On a slow server, one question whether anything has changed is enough.
+      if (!force && waits.current > 0) return;
+      waits.current += 1;
+      requests.current += 1;
+      const mine = requests.current;
+      const ask = (columns: readonly string[], unless: string): Promise<RunListing> =>
+        client.list({ ...view, columns: columns.filter(isAsked) }, { limit: wanted.current }, unless);
+      const own = view.columns.length > 0 || fixed;
+      let columns: readonly string[] = own ? view.columns : shown.current.columns;
       try {
-        const { runs, total } = await client.list(filters, limit);
-        if (mine !== asked.current) return;
-        const oldest = runs.at(-1)?.id ?? 0;
-        // Pages that were loaded before stay below those that have come now.
-        const older = fresh || runs.length < limit ? [] : shown.current.filter((run) => run.id < oldest);
-        setFound({ runs: [...runs, ...older], total, loaded: true });
+        let listing = await ask(columns, force ? "" : version.current);
+        if (mine !== requests.current) return;
         setProblem("");
+        if (listing.same) return;
+        const usual = own ? columns : usualColumns(listing.configs, listing.metrics);
+        if (usual.join() !== columns.join()) {
+          columns = usual;
+          listing = await ask(columns, "");
+          if (mine !== requests.current) return;
+        }
+        version.current = listing.version;
+        const before = new Map(shown.current.listing.runs.map((run) => [run.id, run]));
+        // Rows of runs that are as they were need not be drawn again.
+        const runs = listing.runs.map((run) => {
+          const old = before.get(run.id);
+          return old !== undefined && run.outcome !== "running" && alike(old, run) ? old : run;
+        });
+        setFound({ listing: { ...listing, runs }, columns, asked: columns.filter(isAsked), loaded: true });
+        setWrong(null);
       } catch (error) {
-        if (mine === asked.current) setProblem((error as Error).message);
+        if (mine !== requests.current) return;
+        const { message } = error as Error;
+        if (error instanceof RequestError && error.option === "where") {
+          setWrong({ words: message, place: error.place });
+          setProblem("");
+        } else setProblem(message);
+      } finally {
+        waits.current -= 1;
       }
     },
-    [client, filters],
+    [client, view, fixed],
   );
-  const reload = useCallback(() => load(false), [load]);
+  const reload = useCallback(() => load(true), [load]);
 
-  const more = async (): Promise<void> => {
-    const before = shown.current.at(-1)?.id;
-    asked.current += 1;
-    const mine = asked.current;
-    try {
-      const { runs, total } = await client.list(filters, PAGE, before);
-      if (mine !== asked.current) return;
-      setFound({ runs: [...shown.current, ...runs], total: Math.max(total, shown.current.length), loaded: true });
-    } catch (error) {
-      setProblem((error as Error).message);
-    }
+  const more = (): void => {
+    wanted.current = Math.min(MOST, wanted.current + MORE);
+    void reload();
   };
 
   const replace = (id: number, run: StoredRun | null): void => {
     // An answer that is on its way may be older than the change.
-    asked.current += 1;
-    setFound(({ runs, total, loaded }) => ({
-      runs: run === null ? runs.filter((one) => one.id !== id) : runs.map((one) => (one.id === id ? run : one)),
-      total: run === null ? total - 1 : total,
-      loaded,
+    requests.current += 1;
+    version.current = "";
+    setFound(({ listing, ...rest }) => ({
+      ...rest,
+      listing: {
+        ...listing,
+        // The answer to a change has no values of columns.
+        runs: listing.runs.flatMap((one) =>
+          one.id !== id ? [one] : run === null ? [] : [{ ...run, values: one.values, place: one.place }],
+        ),
+        total: listing.total - (run === null ? 1 : 0),
+      },
     }));
   };
 
+  const typed = useRef(view.where);
   useEffect(() => {
-    // Not at every letter of a search.
-    const timer = setTimeout(() => void load(true), filters.search === "" ? 0 : 250);
+    const keys = typed.current !== view.where;
+    typed.current = view.where;
+    version.current = "";
+    wanted.current = Math.max(first, Math.min(wanted.current, shown.current.listing.runs.length));
+    // Not at every letter of a filter.
+    const timer = setTimeout(() => void load(true), keys ? TYPED : 0);
     return () => {
       clearTimeout(timer);
     };
-  }, [load, filters]);
+  }, [load, first]);
 
-  const running = found.runs.some((run) => run.outcome === "running");
   useEffect(() => {
-    if (!running) return undefined;
     const timer = setInterval(() => {
-      if (visible()) void reload();
+      // A filter that is wrong stays so, and the list is that of another.
+      if (visible()) void load(false);
     }, PERIOD);
     return () => {
       clearInterval(timer);
     };
-  }, [running, reload, visible]);
+  }, [load, visible]);
 
   useEffect(() => {
     let last = signature(worlds);
@@ -113,16 +189,21 @@ export function useRunList(client: RunsClient, filters: Filters, worlds: Worlds,
       if (now === last) return;
       last = now;
       clearTimeout(timer);
-      timer = window.setTimeout(() => void reload(), SETTLED);
+      timer = window.setTimeout(() => void load(false), SETTLED);
     };
     worlds.changed.connect(changed);
     return () => {
       worlds.changed.disconnect(changed);
       clearTimeout(timer);
     };
-  }, [worlds, reload]);
+  }, [worlds, load]);
 
-  return { ...found, problem, more, reload, replace };
+  return { ...found, problem, wrong, more, reload, replace };
+}
+
+/** Whether two answers about a run say the same. */
+function alike(one: StoredRun, other: StoredRun): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** Changes whenever a run of any world begins or ends. */

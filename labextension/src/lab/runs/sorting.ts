@@ -1,48 +1,33 @@
-/** The order of the table's rows. */
+/** The order of the table's rows, which the server makes: keys of columns, those with `-` in front descending. */
 
-import type { StoredRun } from "../messages";
-import { endingOfStored } from "./client";
+import { columnOf, isScore } from "./columns";
 
-export type SortKey = "name" | "run" | "outcome" | "started" | "elapsed" | "ranks" | "last" | "best" | "tags" | "note";
+/** The order of a table that nobody has sorted. */
+export const NEWEST = "-started";
 
-export interface Order {
-  key: SortKey;
-  descending: boolean;
+/** Where a column is in the order, and its direction there; null if the order is not by it. */
+export function placeOf(sort: readonly string[], key: string): { place: number; descending: boolean } | null {
+  const order = sort.length > 0 ? sort : [NEWEST];
+  const place = order.findIndex((one) => one === key || one === `-${key}`);
+  return place === -1 ? null : { place, descending: order[place] !== key };
 }
 
-export const NEWEST: Order = { key: "started", descending: true };
-
-const VALUES: Record<SortKey, (run: StoredRun) => string | number | null> = {
-  name: (run) => run.name || null,
-  run: (run) => `${run.world}/${run.number}`,
-  outcome: (run) => endingOfStored(run).words,
-  started: (run) => run.started,
-  elapsed: (run) => run.elapsed,
-  ranks: (run) => run.ranks,
-  last: (run) => run.losses[0]?.last ?? null,
-  best: (run) => run.losses[0]?.best ?? null,
-  tags: (run) => run.tags.join() || null,
-  note: (run) => run.note || null,
-};
-
-/** Numbers in text count as numbers, so that world/10 comes after world/9. */
-const words = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
-
-/** The runs in this order; runs without a value come last in both directions, and of equal ones the newest first. */
-export function sorted(runs: readonly StoredRun[], order: Order): StoredRun[] {
-  const value = VALUES[order.key];
-  const sign = order.descending ? -1 : 1;
-  return [...runs].sort((one, other) => {
-    const [left, right] = [value(one), value(other)];
-    if (left === null || right === null) return left === right ? other.id - one.id : left === null ? 1 : -1;
-    const found =
-      typeof left === "number" && typeof right === "number" ? left - right : words.compare(`${left}`, `${right}`);
-    return sign * found || other.id - one.id;
-  });
+/**
+ * The order after a click on a column's head: its other direction, or the direction in which one reads it first.
+ * `further`: sort by it where the columns before are equal.
+ */
+export function clicked(sort: readonly string[], key: string, further: boolean): string[] {
+  const now = placeOf(sort, key);
+  const next = (now === null ? isBestHigh(key) : !now.descending) ? `-${key}` : key;
+  if (!further) return next === NEWEST ? [] : [next];
+  const order = sort.length > 0 ? sort : [NEWEST];
+  return now === null ? [...order, next] : order.map((one, index) => (index === now.place ? next : one));
 }
 
-/** The order after a click on a column's head: its other direction, or the direction in which one reads it first. */
-export function clicked(order: Order, key: SortKey): Order {
-  if (order.key === key) return { key, descending: !order.descending };
-  return { key, descending: key === "started" || key === "elapsed" || key === "ranks" };
+/** Whether one reads the highest value of a column first. */
+function isBestHigh(key: string): boolean {
+  const column = columnOf(key);
+  if (column === null || column.kind === "config") return false;
+  if (column.kind === "field") return ["started", "elapsed", "ranks", "number"].includes(column.name);
+  return column.kind === "metric" && column.how === "max" ? true : isScore(column.name);
 }

@@ -12,6 +12,8 @@ export interface Curve {
   raw: readonly number[] | null;
   /** Where a value was NaN or infinite. */
   bad: readonly number[];
+  /** Whether its points are drawn: 0 for no, 1 for full, more for empty circles. */
+  mark?: number;
 }
 
 export interface Picture {
@@ -34,6 +36,8 @@ const RIGHT = 16;
 const TOP = 36;
 const BELOW = 44;
 const ROW = 18;
+/** Points of an evaluation that are drawn. */
+const POINTS = 60;
 /** The width of a letter of 12 pixels, generously. */
 const LETTER = 6.8;
 
@@ -69,6 +73,7 @@ export function drawSvg(picture: Picture): { text: string; width: number; height
     return [
       ...faint,
       `<path d="${drawn(curve.ys)}" stroke="${curve.colour}" stroke-width="1.6"${dashes(curve.dash)}/>`,
+      ...pointsOf(curve, log, across, up, colours.page),
     ];
   });
   const marks = [...new Set(picture.curves.flatMap((curve) => curve.bad))]
@@ -108,6 +113,23 @@ function pathOf(
   return found.length === 1 ? `M${found[0]!}m-2 0h4` : `M${found.join("L")}`;
 }
 
+/** The points of an evaluation as circles; where it has many, some of them. */
+function pointsOf(
+  { mark = 0, xs, ys, colour }: Curve,
+  log: boolean,
+  across: (value: number) => number,
+  up: (value: number) => number,
+  page: string,
+): string[] {
+  const every = Math.ceil(xs.length / POINTS);
+  if (mark === 0) return [];
+  return xs.flatMap((x, index) => {
+    if (index % every !== 0 || (log && ys[index]! <= 0)) return [];
+    const at = `cx="${round(across(x))}" cy="${round(up(ys[index]!))}"`;
+    return [`<circle ${at} r="3" stroke="${colour}" fill="${mark > 1 ? page : colour}"/>`];
+  });
+}
+
 function legendOf(curves: readonly Curve[]): [text: string, rows: number] {
   let left = LEFT;
   let row = 0;
@@ -122,6 +144,10 @@ function legendOf(curves: readonly Curve[]): [text: string, rows: number] {
     left += width;
     return (
       `<path d="M${round(at)} ${top}h28" stroke="${curve.colour}" stroke-width="2"${dashes(curve.dash)}/>` +
+      (curve.mark === undefined || curve.mark === 0
+        ? ""
+        : `<circle cx="${round(at + 14)}" cy="${top}" r="3" stroke="${curve.colour}" ` +
+          `fill="${curve.mark > 1 ? "none" : curve.colour}"/>`) +
       `<text x="${round(at + 34)}" y="${top + 4}">${escaped(curve.label)}</text>`
     );
   });

@@ -1,21 +1,37 @@
-/** The table of stored runs. A row has a checkbox that puts the run into the charts, and fields that can be edited. */
+/**
+ * The table of stored runs. A row has a checkbox that puts the run into the charts, its name, which opens its page, the
+ * columns that a person has chosen, and fields that can be edited.
+ */
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { deleteIcon, downloadIcon, lockIcon } from "@jupyterlab/ui-components";
-import { type JSX, type ReactNode, useEffect, useRef, useState } from "react";
+import { type JSX, type ReactNode, memo, useEffect, useRef, useState } from "react";
 import { clock, number } from "../../format";
 import type { Theme } from "../../theme";
-import { h } from "../jsx";
-import type { StoredRun } from "../messages";
+import { Fragment, h } from "../jsx";
+import type { RunGroup, StoredRun } from "../messages";
 import { Mark } from "../rankMarks";
 import { Tool, useNow } from "../section";
 import { elapsedOf, endingOfStored, labelOf, tagsOf, type Changes } from "./client";
-import { styleOf } from "./figures";
+import { styleOf } from "./colours";
+import { columnOf, valueOf } from "./columns";
+import { headOf, wordsOf } from "./heads";
 import type { Style } from "./lines";
-import { clicked, sorted, type Order, type SortKey } from "./sorting";
+import type { RunList } from "./list";
+import { clicked, placeOf } from "./sorting";
+
+/** Characters of a text in a cell; its title has more of them. */
+const SHOWN = 120;
+const TITLE = 2000;
+
+/** Characters of a world's name in a row. */
+const WORLD = 18;
 
 export interface RowActions {
-  choose: (id: number) => void;
+  /** Put runs into the charts, or take them out. */
+  choose: (ids: readonly number[], on: boolean) => void;
+  /** Show the page of a run. */
+  open: (id: number) => void;
   edit: (id: number, changes: Changes) => Promise<void>;
   remove: (run: StoredRun) => void;
   download: (run: StoredRun) => void;
@@ -24,155 +40,290 @@ export interface RowActions {
 }
 
 interface Props {
-  runs: readonly StoredRun[];
-  /** The slot of each chosen run. */
-  chosen: ReadonlyMap<number, number>;
+  list: RunList;
+  chosen: ReadonlySet<number>;
+  sort: readonly string[];
+  setSort: (sort: string[]) => void;
   actions: RowActions;
   theme: Theme;
   trans: TranslationBundle;
 }
 
-export function RunTable({
-  runs,
-  chosen,
-  actions,
-  theme,
-  trans,
-  order,
-  setOrder,
-}: Props & {
-  order: Order;
-  setOrder: (order: Order) => void;
-}): JSX.Element {
-  const now = useNow(1000) / 1000;
-  const heads: [SortKey, string][] = [
-    ["name", trans.__("Name")],
-    ["run", trans.__("Run")],
-    ["outcome", trans.__("Outcome")],
-    ["started", trans.__("Started")],
-    ["elapsed", trans.__("Elapsed")],
-    ["ranks", trans.__("Ranks")],
-    ["last", trans.__("Last loss")],
-    ["best", trans.__("Best loss")],
-    ["tags", trans.__("Tags")],
-    ["note", trans.__("Note")],
-  ];
+export function RunTable({ list, chosen, sort, setSort, actions, theme, trans }: Props): JSX.Element {
+  const { columns, asked } = list;
+  const { runs, groups } = list.listing;
+  const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
+  const current = useRef(actions);
+  current.current = actions;
+  // Rows are drawn again only if something in them has changed, so they need functions that stay the same.
+  const [stable] = useState<RowActions>(() => ({
+    choose: (...what) => {
+      current.current.choose(...what);
+    },
+    open: (id) => {
+      current.current.open(id);
+    },
+    edit: (...what) => current.current.edit(...what),
+    remove: (run) => {
+      current.current.remove(run);
+    },
+    download: (run) => {
+      current.current.download(run);
+    },
+    only: (tag) => {
+      current.current.only(tag);
+    },
+  }));
+  const key = columns.join("\n");
+  const rows = (some: readonly StoredRun[]): JSX.Element[] =>
+    some.map((run) => (
+      <Row
+        key={run.id}
+        inCharts={chosen.has(run.id)}
+        columnsKey={key}
+        actions={stable}
+        {...{ run, columns, asked, theme, trans }}
+      />
+    ));
+  const grouped = groups.length > 0 && runs.every((run) => run.place !== null);
   return (
     <table className="dtrain-runs-table" aria-label={trans.__("Stored runs")}>
       <thead>
         <tr>
           <th scope="col">
-            <span className="dtrain-runs-hidden">{trans.__("In charts")}</span>
+            <AllBox
+              label={trans.__("Show all listed runs in the charts")}
+              ids={runs.map((run) => run.id)}
+              {...{ chosen }}
+              choose={actions.choose}
+            />
           </th>
-          {heads.map(([key, words]) => (
-            <th
-              key={key}
-              scope="col"
-              data-key={key}
-              aria-sort={order.key === key ? (order.descending ? "descending" : "ascending") : "none"}
-            >
-              <button
-                type="button"
-                onClick={() => {
-                  setOrder(clicked(order, key));
-                }}
-              >
-                {words} <span aria-hidden="true">{order.key === key ? (order.descending ? "▾" : "▴") : ""}</span>
-              </button>
-            </th>
+          {["name", ...columns].map((one) => (
+            <Head key={one} column={one} {...{ sort, setSort, trans }} numeric={isNumeric(list, one)} />
           ))}
           <th scope="col">
             <span className="dtrain-runs-hidden">{trans.__("Actions")}</span>
           </th>
         </tr>
       </thead>
-      <tbody>
-        {sorted(runs, order).map((run) => (
-          <Row key={run.id} slot={chosen.get(run.id) ?? null} {...{ run, now, actions, theme, trans }} />
-        ))}
-      </tbody>
+      {grouped ? (
+        groups.map((one, place) => {
+          const own = runs.filter((run) => run.place === place);
+          if (own.length === 0) return null;
+          const open = !closed.has(one.words);
+          return (
+            <tbody key={one.words}>
+              <GroupRow
+                group={one}
+                runs={own}
+                toggle={() => {
+                  const next = new Set(closed);
+                  if (!next.delete(one.words)) next.add(one.words);
+                  setClosed(next);
+                }}
+                choose={actions.choose}
+                {...{ open, columns, asked, chosen, trans }}
+              />
+              {open && rows(own)}
+            </tbody>
+          );
+        })
+      ) : (
+        <tbody>{rows(runs)}</tbody>
+      )}
     </table>
   );
 }
 
-function Row({
-  run,
-  slot,
-  now,
-  actions,
-  theme,
-  trans,
-}: Omit<Props, "runs" | "chosen"> & { run: StoredRun; slot: number | null; now: number }): JSX.Element {
-  const label = labelOf(run);
-  const [loss] = run.losses;
-  const { outcome, words, title } = endingOfStored(run);
+/** Whether a column's values are numbers, which stand at the right. */
+function isNumeric(list: RunList, key: string): boolean {
+  const column = columnOf(key);
+  if (column === null) return false;
+  if (column.kind === "field") return ["elapsed", "ranks", "number"].includes(column.name);
+  if (column.kind !== "config") return true;
+  return list.listing.columns.find((one) => one.key === key)?.numeric === true;
+}
+
+function Head(props: {
+  column: string;
+  sort: readonly string[];
+  setSort: (sort: string[]) => void;
+  numeric: boolean;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { column, sort, setSort, numeric, trans } = props;
+  const { how, name } = headOf(column, trans);
+  const place = placeOf(sort, column);
+  const words = wordsOf(column, trans);
   return (
-    <tr data-run={run.id} data-chosen={slot !== null}>
+    <th
+      scope="col"
+      data-key={column}
+      className={numeric ? "dtrain-runs-number" : ""}
+      aria-sort={place === null ? "none" : place.descending ? "descending" : "ascending"}
+    >
+      <button
+        type="button"
+        aria-label={words.slice(0, 300)}
+        title={trans.__("Sort by %1. With Shift: where the order so far is equal.", words.slice(0, 300))}
+        onClick={(event) => {
+          setSort(clicked(sort, column, event.shiftKey));
+        }}
+      >
+        {how !== "" && <small>{how}</small>}
+        <span className="dtrain-runs-head">
+          <span>{name.slice(0, 300)}</span>
+          <span aria-hidden="true">
+            {place === null ? "" : place.descending ? "▾" : "▴"}
+            {place !== null && sort.length > 1 && <sup>{place.place + 1}</sup>}
+          </span>
+        </span>
+      </button>
+    </th>
+  );
+}
+
+/** A checkbox for several runs. */
+function AllBox(props: {
+  ids: readonly number[];
+  chosen: ReadonlySet<number>;
+  label: string;
+  choose: RowActions["choose"];
+}): JSX.Element {
+  const { ids, chosen, label, choose } = props;
+  const box = useRef<HTMLInputElement>(null);
+  const some = ids.filter((id) => chosen.has(id)).length;
+  const all = ids.length > 0 && some === ids.length;
+  useEffect(() => {
+    box.current!.indeterminate = some > 0 && !all;
+  }, [some, all]);
+  return (
+    <label title={label}>
+      <input
+        ref={box}
+        type="checkbox"
+        aria-label={label}
+        checked={all}
+        onChange={() => {
+          choose(ids, !all);
+        }}
+      />
+    </label>
+  );
+}
+
+function GroupRow(props: {
+  group: RunGroup;
+  runs: readonly StoredRun[];
+  open: boolean;
+  toggle: () => void;
+  columns: readonly string[];
+  asked: readonly string[];
+  chosen: ReadonlySet<number>;
+  choose: RowActions["choose"];
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { group, runs, open, toggle, columns, asked, chosen, choose, trans } = props;
+  const words = group.words.slice(0, SHOWN);
+  return (
+    <tr className="dtrain-runs-group-row">
+      <td>
+        <AllBox
+          label={trans.__("Show the runs of group %1 in the charts", words)}
+          ids={runs.map((run) => run.id)}
+          {...{ chosen, choose }}
+        />
+      </td>
+      <th scope="rowgroup" className="dtrain-runs-name">
+        <button type="button" aria-expanded={open} title={group.words.slice(0, TITLE)} onClick={toggle}>
+          <span aria-hidden="true">{open ? "▾" : "▸"}</span> {words} <span className="dtrain-count">{group.runs}</span>
+        </button>
+      </th>
+      {columns.map((key) => {
+        const mean = group.means[asked.indexOf(key)] ?? null;
+        return (
+          <td key={key} className="dtrain-runs-number">
+            {mean !== null && (
+              <span title={trans.__("Mean over the group")}>
+                <span aria-hidden="true">⌀ </span>
+                <span className="dtrain-runs-hidden">{trans.__("Mean")} </span>
+                {String(+mean.toPrecision(4)).replace(/-/g, "−")}
+              </span>
+            )}
+          </td>
+        );
+      })}
+      <td className="dtrain-runs-tools" />
+    </tr>
+  );
+}
+
+interface RowProps {
+  run: StoredRun;
+  inCharts: boolean;
+  columns: readonly string[];
+  /** The same as `columns`, to compare. */
+  columnsKey: string;
+  asked: readonly string[];
+  actions: RowActions;
+  theme: Theme;
+  trans: TranslationBundle;
+}
+
+const Row = memo(
+  DrawnRow,
+  (one, other) =>
+    one.run === other.run &&
+    one.inCharts === other.inCharts &&
+    one.columnsKey === other.columnsKey &&
+    one.theme === other.theme,
+);
+
+function DrawnRow({ run, inCharts, columns, asked, actions, theme, trans }: RowProps): JSX.Element {
+  const label = labelOf(run);
+  return (
+    <tr data-run={run.id} data-chosen={inCharts}>
       <td>
         <label>
           <input
             type="checkbox"
-            checked={slot !== null}
+            checked={inCharts}
             aria-label={trans.__("Show run %1 in the charts", label)}
             onChange={() => {
-              actions.choose(run.id);
+              actions.choose([run.id], !inCharts);
             }}
           />
-          {slot !== null && <Swatch theme={theme} style={styleOf(slot)} />}
+          <Swatch theme={theme} style={styleOf(run.id)} />
         </label>
       </td>
-      <td className="dtrain-runs-name">
+      <th scope="row" className="dtrain-runs-name">
         <Editable
           text={run.name}
           label={trans.__("Name of run %1", label)}
-          title={run.source}
           empty={trans.__("no name")}
           save={(name) => actions.edit(run.id, { name })}
-        />
-      </td>
-      <td>{label}</td>
-      <td data-outcome={outcome} title={title}>
-        <Mark look={outcome === "nan" ? "error" : outcome} /> {words}
-      </td>
-      <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started, now)}</td>
-      <td className="dtrain-runs-number">{clock(elapsedOf(run))}</td>
-      <td className="dtrain-runs-number">{run.ranks}</td>
-      <td className="dtrain-runs-number" title={lossTitle(run, (one) => one.last)}>
-        {loss === undefined ? "" : number(loss.last ?? NaN)}
-      </td>
-      <td className="dtrain-runs-number" title={lossTitle(run, (one) => one.best)}>
-        {loss?.best == null ? "" : number(loss.best)}
-      </td>
-      <td>
-        <Editable
-          text={run.tags.join(", ")}
-          label={trans.__("Tags of run %1, with commas between them", label)}
-          empty={trans.__("add tags")}
-          save={(tags) => actions.edit(run.id, { tags: tagsOf(tags) })}
+          always
         >
-          {run.tags.map((tag) => (
-            <button
-              key={tag}
-              type="button"
-              className="dtrain-runs-tag"
-              title={trans.__("List only runs with this tag")}
-              onClick={() => {
-                actions.only(tag);
-              }}
-            >
-              {tag}
-            </button>
-          ))}
+          <button
+            type="button"
+            className="dtrain-runs-open"
+            aria-label={trans.__("Open run %1", `${label} ${run.name.slice(0, SHOWN)}`.trim())}
+            title={[run.name, run.source].map((text) => text.slice(0, TITLE)).join("\n\n")}
+            onClick={() => {
+              actions.open(run.id);
+            }}
+          >
+            {(run.name || run.code || label).slice(0, SHOWN)}
+          </button>
         </Editable>
-      </td>
-      <td className="dtrain-runs-note">
-        <Editable
-          text={run.note}
-          label={trans.__("Note on run %1", label)}
-          empty={trans.__("add a note")}
-          save={(note) => actions.edit(run.id, { note })}
-        />
-      </td>
+        <small title={label}>
+          <span className="dtrain-runs-label">{shortLabel(run)}</span>
+          {run.code !== "" && run.code !== run.name && <code>{run.code.slice(0, SHOWN)}</code>}
+        </small>
+      </th>
+      {columns.map((key) => (
+        <Cell key={key} column={key} {...{ run, asked, actions, trans }} />
+      ))}
       <td className="dtrain-runs-tools">
         <button
           type="button"
@@ -208,16 +359,130 @@ function Row({
   );
 }
 
-/** All losses of a run, one a line. */
-function lossTitle(run: StoredRun, value: (loss: StoredRun["losses"][number]) => number | null): string {
-  return run.losses.map((loss) => `${loss.name}: ${number(value(loss) ?? NaN)}`).join("\n");
+/** `world/3`, where a long name of a world has lost its middle. */
+function shortLabel({ world, number: run }: StoredRun): string {
+  if (world.length <= WORLD) return `${world}/${run}`;
+  const half = Math.floor((WORLD - 1) / 2);
+  return `${world.slice(0, half)}…${world.slice(-half)}/${run}`;
+}
+
+function Cell({
+  run,
+  column: key,
+  asked,
+  actions,
+  trans,
+}: Pick<RowProps, "run" | "asked" | "actions" | "trans"> & { column: string }): JSX.Element {
+  const column = columnOf(key);
+  const label = labelOf(run);
+  if (column?.kind !== "field") {
+    return <Value value={valueOf(run, key, asked)} exact={column?.kind === "config"} />;
+  }
+  switch (column.name) {
+    case "outcome": {
+      const { outcome, words, title } = endingOfStored(run);
+      return (
+        <td data-outcome={outcome} title={title}>
+          <Mark look={outcome === "nan" ? "error" : outcome} /> {words.slice(0, SHOWN)}
+        </td>
+      );
+    }
+    case "started":
+      return <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started)}</td>;
+    case "elapsed":
+      return <Elapsed run={run} />;
+    case "ranks":
+      return <td className="dtrain-runs-number">{run.ranks}</td>;
+    case "number":
+      return <td className="dtrain-runs-number">{run.number}</td>;
+    case "tags":
+      return (
+        <td className="dtrain-runs-tags">
+          <Editable
+            text={run.tags.join(", ")}
+            label={trans.__("Tags of run %1, with commas between them", label)}
+            empty={trans.__("add tags")}
+            save={(tags) => actions.edit(run.id, { tags: tagsOf(tags) })}
+          >
+            {run.tags.map((tag) => (
+              <button
+                key={tag}
+                type="button"
+                className="dtrain-runs-tag"
+                title={trans.__("List only runs with this tag")}
+                onClick={() => {
+                  actions.only(tag);
+                }}
+              >
+                {tag}
+              </button>
+            ))}
+          </Editable>
+        </td>
+      );
+    case "note":
+      return (
+        <td className="dtrain-runs-note">
+          <Editable
+            text={run.note}
+            label={trans.__("Note on run %1", label)}
+            empty={trans.__("add a note")}
+            save={(note) => actions.edit(run.id, { note })}
+          />
+        </td>
+      );
+    case "notebook":
+      return <Value value={run.notebook} shown={run.notebook.replace(/^.*[/\\]/s, "")} />;
+    case "run":
+      return <Value value={label} />;
+    default:
+      return <Value value={run[column.name]} />;
+  }
+}
+
+/** `exact`: a person has written the number, so that it is shown as such. */
+function Value({
+  value,
+  shown,
+  exact = false,
+}: {
+  value: StoredRun["values"][number];
+  shown?: string;
+  exact?: boolean;
+}): JSX.Element {
+  if (typeof value === "number") {
+    return (
+      <td className="dtrain-runs-number" title={`${value}`}>
+        {exact ? String(+value.toPrecision(6)).replace(/-/g, "−") : number(value)}
+      </td>
+    );
+  }
+  // As Python writes it.
+  const whole = typeof value === "boolean" ? (value ? "True" : "False") : (value ?? "");
+  const text = shown ?? whole;
+  return (
+    <td className="dtrain-runs-text" title={whole.slice(0, TITLE)}>
+      {text.slice(0, SHOWN)}
+    </td>
+  );
+}
+
+function Elapsed({ run }: { run: StoredRun }): JSX.Element {
+  return (
+    <td className="dtrain-runs-number">{run.outcome === "running" ? <Running run={run} /> : clock(run.elapsed)}</td>
+  );
+}
+
+function Running({ run }: { run: StoredRun }): JSX.Element {
+  useNow(1000);
+  return <Fragment>{clock(elapsedOf(run))}</Fragment>;
 }
 
 /** The time of today, else the day and the time. */
-function startedAt(started: number, now: number): string {
+function startedAt(started: number): string {
   const date = new Date(started * 1000);
   const time = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
-  if (date.toDateString() === new Date(now * 1000).toDateString()) return time;
+  if (date.toDateString() === new Date().toDateString()) return time;
   return `${date.toLocaleDateString(undefined, { day: "numeric", month: "short" })} ${time}`;
 }
 
@@ -240,12 +505,13 @@ function Editable(props: {
   text: string;
   label: string;
   empty: string;
-  title?: string;
   save: (text: string) => Promise<void>;
   /** Shown in front, in place of the text. */
   children?: ReactNode;
+  /** Whether that is shown without text too. */
+  always?: boolean;
 }): JSX.Element {
-  const { text, label, empty, save, children } = props;
+  const { text, label, empty, save, children, always = false } = props;
   const [edited, setEdited] = useState<string | null>(null);
   const button = useRef<HTMLButtonElement>(null);
   /** The text that the field began with; null while there is none. */
@@ -287,7 +553,7 @@ function Editable(props: {
       />
     );
   }
-  const instead = children !== undefined && text !== "";
+  const instead = children !== undefined && (text !== "" || always);
   return (
     <span className="dtrain-runs-editable">
       {instead && children}
@@ -296,14 +562,14 @@ function Editable(props: {
         type="button"
         className="dtrain-runs-edit"
         data-empty={text === "" || instead}
-        aria-label={`${label}: ${text || empty}`}
-        title={props.title ?? label}
+        aria-label={`${label}: ${text.slice(0, SHOWN) || empty}`}
+        title={label}
         onClick={() => {
           begun.current = text;
           setEdited(text);
         }}
       >
-        {instead ? "✎" : text || empty}
+        {instead ? "✎" : text.slice(0, SHOWN) || empty}
       </button>
     </span>
   );
