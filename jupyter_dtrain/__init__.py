@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.store.report import report
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
     comm: MPI.Intracomm
@@ -145,6 +146,7 @@ _HOMES = {
     "progress": "rank_api",
     "record_job": "jobs.record",
     "remove_leftovers": "launch.leftovers",
+    "report": "store.report",
     "run_script": "rank.scripts",
     "runs": "store",
     "save_profile": "session",
@@ -227,6 +229,7 @@ __all__ = [
     "progress",
     "record_job",
     "remove_leftovers",
+    "report",
     "run_script",
     "runs",
     "save_profile",
