@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         WorldError,
         WorldLost,
     )
+    from jupyter_dtrain.core.media import Audio, Histogram, Image, Table, Text
     from jupyter_dtrain.core.metrics import Columns, RunMetrics
     from jupyter_dtrain.core.run import Run
     from jupyter_dtrain.core.settings import Settings
@@ -66,10 +67,11 @@ if TYPE_CHECKING:
     from jupyter_dtrain.magics.export import export
     from jupyter_dtrain.preflight.doctor import Examination, doctor
     from jupyter_dtrain.rank.scripts import run_script
-    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, progress, shard, step
+    from jupyter_dtrain.rank_api import broadcast, log, log_to_csv, log_weights, progress, shard, step
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
-    from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.store import Comparison, Medium, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.store.importing import import_runs
     from jupyter_dtrain.store.report import report
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
@@ -79,6 +81,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ActOutcome": "client.steering",
+    "Audio": "core.media",
     "BadRequest": "core.errors",
     "BadSyntax": "core.errors",
     "Columns": "core.metrics",
@@ -90,8 +93,11 @@ _HOMES = {
     "Exported": "jobs.exporting",
     "Flame": "client.flames",
     "Freed": "client.memory",
+    "Histogram": "core.media",
+    "Image": "core.media",
     "Inventory": "client.variables",
     "LoopProfile": "client.profiling",
+    "Medium": "store",
     "MemoryRecord": "client.memory",
     "MemoryReport": "client.memory",
     "NoWorld": "core.errors",
@@ -129,6 +135,8 @@ _HOMES = {
     "StoreFailed": "core.errors",
     "StoredRun": "store",
     "Surroundings": "wire.agent_messages",
+    "Table": "core.media",
+    "Text": "core.media",
     "TransferFailed": "core.errors",
     "UploadFailed": "core.errors",
     "Uploaded": "files.sync",
@@ -141,8 +149,10 @@ _HOMES = {
     "current": "session",
     "doctor": "preflight.doctor",
     "export": "magics.export",
+    "import_runs": "store.importing",
     "log": "rank_api",
     "log_to_csv": "rank_api",
+    "log_weights": "rank_api",
     "progress": "rank_api",
     "record_job": "jobs.record",
     "remove_leftovers": "launch.leftovers",
@@ -160,6 +170,7 @@ _HOMES = {
 
 __all__ = [
     "ActOutcome",
+    "Audio",
     "BadRequest",
     "BadSyntax",
     "Columns",
@@ -171,8 +182,11 @@ __all__ = [
     "Exported",
     "Flame",
     "Freed",
+    "Histogram",
+    "Image",
     "Inventory",
     "LoopProfile",
+    "Medium",
     "MemoryRecord",
     "MemoryReport",
     "NoWorld",
@@ -210,6 +224,8 @@ __all__ = [
     "StoreFailed",
     "StoredRun",
     "Surroundings",
+    "Table",
+    "Text",
     "TransferFailed",
     "UploadFailed",
     "Uploaded",
@@ -223,9 +239,11 @@ __all__ = [
     "current",
     "doctor",
     "export",
+    "import_runs",
     "load_ipython_extension",
     "log",
     "log_to_csv",
+    "log_weights",
     "progress",
     "record_job",
     "remove_leftovers",

@@ -1,7 +1,8 @@
 """The functions that user code calls, in a rank and everywhere else: ``log``, ``progress``, ``broadcast``, ``shard``.
 
-In a rank what is logged becomes the run's metrics. Outside a world, in an exported script say, it is printed, stored
-where a store was named, and appended to a CSV file where one was named.
+In a rank what is logged becomes the run's metrics, or its media: pictures, text and others. Outside a world, in an
+exported script say, numbers are printed and appended to a CSV file where one was named; and all of it is stored where a
+store was named.
 
 Under failure: nothing here raises for a value that cannot be logged; it is left out, with one line on stderr. Data that
 cannot be divided raises, before any of it is used: a rank that trained on other data than meant would be worse.
@@ -9,13 +10,13 @@ cannot be divided raises, before any of it is used: a rank that trained on other
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import csv
 import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from jupyter_dtrain.core.declarations import declarations, load
@@ -27,10 +28,13 @@ from jupyter_dtrain.rank.metrics import MAX_NAME
 from jupyter_dtrain.rank.rank_context import ProgressBar, rank_home, user_namespace
 
 if TYPE_CHECKING:
+    from jupyter_dtrain.rank.media import MediaLog
     from jupyter_dtrain.rank.rank_context import RankHome
 
 CSV_VARIABLE = "DTRAIN_CSV"
 """Environment variable: the CSV file that :func:`log` appends to outside a world; ``{rank}`` in it is the rank."""
+MEDIA_PATIENCE = 10.0
+"""Seconds at the end of a job in which pictures and other media may still be encoded."""
 
 T = TypeVar("T")
 
@@ -42,6 +46,12 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
     ``step``: default, for each name, one more than last time. In a rank the points appear in the cell's chart and in
     ``Run.metrics``. Elsewhere they are printed, stored where the variable ``JUPYTER_DTRAIN_STORE`` names a store, and
     appended to the CSV file that :func:`log_to_csv` or the variable ``DTRAIN_CSV`` names.
+
+    Also pictures (arrays and tensors of the shape (height, width), with 1, 3 or 4 channels before or behind; several of
+    them in one; PIL's), figures of matplotlib and plotly, text, data frames and lists of dicts. :class:`.Histogram`,
+    :class:`.Audio`, :class:`.Table` and, with captions, :class:`.Image` and :class:`.Text` say what else a value is. A
+    list of such things is kept as several of one step. They are copied here and encoded on a thread, and the store
+    keeps a bounded number of them, for each rank and name: ``StoredRun.media`` has them, and how many there were.
     """
     pairs = {**(values or {}), **named}
     if step is not None and (isinstance(step, bool) or not hasattr(step, "__index__")):
@@ -53,10 +63,40 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, 
         return
     numbers = {}
     for name, value in pairs.items():
-        with contextlib.suppress(ValueError):
-            numbers[_clean(name)] = _float(name, value)
+        try:
+            numbers[_clean(name)] = _float(value)
+        except ValueError as error:
+            _outside.log_media(_clean(name), value, None if step is None else int(step), error)
     if numbers:
         _outside.log(numbers, None if step is None else int(step))
+
+
+def log_weights(model: Any, *, every: int = 100, name: str = "") -> None:
+    """In a cell: keep histograms of the parameters of ``model``, and of their gradients, while optimizers step.
+
+    ``every``: steps of the optimizer that steps first in a cell between two of them; 0 ends it. ``name``: default the
+    variable that holds the model. It goes on in later cells. Of a model with more than 64 parameters, 64 at even
+    distances are kept, and a sample of each. What cannot be done gets one line, as in :func:`log`. Outside a world it
+    does nothing.
+    """
+    home = rank_home()
+    if home is None:
+        return
+    if isinstance(every, bool) or not isinstance(every, int) or every < 0:
+        _complain(f"log_weights(): every is a number of steps, or 0, not {every!r:.60}")
+        return
+    if titles := home.plugins.without_steps():
+        _complain(
+            f"log_weights(): the steps of {' and '.join(titles)} cannot be seen: in the loop, "
+            "jupyter_dtrain.log(weights=jupyter_dtrain.Histogram(...)) does the same"
+        )
+        return
+    names = (one for one, value in list(user_namespace().items()) if value is model and not one.startswith("_"))
+    try:
+        assert home.step_work.weights is not None
+        home.step_work.weights.place(_clean(name or next(names, type(model).__name__)), model, every)
+    except ValueError as error:
+        _complain(f"log_weights(): {error}")
 
 
 def broadcast(*names: str, source: int = 0, new: Collection[int] | None = None) -> None:
@@ -199,24 +239,30 @@ def _log_in_rank(home: RankHome, name: str, value: Any, step: int | None) -> Non
         if found is not None:
             home.metrics.add(name, found[0], step, read=found[1], logged=True)
         else:
-            home.metrics.add(name, _float(name, value, quiet=True), step, logged=True)
+            home.metrics.add(name, _float(value), step, logged=True)
     except ValueError as error:
-        home.metrics.complain(f"log(): {name!r} is left out: {error}")
+        reason = _log_medium(home.media, name, value, lambda: home.metrics.user_step(name) if step is None else step)
+        if reason is not None:
+            home.metrics.complain(f"log(): {name!r} is left out: {reason or error}")
 
 
-def _float(name: str, value: Any, *, quiet: bool = False) -> float:
-    """``value`` as a number. Raises :class:`ValueError`, after having said so unless ``quiet``."""
-    reason = ""
-    if isinstance(value, (str, bytes)):
-        reason = f"{value!r:.60} is text, not a number"
-    else:
-        try:
+def _log_medium(media: MediaLog, name: str, value: Any, step: Callable[[], int]) -> str | None:
+    """Log what is no number; None where that was done, else why not, or empty for a value that is kept nowhere."""
+    try:
+        return None if not media.on or media.log(name, value, step()) else ""
+    except ValueError as error:
+        return str(error)
+
+
+def _float(value: Any) -> float:
+    """``value`` as a number. Raises :class:`ValueError`."""
+    try:
+        if not isinstance(value, (str, bytes)):
             return float(value)
-        except Exception as error:  # noqa: BLE001 — a number past a float's range, or whatever an object's code raises
-            reason = f"{type(value).__name__} is not one number ({error})"
-    if not quiet:
-        _complain(f"log(): {name!r} is left out: {reason}")
-    raise ValueError(reason)
+    except Exception as error:
+        # A number past a float's range, or whatever an object's code raises.
+        raise ValueError(f"{type(value).__name__} is not one number ({error})") from error
+    raise ValueError(f"{value!r:.60} is text, not a number")
 
 
 def _clean(name: Any) -> str:
@@ -242,6 +288,7 @@ class _Outside:
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._path = os.environ.get(CSV_VARIABLE)
         self._file: TextIO | None = None
+        self._media: MediaLog | None = None
         self._rank = os.environ.get("RANK", "0")
 
     def choose(self, path: str | None) -> None:
@@ -263,6 +310,32 @@ class _Outside:
             log_to_store(numbers, steps)
         if self._path:
             self._write([[self._rank, steps[name], f"{time.time():.3f}", name, repr(v)] for name, v in numbers.items()])
+
+    def log_media(self, name: str, value: Any, step: int | None, no_number: ValueError) -> None:
+        """Store what is no number, if there is a store; else say why it is left out."""
+        reason: str | None = str(no_number)
+        if STORE_VARIABLE in os.environ:
+            media = self._media or self._open_media()
+            reason = _log_medium(media, name, value, lambda: self._counts[name] if step is None else step)
+            self._counts[name] = (self._counts[name] if step is None else step) + (reason is None)
+        elif isinstance(value, str) or hasattr(value, "shape"):
+            reason = f"{reason}; what is more is kept in a world, or where {STORE_VARIABLE} names a store"
+        if reason is not None:
+            _complain(f"log(): {name!r} is left out: {reason or no_number}")
+
+    def _open_media(self) -> MediaLog:
+        from jupyter_dtrain.jobs.record import media_to_store
+        from jupyter_dtrain.rank.media import MediaLog
+        from jupyter_dtrain.rank.plugins import Plugins
+
+        plugins = Plugins.load(lambda words: _complain(words.partition("\n")[0]))
+        media = self._media = MediaLog(
+            media_to_store, lambda words, _: _complain(words), lambda value: plugins.parts("value", value, {})
+        )
+        media.begin()
+        # Python calls the newest of these first: the record of the job, which has begun, ends after it.
+        atexit.register(media.end, MEDIA_PATIENCE)
+        return media
 
     def _write(self, rows: list[list[Any]]) -> None:
         try:

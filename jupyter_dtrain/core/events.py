@@ -432,7 +432,7 @@ class Environment(msgspec.Struct, frozen=True, tag="environment", omit_defaults=
 
 
 MediaKind = Literal["image", "figure", "histogram", "text", "table", "audio"]
-"""What kind of thing was logged beside numbers; ``figure``: a picture that the cell displayed."""
+"""What kind of thing was logged beside numbers; ``figure``: a drawn one, or a picture that the cell displayed."""
 
 
 class MediaLogged(msgspec.Struct, frozen=True, tag="media", omit_defaults=True):

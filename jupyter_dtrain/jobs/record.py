@@ -75,6 +75,13 @@ def log_to_store(numbers: Mapping[str, float], steps: Mapping[str, int]) -> None
         record.add(numbers, steps)
 
 
+def media_to_store(body: Body) -> None:
+    """Record one of the media of this job, as :func:`log_to_store` does with points."""
+    record = _record or _begin(Path(sys.argv[0]).stem or "job")
+    if record is not None:
+        record.take(body)
+
+
 def _begin(name: str) -> JobRecord | None:
     global _record  # noqa: PLW0603 — a process is in one job
     store = os.environ.get(STORE_VARIABLE)
@@ -100,6 +107,8 @@ class JobRecord:
         self._run = 0
         self._seq = 0
         self._points: list[tuple[str, int, float, float]] = []
+        self._bodies: list[Body] = []
+        """Other events that wait, whose giver bounds them."""
         self._error: Error | None = None
         self._intake: StoreIntake | None = None
         self._ended = threading.Event()
@@ -121,6 +130,11 @@ class JobRecord:
         with self._lock:
             if len(self._points) < LIMIT:
                 self._points += [(name, steps[name], now, value) for name, value in numbers.items()]
+
+    def take(self, body: Body) -> None:
+        """Keep an event for the thread, as :meth:`add` does with points."""
+        with self._lock:
+            self._bodies.append(body)
 
     # The run's folder.
 
@@ -175,6 +189,7 @@ class JobRecord:
             )
         with self._lock:
             points, self._points = self._points, []
+            bodies, self._bodies = self._bodies, []
         found: dict[str, Columns] = {}
         for metric, step, at, value in points:
             columns = found.setdefault(metric, Columns.empty())
@@ -183,6 +198,8 @@ class JobRecord:
             columns.values.append(value)
         if found:
             self._append(Metrics([pack(metric, columns) for metric, columns in found.items()]))
+        for body in bodies:
+            self._append(body)
         if self._intake is not None:
             while self._intake.poll():
                 pass

@@ -109,6 +109,14 @@ class Part(ABC):
         """The bytes of the values from ``start`` to ``stop``."""
         return b""
 
+    def copy(self, _places: Sequence[slice], /) -> Callable[[], Any]:
+        """Copy the values at ``places``, slices of the axes; a single slice is of all values, in some order.
+
+        The copy stays as the values are now. What comes back gives it as an array of numpy's, and may wait for a
+        device: another thread calls it, once. Raises :class:`ValueError` where there are no such values.
+        """
+        raise ValueError("its values cannot be read")
+
     def distance(self, _start: int, _data: bytes) -> tuple[float, float, int]:
         """How far the bytes from ``start`` on are from ``data``, which :meth:`read` has read on another rank.
 

@@ -80,6 +80,7 @@ from .healing import RankHealing
 from .interrupts import CellStopped, Interrupts
 from .loop_acts import LoopActs
 from .main_thread import MainThread
+from .media import MediaLog
 from .memory import free
 from .memory_record import MemoryRecorder
 from .metrics import MetricBuffer
@@ -173,6 +174,7 @@ class Agent:
         report: Callable[[Report], None],
         generation: int,
         healing: RankHealing,
+        media: MediaLog,
     ) -> None:
         """``home``: the notebook's folder; ``report`` sends to the steward; ``generation``: the world's, now."""
         self._kernel = kernel
@@ -189,6 +191,7 @@ class Agent:
         self._descriptors = descriptors
         self._plugins = plugins
         self._metrics = metrics
+        self._media = media
         self._sampler = sampler
         self._comms = comms
         self._tracebacks = Tracebacks(self._sources.name_of, home, self._sources.written)
@@ -217,6 +220,7 @@ class Agent:
             self._processes,
             report,
             min(healing.heritage, default=None),
+            media,
         )
         self._debugger = RankDebugger(
             self._prompts,
@@ -415,6 +419,7 @@ class Agent:
                 )
         self._complaints.clear()
         self._metrics.begin()
+        self._media.begin()
         self._prompts.begin(cell.run, cell.unanswered)
         self._processes.begin()
         self._main_thread.begin()

@@ -27,7 +27,7 @@ import msgspec
 import zmq.utils.garbage  # noqa: F401 — pyzmq would import it for the first long message, too late after os.chroot
 from traitlets.config import Config
 
-from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, to_wire
+from jupyter_dtrain.core.events import EVENTS_MESSAGE, Batch, MimeBundle, to_wire
 from jupyter_dtrain.core.gpus import gpus_of_rank
 from jupyter_dtrain.core.processors import thread_variables
 from jupyter_dtrain.core.variables import Variable, given
@@ -46,6 +46,7 @@ from .comms import RankComms
 from .connectivity import check_reach
 from .descriptors import DescriptorReader
 from .healing import RankHealing, introduce
+from .media import FIGURE, MediaLog
 from .memory import keep_freed
 from .metrics import MetricBuffer
 from .plugins import Plugins
@@ -54,6 +55,7 @@ from .recorder import Recorder
 from .resources import GpuReader, Sampler
 from .slots import Replacement
 from .step_work import StepWork
+from .weights import WeightLog
 
 # A rank has no debugger, and importing one took a third of its own start. ipykernel looks for debugpy once, when its
 # own modules are imported: ipykernel 6 as soon as ipyparallel's engine is. A cell that imports debugpy gets it.
@@ -209,13 +211,21 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
         shell = kernel.shell
         keys = {"key": session.key, "signature_scheme": session.signature_scheme}
 
+        metrics = MetricBuffer(recorder.send, lambda words: recorder.write("stderr", words), recorder.shield)
+        media = MediaLog(
+            recorder.append, metrics.complain, lambda value: self._plugins.parts("value", value, {}), recorder.shield
+        )
+
+        def shown(data: MimeBundle) -> None:
+            # The loop may log at steps of its own, or none may be counted.
+            media.show(data, lambda: max(metrics.user_step(FIGURE), metrics.step or 0))
+
         def record_displays(_: Any) -> None:
-            events = EventSession(recorder, descriptors.drain_ended, **keys)
+            events = EventSession(recorder, descriptors.drain_ended, shown, **keys)
             for hook in (shell.display_pub, shell.displayhook):
                 DISPLAYS.put(hook, "session", events)
 
         DISPLAYS.when_imported(record_displays)
-        metrics = MetricBuffer(recorder.send, lambda words: recorder.write("stderr", words), recorder.shield)
         self._plugins.prepare(self._place, spec, metrics)
         self._plugins.inherit(self._healer.heritage)
         install_bars()
@@ -226,7 +236,8 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             recorder.append,
             lambda words: recorder.write("stderr", f"[jupyter-dtrain] {words}\n"),
         )
-        connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work))
+        step_work.weights = WeightLog(self._plugins.parts, media, step_work.say)
+        connect(RankHome(self._place, metrics, recorder.append, self._plugins, step_work, media))
         sampler = Sampler(
             recorder.send,
             lambda: metrics.step,
@@ -250,6 +261,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]  # ipyparallel has no types
             self._report,
             spec.generation,
             self._healer,
+            media,
         )
         agent.install()
         self._agent = agent

@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_client.session import Session
 
-from jupyter_dtrain.core.events import ClearOutput, Display, Result
+from jupyter_dtrain.core.events import ClearOutput, Display, MimeBundle, Result
 from jupyter_dtrain.plugins.patches import Patch
 
 from .recorder import Recorder
@@ -138,9 +138,16 @@ class EventSession(Session):
     the error event from the exception itself.
     """
 
-    def __init__(self, recorder: Recorder, before: Callable[[], None] = lambda: None, **kwargs: Any) -> None:
-        """``before``: see :class:`RankStream`."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        before: Callable[[], None] = lambda: None,
+        shown: Callable[[MimeBundle], object] = lambda _: None,
+        **kwargs: Any,
+    ) -> None:
+        """``before``: see :class:`RankStream`. ``shown``: called with the data of each display, once it is recorded."""
         super().__init__(**kwargs)
+        self._shown = shown
         self._recorder = recorder
         self._before = before
         self._pid = os.getpid()
@@ -167,9 +174,11 @@ class EventSession(Session):
             display_id = content.get("transient", {}).get("display_id")
             update = kind == "update_display_data"
             self._recorder.append(Display(content["data"], content.get("metadata") or {}, display_id, update))
+            self._shown(content["data"])
         elif kind == "execute_result":
             count = content.get("execution_count") or 0
             self._recorder.append(Result(content["data"], content.get("metadata") or {}, count))
+            self._shown(content["data"])
         elif kind == "clear_output":
             self._recorder.append(ClearOutput(bool(content.get("wait"))))
         return msg_or_type

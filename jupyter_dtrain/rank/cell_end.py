@@ -7,8 +7,8 @@ These are the steps. Each is guarded, so that the next one gets its turn:
 2. The error becomes an event. Its texts are made by the user's classes, so they have :data:`.user_text.PATIENCE`
 seconds.
 3. Processes that an interrupted cell has started end, within deadlines.
-4. The rank waits for the output of child processes, the plug-ins and the last points of the metrics, within deadlines.
-   A cell that has not failed may compute for longer; there Stop ends the wait.
+4. The rank waits for the output of child processes, the plug-ins, the last points of the metrics and what was logged
+   beside them, within deadlines. A cell that has not failed may compute for longer; there Stop ends the wait.
 5. ``Finished`` is the last event.
 
 Under failure: the cell says what is missing. Only native code that never returns on the main thread, or keeps the
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .descriptors import DescriptorReader
     from .interrupts import Interrupts
     from .main_thread import MainThread
+    from .media import MediaLog
     from .metrics import MetricBuffer
     from .plugins import Plugins
     from .process_tree import CellProcesses
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 METRICS_PATIENCE = 5.0
 """Seconds that a device has for the last values of a cell that failed."""
+MEDIA_PATIENCE = 10.0
+"""Seconds in which pictures and other media of a cell that ended well may be encoded."""
 LEAVING = 1.0
 """Seconds for each wait of a rank that received SIGTERM: there is no second interrupt, and its own end comes soon."""
 MEMORY_PATIENCE = 10.0
@@ -80,8 +83,9 @@ class CellEnd:
         processes: CellProcesses,
         report: Callable[[Report], None],
         elder: int | None = None,
+        media: MediaLog | None = None,
     ) -> None:
-        """``place``: the rank's; ``report`` sends to the steward.
+        """``place``: the rank's; ``report`` sends to the steward; ``media``: what the cell logs beside numbers.
 
         ``elder``: for a rank that came into a living world, one of those that were there; None for any other.
         """
@@ -97,6 +101,7 @@ class CellEnd:
         self._processes = processes
         self._report = report
         self._elder = elder
+        self._media = media
         self._failed: BaseException | None = None
         """What ended the last cell that failed; Python keeps it, too, for those who look at ``sys.last_value``."""
         self.words_patience = PATIENCE
@@ -145,6 +150,7 @@ class CellEnd:
                 regroup = self._plugins.was_cut
                 # After an interrupt that the cell has swallowed, no other comes that would end the wait.
                 waited = self._end_metrics(failed=outcome != "ok" or interrupted or regroup)
+                self._end_media(failed=outcome != "ok" or interrupted)
                 if outcome == "ok" and (regroup or not waited):
                     # Something that the cell had begun was still to come.
                     outcome = "interrupted"
@@ -270,6 +276,17 @@ class CellEnd:
                 )
                 self._recorder.write("stderr", f"[jupyter-dtrain] {loss}: {why}.\n")
         return done
+
+    def _end_media(self, *, failed: bool) -> None:
+        """Record what the cell has logged beside numbers. Stop ends the wait."""
+        if self._media is None:
+            return
+        with self._despite("Some of what this cell has logged beside numbers is missing"):
+            if self._interrupts.ending:
+                self._media.end(LEAVING)
+                return
+            with contextlib.suppress(KeyboardInterrupt, CellStopped), self._interrupts.enabled():
+                self._media.end(self.metrics_patience if failed else MEDIA_PATIENCE)
 
     @contextlib.contextmanager
     def _despite(self, loss: str) -> Iterator[None]:

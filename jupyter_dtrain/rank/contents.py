@@ -13,7 +13,7 @@ import hashlib
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -70,9 +70,13 @@ class PlainPart(Part):
 class ArrayPart(Part):
     """An array of numpy's, or one that a framework gives as such when it is asked for."""
 
-    def __init__(self, facts: PartSummary, fetch: Callable[[], Any]) -> None:
-        """``fetch`` returns the values as an array of numpy's; it may take long, and may raise."""
+    def __init__(self, facts: PartSummary, fetch: Callable[[], Any], lasting: Any = None) -> None:
+        """``fetch`` returns the values as an array of numpy's; it may take long, and may raise.
+
+        ``lasting``: an array of a library whose arrays never change and take slices without a wait.
+        """
         self.name, self.kind, self._facts, self._fetch = facts.name, facts.kind, facts, fetch
+        self._lasting = lasting
 
     def facts(self) -> PartSummary:
         """The shape of the array, and the type of its elements."""
@@ -102,6 +106,18 @@ class ArrayPart(Part):
     def read(self, start: int, stop: int) -> bytes:
         """The array's bytes from ``start`` to ``stop``, in C order."""
         return bytes(self._bytes()[start:stop])
+
+    def copy(self, places: Sequence[slice]) -> Callable[[], Any]:
+        """Copy the values at ``places``; those of a lasting array are fetched later."""
+        array = self._fetch() if self._lasting is None else self._lasting
+        if len(places) != array.ndim:
+            shared = self._lasting is not None or array.flags.forc
+            array = (array.ravel() if self._lasting is not None else array.ravel(order="K")) if shared else array.flat
+        chosen = array[places[0]] if len(places) == 1 else array[tuple(places)]
+        if self._lasting is not None:
+            return lambda: asarray(chosen)
+        copied = chosen.copy()
+        return lambda: copied
 
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:
         """Compare as :meth:`.Part.distance` says, in double precision."""

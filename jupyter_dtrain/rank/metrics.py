@@ -79,6 +79,8 @@ class MetricBuffer:
         self._complaints: set[str] = set()
         self._logged: set[str] = set()
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self.first_step = 0
+        """The step from which the run counts."""
         self.step: int | None = None
         """The newest step of this run."""
         self.follow: Callable[[str], object] | None = None
@@ -208,6 +210,13 @@ class MetricBuffer:
             self._counts[name] = self.step + 1
             self._points.append((name, self.step, points.times[-1], points, None))
         self._wake.set()
+
+    def user_step(self, name: str) -> int:
+        """The step of what the user logs now under ``name`` without one, which counts as logged then."""
+        with self._lock:
+            step = self._counts[name]
+            self._counts[name] = step + 1
+        return step
 
     def _claim(self, name: str) -> None:
         """The user logs ``name`` from now on: its waiting points came from a framework."""

@@ -20,6 +20,7 @@ from jupyter_dtrain.core.events import Body, Progress
 if TYPE_CHECKING:
     from jupyter_dtrain.core.world import Placement
 
+    from .media import MediaLog
     from .metrics import MetricBuffer
     from .plugins import Plugins
     from .step_work import StepWork
@@ -37,6 +38,7 @@ class RankHome(NamedTuple):
     emit: Callable[[Body], object]
     plugins: Plugins
     step_work: StepWork
+    media: MediaLog
 
 
 _home: RankHome | None = None

@@ -82,8 +82,8 @@ KEEP_RUNS = 8
 
 Announce = Callable[[Batch], None]
 
-_SURE: Final = (Output, Metrics)
-"""Events that come often, and hold nothing but text and packed numbers: readers take them."""
+_SURE: Final = (Output, Metrics, MediaLogged)
+"""Events that come often or are large, and hold nothing but text, bytes and packed numbers: readers take them."""
 
 _Said = tuple[str, str, int, bool]
 """Stream, text, and the other arguments of :meth:`Recorder.write`."""
@@ -187,14 +187,14 @@ class _Open:
             body = encodable(body)
             event = msgspec.structs.replace(event, body=body)
             size = self.spool.append(event)
-        self._spooled += size
+        if not isinstance(body, MediaLogged):  # they have a bound of their own
+            self._spooled += size
         # Only now: an event that cannot be encoded must leave no hole.
         self.seq += 1
         if isinstance(body, Metrics):
             self.batch.append(msgspec.structs.replace(event, body=self._thin(body)))
         elif isinstance(body, MediaLogged):
-            # The store and its readers take them from the spool.
-            self.batch.append(msgspec.structs.replace(event, body=msgspec.structs.replace(body, data=b"")))
+            self.batch.append(_without_data(event))
         elif isinstance(body, Output):
             self._wire_text += len(body.text)
             if self._wire_text <= WIRE_TEXT:
@@ -247,6 +247,13 @@ class _Open:
             size = self._dropped_bytes + self.spool.dropped_bytes
             reason = self.spool.failure or f"the rank keeps only {self._cap} bytes for each run"
             self.append(Dropped(events, size, reason))
+
+
+def _without_data(event: Event) -> Event:
+    """``event`` as it goes on the wire: the bytes of media stay in the spool, where the store takes them."""
+    if not isinstance(event.body, MediaLogged):
+        return event
+    return msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, data=b""))
 
 
 def _can_be_read(event: Event) -> bool:
@@ -525,7 +532,8 @@ class Recorder:
             events = opened.spool.read(from_seq)
             if not events:
                 return None
-            return Batch(run, opened.rank, from_seq, events[-1].seq, events, opened.tail.totals())
+            last = events[-1].seq
+            return Batch(run, opened.rank, from_seq, last, [*map(_without_data, events)], opened.tail.totals())
 
     def _spool_pending(self, opened: _Open) -> None:
         pending, self._pending, self._pending_size = self._pending, [], 0

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .metrics import MetricBuffer
     from .plugins import Plugins
     from .steering import StepGate
+    from .weights import WeightLog
 
 MOST: Final = 4096
 """Parts of a model in a report."""
@@ -106,6 +107,8 @@ class StepWork:
         self.say = say
         self.profile = RankProfile(plugins, metrics.shield)
         """The profile of some of the steps."""
+        self.weights: WeightLog | None = None
+        """The models whose weights are shown, once the rank has a place for them."""
         self.gate: StepGate | None = None
         """Where the loop is held between two steps, once the rank's agent is there."""
         self._made: dict[str, int] = {}
@@ -206,6 +209,8 @@ class StepWork:
     def _step(self, step: int) -> None:
         self._stepped, self._metrics.follow = True, None
         self.profile.step(step)
+        if self.weights is not None:
+            self.weights.stepped(step, self._metrics.first_step + step - 1)
         if self._check and step % self._every == 0:
             try:
                 self._report(step)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from .attention import RunFinding
 
-SKIPPED: Final = ("output", "display", "clear_output", "result", "comm")
+SKIPPED: Final = ("output", "display", "clear_output", "result", "comm", "media")
 """Events that say nothing about how a run goes."""
 
 DOCUMENT_BYTES: Final = 60_000

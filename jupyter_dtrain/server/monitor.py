@@ -288,7 +288,7 @@ class Monitor:
         if self._follower is None:
             self._hang_notice = state.hang_notice
             self._follower = Follower(SpoolFolder(state.spool, SKIPPED), state.size)
-            self._replays = Replays(SpoolFolder(state.spool), self.listing.id)
+            self._replays = Replays(SpoolFolder(state.spool, ("media",)), self.listing.id)
         self._follower.hosts, self._follower.size = {rank.rank: rank.host for rank in self._ranks}, state.size
         restarted = known and state.incarnation != self._incarnation
         self._incarnation = state.incarnation

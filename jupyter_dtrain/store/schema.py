@@ -195,7 +195,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             note TEXT NOT NULL,
             data BLOB NOT NULL
         )""",
-        "CREATE INDEX media_of_runs ON media (run, name, step, rank, number)",
+        "CREATE INDEX media_of_runs ON media (run, name, rank, step, number)",
         """CREATE TABLE media_counts (
             run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
             rank INTEGER NOT NULL,

@@ -27,6 +27,7 @@ from jupyter_dtrain.wire.spool import read_file
 
 from . import configuration, losses, text_storage
 from .losses import Loss, Newest
+from .media import Medium, find_media
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -381,6 +382,21 @@ class StoredRun:
         rows = self._rows("SELECT rank, told FROM environments WHERE run = ? ORDER BY rank")
         with self._store.reading():
             return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
+
+    @property
+    def media(self) -> list[Medium]:
+        """What it has logged beside numbers, as far as the store keeps it: by name, step, rank and number."""
+        return find_media(self._store, "run = ?", (self.id,))
+
+    @property
+    def media_logged(self) -> dict[str, dict[int, int]]:
+        """How many things each rank has logged beside numbers, kept or not: by name, then by rank."""
+        found: dict[str, dict[int, int]] = {}
+        for name, rank, logged in self._rows(
+            "SELECT name, rank, logged FROM media_counts WHERE run = ? ORDER BY name, rank"
+        ):
+            found.setdefault(name, {})[rank] = logged
+        return found
 
     @property
     def errors(self) -> dict[int, Error]:

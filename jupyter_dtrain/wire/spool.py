@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jupyter_dtrain.core.events import Event, Output, Sample, Started, StepParts, decode, encode
+from jupyter_dtrain.core.events import Event, MediaLogged, Output, Sample, Started, StepParts, decode, encode
 from jupyter_dtrain.core.structs import UNREADABLE
 from jupyter_dtrain.core.world import parse_ranks
 
@@ -144,10 +144,10 @@ class Spool:
         self.make_room(0)
 
     def make_room(self, size: int) -> None:
-        """Drop the oldest text and measurements in memory, to make room for ``size`` more bytes."""
+        """Drop the oldest text, media and measurements in memory, to make room for ``size`` more bytes."""
         while self._ring_bytes + size > RING_BYTES and len(self._ring) > 1:
             for index, (old, old_size) in enumerate(self._ring):
-                if isinstance(old.body, (Output, Sample, StepParts)):
+                if isinstance(old.body, (Output, Sample, StepParts, MediaLogged)):
                     del self._ring[index]
                     self._ring_bytes -= old_size
                     self.dropped_events += 1

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def parts(name: str, value: Any) -> list[Part] | None:
     """Return the parts of an array, or of an object that JAX knows as a tree; None for anything else."""
     jax = sys.modules["jax"]
+    if isinstance(value, jax.core.Tracer):
+        return None
     if isinstance(value, jax.Array):
         return _of_array(jax, name, value)
     if type(value) in (list, tuple, dict, type(None)) or type(value).__module__ == "builtins":
@@ -71,7 +73,9 @@ def _of_array(jax: Any, name: str, array: Any) -> list[Part]:
     if array.is_fully_addressable or array.is_fully_replicated:
         data = array if array.is_fully_addressable else array.addressable_data(0)
         return [
-            ArrayPart(PartSummary(name, "value", kind, shape, dtype, device, size=data.nbytes), lambda: asarray(data))
+            ArrayPart(
+                PartSummary(name, "value", kind, shape, dtype, device, size=data.nbytes), lambda: asarray(data), data
+            )
         ]
     placement = str(getattr(array.sharding, "spec", array.sharding))
     found: list[Part] = []
@@ -79,7 +83,8 @@ def _of_array(jax: Any, name: str, array: Any) -> list[Part]:
         facts = PartSummary(
             name, "value", kind, shape, dtype, device, placement, _place(piece.index), size=piece.data.nbytes
         )
-        found.append(ArrayPart(facts, lambda data=piece.data: asarray(data)))  # type: ignore[misc]  # its own default
+        # Each has its own default.
+        found.append(ArrayPart(facts, lambda data=piece.data: asarray(data), piece.data))  # type: ignore[misc]
     return found
 
 

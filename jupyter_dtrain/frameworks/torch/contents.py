@@ -13,7 +13,7 @@ import math
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_dtrain.core.contents import Kind, PartSummary
@@ -22,7 +22,7 @@ from jupyter_dtrain.plugins.patches import Patch
 from jupyter_dtrain.rank.contents import PlainPart
 
 from .digests import digest, is_readable
-from .values import undisturbed
+from .values import copied, undisturbed
 
 WRAPPED: Final = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 """The attributes in which wrappers have what they wrap, and which give its attributes as theirs."""
@@ -107,6 +107,11 @@ class TensorPart(Part):
         torch = sys.modules["torch"]
         found = self._bytes(torch)[start:stop].cpu()
         return found.numpy().tobytes()  # type: ignore[no-any-return]  # torch has no types here
+
+    @undisturbed()
+    def copy(self, places: Sequence[slice]) -> Callable[[], Any]:
+        """Copy values of this rank's piece, on their device; a device is not waited for here."""
+        return copied(local_part(self._tensor), places)
 
     @undisturbed()
     def distance(self, start: int, data: bytes) -> tuple[float, float, int]:

@@ -14,7 +14,7 @@ import contextlib
 import ctypes
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -203,7 +203,13 @@ def _fetch(tensors: list[Any], stream: Any) -> list[float]:
 
 
 def _copied(tensors: list[Any], stream: Any) -> list[float]:
-    """The numbers in ``tensors``, all of one type and computed on the CUDA ``stream``.
+    """The numbers in ``tensors``, all of one type and computed on the CUDA ``stream``."""
+    numbers: list[float] = _beside(lambda: _copied_now(sys.modules["torch"].stack(tensors)), stream).double().tolist()
+    return numbers
+
+
+def _beside(copy: Callable[[], Any], stream: Any) -> Any:
+    """What ``copy`` returns, which copies from the CUDA ``stream`` to the host.
 
     The training loop, on another thread, must not notice this. So a copy keeps to four rules:
 
@@ -222,23 +228,54 @@ def _copied(tensors: list[Any], stream: Any) -> list[float]:
     cuda = sys.modules["torch"].cuda
     with beside_captures(), cuda.device(stream.device), cuda.stream(stream):
         if not cuda.is_current_stream_capturing():
-            return _copied_now(tensors)
+            return copy()
         with cuda.stream(cuda.Stream()):
-            return _copied_now(tensors)
+            return copy()
 
 
-def _copied_now(tensors: list[Any]) -> list[float]:
-    """Copy the numbers in ``tensors`` to the host on the current stream."""
+def _copied_now(tensor: Any) -> Any:
+    """Copy ``tensor`` to the host on the current stream."""
     torch = sys.modules["torch"]
-    together = torch.stack(tensors)
     # Only a copy to pinned memory leaves the wait to us.
-    on_host = torch.empty(together.shape, dtype=together.dtype, device="cpu", pin_memory=True)
-    on_host.copy_(together, non_blocking=True)
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+    on_host.copy_(tensor, non_blocking=True)
     done = torch.cuda.Event(blocking=True)
     done.record()
     done.synchronize()
-    numbers: list[float] = on_host.double().tolist()
-    return numbers
+    return on_host
+
+
+def copied(tensor: Any, places: Sequence[slice]) -> Callable[[], Any]:
+    """Copy the values of ``tensor`` at ``places``, as :meth:`.Part.copy` says. Never waits for a device.
+
+    Raises :class:`ValueError` for a tensor that has no values here, or none that are real numbers.
+    """
+    torch = sys.modules["torch"]
+    if type(tensor).__name__ in NO_DATA or tensor.is_meta or (tensor.is_cuda and is_captured()):
+        raise ValueError("the tensor has no values yet")
+    if tensor.is_complex():
+        raise ValueError("it is complex, and only real numbers are kept")
+    with torch.no_grad():
+        tensor = tensor.detach()
+        if tensor.is_sparse:
+            tensor = tensor.coalesce().values()
+        if tensor.is_quantized or tensor.layout is not torch.strided:
+            tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense()
+        if len(places) != tensor.ndim:
+            # In the order of the memory: so a tensor that is only turned is not copied as a whole.
+            axes = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
+            tensor = tensor.permute(axes).reshape(-1)
+        chosen = tensor[tuple(places)]
+        if chosen.is_floating_point() and chosen.dtype not in (torch.float16, torch.float32, torch.float64):
+            chosen = chosen.float()
+        mine = chosen.clone(memory_format=torch.contiguous_format)
+    stream = torch.cuda.current_stream(mine.device) if mine.is_cuda else None
+
+    @undisturbed()
+    def fetch() -> Any:
+        return (mine.cpu() if stream is None else _beside(lambda: _copied_now(mine), stream)).numpy()
+
+    return fetch
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from jupyter_dtrain.core.events import Environment, MediaLogged, Outcome
-from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.metrics import Columns, is_finite
 from jupyter_dtrain.core.run_names import NOTE, TAG, TAGS, WIDTH
-from jupyter_dtrain.core.secrets import is_secret_name, redact, redact_command, redact_value
+from jupyter_dtrain.core.secrets import redact, redact_command, redact_value
 
 MEDIUM_BYTES: Final = 1 << 20
 """Bytes of one picture; a larger one is left out and counted."""
@@ -147,14 +148,35 @@ def parsed(text: str) -> Any:
     return text
 
 
+def real(value: Any) -> float | None:
+    """``value`` as a finite number; None for anything else."""
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if is_finite(found) else None
+
+
+def histogram(name: str, step: int, edges: Any, counts: Any) -> MediaLogged | None:
+    """A histogram as ours are; None for what is none. ``edges``: one more than ``counts``."""
+    if not (isinstance(edges, list) and isinstance(counts, list) and len(edges) == len(counts) + 1 and counts):
+        return None
+    if any(real(one) is None for one in [*edges, *counts]):
+        return None
+    total = sum(counts)
+    middles = [(one + other) / 2 for one, other in zip(edges, edges[1:], strict=False)]
+    mean = sum(middle * count for middle, count in zip(middles, counts, strict=True)) / total if total else 0.0
+    apart = sum(count * (middle - mean) ** 2 for middle, count in zip(middles, counts, strict=True))
+    told = {"edges": edges, "counts": counts, "total": total, "lowest": edges[0], "highest": edges[-1], "mean": mean}
+    told |= {"deviation": math.sqrt(apart / total) if total and apart > 0 else 0.0, "not_finite": 0}
+    return MediaLogged(name, "histogram", step, mime="application/json", data=msgspec.json.encode(told))
+
+
 def command(words: Iterable[str]) -> list[str]:
     """A command line without secrets."""
     return redact_command(list(words))
-
-
-def secret(name: str) -> bool:
-    """Whether a value of this name is left out."""
-    return is_secret_name(name)
 
 
 def picture(path: Path, folder: Path) -> tuple[bytes, str] | None:

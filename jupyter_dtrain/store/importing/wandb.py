@@ -20,12 +20,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from jupyter_dtrain.core.events import Environment, MediaLogged
+from jupyter_dtrain.core.events import Environment
 from jupyter_dtrain.core.metrics import Columns
 
-from .foreign import ForeignRun, Found, command, flat, picture
+from .foreign import ForeignRun, Found, command, flat, histogram, picture, real
 
 BLOCK: Final = 32 << 10
 QUIET: Final = 600.0
@@ -116,6 +114,8 @@ def records(path: Path) -> Iterator[Fields]:
 
 def message(data: bytes) -> Fields:
     """A message of protocol buffers. Raises :class:`ValueError` for anything else."""
+    if not isinstance(data, bytes):
+        raise ValueError("a record in it is damaged")  # noqa: TRY004 — as for any other damage
     found: Fields = {}
     at = 0
     while at < len(data):
@@ -248,21 +248,22 @@ class _Reader:
         if not isinstance(step, int):
             step = _number(steps[-1], 1) if steps else 0
         runtime, when = row.pop("_runtime", None), row.pop("_timestamp", None)
-        if not isinstance(when, (int, float)):
-            when = self._found.started + (runtime if isinstance(runtime, (int, float)) else 0.0)
+        when = real(when)
+        if when is None:
+            when = self._found.started + (real(runtime) or 0.0)
         self._last = max(self._last, when)
         for name, value in row.items():
             if isinstance(value, Mapping) and "_type" in value:
                 self._take_media(name, step, when, value)
                 continue
             for path, one in flat({name: value}):
-                if isinstance(one, (int, float)):
+                if isinstance(one, float) or real(one) is not None:
                     self._found.add(path, self._step_of(path, row, step), when, float(one))
 
     def _step_of(self, name: str, row: Mapping[str, Any], step: int) -> int:
         for pattern, counter in self._steps:
-            counted = row.get(counter)
-            if fnmatch.fnmatchcase(name, pattern) and isinstance(counted, (int, float)) and counted == int(counted):
+            counted = real(row.get(counter))
+            if counted is not None and counted.is_integer() and fnmatch.fnmatchcase(name, pattern):
                 return int(counted)
         return step
 
@@ -277,21 +278,20 @@ class _Reader:
                     caption = captions[number] if isinstance(captions, list) and number < len(captions) else None
                     self._found.add_picture(name, step, when, *found, number=number, caption=str(caption or "")[:1000])
         elif kind == "histogram":
-            counts, edges = value.get("values"), value.get("bins")
-            if _numbers(counts) and _numbers(edges) and len(edges) == len(counts) + 1:
-                data = msgspec.json.encode({"edges": edges, "counts": counts})
-                medium = MediaLogged(name, "histogram", step, mime="application/json", data=data)
+            medium = histogram(name, step, value.get("bins"), value.get("values"))
+            if medium is not None:
                 self._found.media.append((when, medium))
 
     def _take_stats(self, fields: Fields) -> None:
         when = _moment(fields, 2)
         for name, value in _items(fields.get(3, ())).items():
-            if name in _RESOURCES and isinstance(value, (int, float)):
+            number = real(value)
+            if name in _RESOURCES and number is not None:
                 title, factor = _RESOURCES[name]
                 columns = self._found.resources.setdefault(0, {}).setdefault(title, Columns.empty())
                 columns.steps.append(-1)
                 columns.times.append(when)
-                columns.values.append(value * factor)
+                columns.values.append(number * factor)
 
     def _take_metric(self, fields: Fields) -> None:
         if counter := _text(fields, 4):
@@ -361,10 +361,6 @@ def _items(items: Any) -> dict[str, Any]:
             place = inner
         place[path[-1]] = value
     return found
-
-
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
 
 
 def _text(fields: Fields, number: int) -> str:
