@@ -1,8 +1,8 @@
 """Runs of other tools, brought into the store: W&B's offline folders, MLflow's stores, TensorBoard's event files.
 
-Each reader (:mod:`.wandb`, :mod:`.mlflow`, :mod:`.tensorboard`) finds runs below a path and says of each what one of our
-ranks would have said, as events. :mod:`.intake` gives these to the writer of all runs, so that an imported run has all
-that others have. W&B's and MLflow's files are read as they are, without these packages; TensorBoard's need its own.
+Each reader (:mod:`.wandb`, :mod:`.mlflow`, :mod:`.tensorboard`) finds runs below a path and says of each what one of
+our ranks would have said, as events. :mod:`.intake` gives these to the writer of all runs, so that an imported run has
+all that others have. W&B's and MLflow's files are read as they are, without these packages; TensorBoard's need its own.
 
 The identity of a run comes from the tool and not from the path. So a second import of a run is the same run: it changes
 nothing, or adds what the run has logged since. The name, note and tags that a person has given it here stay.
@@ -35,6 +35,11 @@ _READERS: Final[Mapping[ImportKind, Callable[[Path], Found]]] = {
     "wandb": wandb.find,
     "mlflow": mlflow.find,
     "tensorboard": tensorboard.find,
+}
+_LOOKED: Final[Mapping[ImportKind, str]] = {
+    "wandb": "folders of W&B (wandb/offline-run-…)",
+    "mlflow": "an MLflow store (a folder mlruns, a file mlflow.db)",
+    "tensorboard": "event files of TensorBoard (events.out.tfevents.…)",
 }
 _MOST_REMARKS: Final = 20
 
@@ -101,8 +106,10 @@ def bring_in(path: str | os.PathLike[str], kind: str | None = None) -> Import:
 
 def _find(place: Path, kind: str | None) -> Found:
     """The runs below a path. Raises :class:`BadRequest` where there are none, or of several tools."""
-    chosen = {name: read for name, read in _READERS.items() if kind in (None, name)}
-    found: dict[str, Found] = {}
+    chosen: dict[ImportKind, Callable[[Path], Found]] = {
+        name: read for name, read in _READERS.items() if kind in (None, name)
+    }
+    found: dict[ImportKind, Found] = {}
     for name, read in chosen.items():
         there = read(place)
         if there.runs or there.left_out:
@@ -115,15 +122,8 @@ def _find(place: Path, kind: str | None) -> Found:
         return found[with_runs[0]]
     if found:
         raise BadRequest("\n".join(words for there in found.values() for words in there.left_out[:_MOST_REMARKS]))
-    looked = " or ".join(
-        {
-            "wandb": "folders of W&B (wandb/offline-run-…)",
-            "mlflow": "an MLflow store (mlruns, mlflow.db)",
-            "tensorboard": "event files of TensorBoard (events.out.tfevents.…)",
-        }[name]
-        for name in chosen
-    )
-    raise BadRequest(f"{place} has no runs that can be imported: it has no {looked}.")
+    looked = "; ".join(_LOOKED[name] for name in _READERS if name in chosen)
+    raise BadRequest(f"{place} has no runs that can be imported. It was looked through for {looked}.")
 
 
 __all__ = ["ForeignRun", "Import", "ImportKind", "bring_in", "import_runs"]

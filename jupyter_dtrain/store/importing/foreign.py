@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,8 +68,8 @@ class ForeignRun:
     error: tuple[str, str] | None = None
     """Type and message of the exception that ended it, where the tool knows it."""
     size: int = 1
-    ours: tuple[str, int] | None = None
-    """For a run that our own worlds have written: the id of the world and the number of the run."""
+    ours: str = ""
+    """For a run that one of our own worlds may have sent to the tool: its :func:`own_id`."""
 
     def add(self, name: str, step: int, time: float, value: float, rank: int = 0) -> None:
         """Append a point of a metric."""
@@ -94,7 +96,9 @@ class ForeignRun:
         self.name = _line(redact(self.name), WIDTH)
         self.source, self.text = redact(self.source), redact(self.text)[-TEXT_BYTES:]
         self.group = _line(redact(self.group), WIDTH)
-        good = [tag for tag in map(str.strip, self.tags) if 0 < len(tag) <= TAG and tag.isprintable() and "," not in tag]
+        good = [
+            tag for tag in map(str.strip, self.tags) if 0 < len(tag) <= TAG and tag.isprintable() and "," not in tag
+        ]
         bad = [tag for tag in map(str.strip, self.tags) if tag and tag not in good]
         self.tags = [redact(tag) for tag in dict.fromkeys(good)][:TAGS]
         note = "\n".join([self.note.strip(), *bad]).strip()
@@ -114,6 +118,11 @@ class Found:
     runs: list[ForeignRun] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Sentences on what could not be read."""
+
+
+def own_id(world: str, number: int) -> str:
+    """The id of a run of ours at trackers, from the id of its world and its number."""
+    return hashlib.sha256(f"{world}/{number}".encode()).hexdigest()[:20]
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
@@ -166,7 +175,7 @@ def histogram(name: str, step: int, edges: Any, counts: Any) -> MediaLogged | No
     if any(real(one) is None for one in [*edges, *counts]):
         return None
     total = sum(counts)
-    middles = [(one + other) / 2 for one, other in zip(edges, edges[1:], strict=False)]
+    middles = [(one + other) / 2 for one, other in pairwise(edges)]
     mean = sum(middle * count for middle, count in zip(middles, counts, strict=True)) / total if total else 0.0
     apart = sum(count * (middle - mean) ** 2 for middle, count in zip(middles, counts, strict=True))
     told = {"edges": edges, "counts": counts, "total": total, "lowest": edges[0], "highest": edges[-1], "mean": mean}

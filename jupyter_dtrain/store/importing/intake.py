@@ -26,15 +26,15 @@ from jupyter_dtrain.core.events import (
     RunContext,
     Started,
 )
-from jupyter_dtrain.core.metrics import pack
+from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.processes import own_process
 
-from ..columns import Fresh
+from ..columns import ColumnWriter, Fresh
 from ..file import StoreFile, last_number
 from ..schema import open_for_writing, transaction
 from ..source import Read, SpoolFolder
 from ..writer import StoreWriter, WorldOwner
-from .foreign import ForeignRun
+from .foreign import ForeignRun, own_id
 
 State = Literal["new", "changed", "same"]
 """Whether the store had a run before."""
@@ -48,11 +48,9 @@ _PIECE: Final = 4000  # characters of text in one event
 def take(store: StoreFile, run: ForeignRun) -> tuple[int, State]:
     """Store a run; its row, and whether it was there. Raises :class:`sqlite3.Error`, :class:`OSError`."""
     with contextlib.closing(open_for_writing(store.path)) as db:
-        if run.ours is not None:
-            query = "SELECT runs.id FROM runs JOIN worlds ON worlds.id = world WHERE worlds.key = ? AND number = ?"
-            row = db.execute(f"{query} AND NOT deleted", run.ours).fetchone()
-            if row is not None:
-                return row[0], "same"
+        own = _own_runs(db).get(run.ours) if run.ours else None
+        if own is not None:
+            return own, "same"
         query = (
             "SELECT runs.id, number, runs.outcome, runs.name, deleted FROM runs JOIN worlds ON worlds.id = world "
             "WHERE worlds.key = ?"
@@ -76,10 +74,14 @@ def take(store: StoreFile, run: ForeignRun) -> tuple[int, State]:
     return row, "new" if known is None else "changed"
 
 
+def _own_runs(db: sqlite3.Connection) -> dict[str, int]:
+    """The rows of the runs that our worlds have made, by their ids at trackers."""
+    query = "SELECT worlds.key, number, runs.id FROM runs JOIN worlds ON worlds.id = world WHERE NOT deleted"
+    return {own_id(key, number): row for key, number, row in db.execute(query)}
+
+
 def _write(db: sqlite3.Connection, store: StoreFile, run: ForeignRun, number: int) -> None:
-    owner = WorldOwner(
-        run.key, run.world, run.size, run.host, str(_spool(store, run)), run.started, *own_process()
-    )
+    owner = WorldOwner(run.key, run.world, run.size, run.host, str(_spool(store, run)), run.started, *own_process())
     writer = StoreWriter(owner, _Told(run, number))
     while writer.poll(db):
         pass
@@ -97,12 +99,10 @@ def _settle(db: sqlite3.Connection, row: int, run: ForeignRun, *, new: bool) -> 
     db.execute("UPDATE runs SET seen = 1 WHERE id = ?", (row,))
 
 
-def _write_resources(db: sqlite3.Connection, row: int, rank: int, found: dict[str, object]) -> None:
-    from ..columns import ColumnWriter
-
+def _write_resources(db: sqlite3.Connection, row: int, rank: int, found: dict[str, Columns]) -> None:
     fresh = Fresh()
     for name, columns in found.items():
-        fresh.add("resource", pack(name, columns))  # type: ignore[arg-type]
+        fresh.add("resource", pack(name, columns))
     ColumnWriter().write(db, row, rank, fresh)
 
 
@@ -120,9 +120,9 @@ def _clear(db: sqlite3.Connection, row: int) -> None:
 
 def _points(db: sqlite3.Connection, row: int) -> tuple[int, int]:
     """How many points and things beside numbers the store has of a run."""
-    query = "SELECT coalesce(sum(points), 0) FROM blocks JOIN series ON series.id = series WHERE run = ? AND kind = 'metric'"
-    points = db.execute(query, (row,)).fetchone()[0]
-    return points, db.execute("SELECT coalesce(sum(logged), 0) FROM media_counts WHERE run = ?", (row,)).fetchone()[0]
+    points = "SELECT coalesce(sum(points), 0) FROM blocks JOIN series ON series.id = series WHERE run = ? AND kind = ?"
+    media = "SELECT coalesce(sum(logged), 0) FROM media_counts WHERE run = ?"
+    return db.execute(points, (row, "metric")).fetchone()[0], db.execute(media, (row,)).fetchone()[0]
 
 
 def _told(run: ForeignRun) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class _Told(SpoolFolder):
         """The one run."""
         return frozenset({self._number})
 
-    def ranks(self, run: int) -> list[int]:
+    def ranks(self, run: int) -> list[int]:  # noqa: ARG002 — there is one run
         """Those that have points, and rank 0."""
         return self._ranks
 
@@ -181,8 +181,7 @@ class _Told(SpoolFolder):
                 yield run.started, run.environment
             for at in range(0, len(run.text), _PIECE):
                 yield run.ended, Output("stdout", run.text[at : at + _PIECE])
-            for when, medium in run.media:
-                yield when, medium
+            yield from run.media
         series = [pack(name, columns) for name, columns in run.metrics.get(rank, {}).items() if columns.values]
         if series:
             yield run.ended, Metrics(series)

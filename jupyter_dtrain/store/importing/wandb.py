@@ -213,7 +213,7 @@ class _Reader:
     def run(self) -> ForeignRun:
         """The run that the log tells of."""
         run = self._found
-        run.key = self.key
+        run.key, run.ours = self.key, self.run_id
         run.project = self._project or "wandb"
         run.name = run.name or self.run_id
         run.text = _COLOURS.sub("", "".join(self._lines))
