@@ -18,6 +18,7 @@ from jupyter_dtrain.core.events import Environment, MediaLogged, Outcome
 from jupyter_dtrain.core.metrics import Columns, is_finite
 from jupyter_dtrain.core.run_names import NOTE, TAG, TAGS, WIDTH
 from jupyter_dtrain.core.secrets import redact, redact_command, redact_value
+from jupyter_dtrain.core.structs import readable
 
 MEDIUM_BYTES: Final = 1 << 20
 """Bytes of one picture; a larger one is left out and counted."""
@@ -137,7 +138,7 @@ def flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any
 def json_value(value: Any) -> Any:
     """``value`` as JSON has it; text for what JSON has no form for."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(value))
+        return msgspec.json.decode(msgspec.json.encode(value), type=readable(Any))
     except (TypeError, ValueError, RecursionError, OverflowError):
         return str(value)[:1000]
 
