@@ -5,6 +5,7 @@ Plain functions of text; they raise :class:`BadRequest` for what cannot be such 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -37,13 +38,31 @@ def telling_line(source: str) -> str:
     process groups, seeds), else any other; never an import, a comment, a magic, a docstring or ``if __name__``. Empty
     for a cell that has nothing else.
     """
-    lines = list(_code(source[:_LOOKED]))
-    calls = [line for line in lines if "(" in line and not _PLAIN.match(line) and not _OPENING.match(line)]
-    calls = [line for line in calls if not _SETS_UP.search(line)]
-    trains = [line for line in calls if _TRAINS.search(line)]
-    others = [line for line in lines if not _OPENING.match(line)]
-    found = next(iter(trains or calls or others or lines), "")
-    return cut_name(found)
+    return _telling_line(source[:_LOOKED])
+
+
+@functools.lru_cache(maxsize=1024)  # the cells of a sweep are one
+def _telling_line(source: str) -> str:
+    call = other = first = ""
+    for line in _code(source):
+        first = first or line
+        if call:
+            # Only a line that trains comes before it, and most lines do not.
+            if _TRAINS.search(line) and _calls(line):
+                return cut_name(line)
+            continue
+        if _calls(line):
+            if _TRAINS.search(line):
+                return cut_name(line)
+            call = line
+        elif not other and not _OPENING.match(line):
+            other = line
+    return cut_name(call or other or first)
+
+
+def _calls(line: str) -> bool:
+    """Whether a line calls something other than what many cells begin with."""
+    return "(" in line and not (_PLAIN.match(line) or _OPENING.match(line) or _SETS_UP.search(line))
 
 
 def name_from_place(heading: str, cell: int | None) -> str:

@@ -34,6 +34,7 @@ from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restar
 
 from .messages import HeldVariables
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
+from .run_pages import MediumHandler, RunDifferencesHandler, RunMediaHandler, RunPageHandler, ViewHandler, ViewsHandler
 from .steward import Silent
 from .stored_runs import RunCsv, RunPoints, RunsHandler, StoredRunHandler
 
@@ -408,8 +409,14 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (r"launchers", LaunchersHandler),
         (r"runs", RunsHandler),
         (r"runs/(\d+)", StoredRunHandler),
+        (r"runs/differences", RunDifferencesHandler),
+        (r"runs/(\d+)/page", RunPageHandler),
+        (r"runs/(\d+)/media", RunMediaHandler),
         (r"runs/(\d+)/metrics", RunPoints),
         (r"runs/(\d+)/csv", RunCsv),
+        (r"media/(\d+)", MediumHandler),
+        (r"views", ViewsHandler),
+        (rf"views/{key}", ViewHandler),
         (r"stream", Stream),
     ]
     return [(url_path_join(base_url, RESOURCE, address), handler) for address, handler in found]

@@ -12,7 +12,12 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
+from jupyter_dtrain.store.differences import CodeDifference, Difference
 from jupyter_dtrain.store.losses import Loss
+from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
+from jupyter_dtrain.store.run_page import MediaName, MediumHead, PageTracker, RunCommit
+from jupyter_dtrain.store.selection import ColumnChoice, RunGroup
+from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
@@ -141,7 +146,198 @@ class StoredRun(msgspec.Struct, frozen=True):
     """Seconds since the epoch."""
     elapsed: float
     source: str
+    """Its cell, cut where it is long."""
     losses: list[Loss]
+    code: str = ""
+    """The line of its cell that tells it from others."""
+    group: str = ""
+    """The name that a person gave several runs in common; empty for none."""
+    heading: str = ""
+    """The heading above its cell; empty where that is not known."""
+    notebook: str = ""
+    """The file of its notebook; empty where that is not known."""
+    cell: int | None = None
+    """The number of its cell in the notebook."""
+    resumes: int | None = None
+    """The id of the run whose training it goes on with, which may be deleted."""
+    training: bool = True
+    """Whether it is a training; lists of trainings leave the others out."""
+    values: list[CellValue] = []
+    """Its value in each column that was asked for, in their order; null where it has none."""
+    place: int | None = None
+    """The place of its group in the answer's `groups`; null where the list is not grouped."""
+
+
+class RunListing(msgspec.Struct, frozen=True):
+    """A part of the list of runs."""
+
+    version: str
+    """Changes whenever anything in the store does."""
+    same: bool = False
+    """Whether the store still has the version that the request named; the rest is empty then."""
+    runs: list[StoredRun] = []
+    total: int = 0
+    """How many runs the conditions let through."""
+    trainings: int = 0
+    """How many runs are trainings, whatever the filter says."""
+    all: int = 0
+    """How many runs there are, trainings or not."""
+    columns: list[ColumnHead] = []
+    """Those that the request asked for, in its order."""
+    groups: list[RunGroup] = []
+    """In the order of the list; empty where it is not grouped."""
+    configs: list[ColumnChoice] = []
+    """The configuration values that listed runs have, whatever the filter says: those that differ first."""
+    metrics: list[ColumnChoice] = []
+    """The metrics that they have."""
+    views: list[TableView] = []
+    """All saved views, by name."""
+    hint: str = ""
+    """A name in the filter that no listed run has, as a sentence; mostly empty."""
+
+
+class RunLink(msgspec.Struct, frozen=True):
+    """Another run that a page names."""
+
+    id: int
+    label: str
+    """WORLD/NUMBER."""
+    name: str
+
+
+class ConfigValue(msgspec.Struct, frozen=True):
+    """A value of a run's configuration."""
+
+    name: str
+    value: Any
+    """JSON; `…` where it was too long to be kept."""
+    origin: str
+    """`library`, `cell`, `sent` or `set`."""
+
+
+class PageFailure(msgspec.Struct, frozen=True):
+    """Why a run failed on some ranks."""
+
+    ranks: list[int]
+    words: str
+    """One line."""
+    traceback: str
+    """As the rank printed it; empty where there is none."""
+    echo: bool
+    """Whether it only follows from the failure of another rank."""
+
+
+class PageRank(msgspec.Struct, frozen=True):
+    """A rank of a stored run."""
+
+    rank: int
+    host: str
+    pid: int
+    outcome: RunOutcome
+    words: str
+    """Why it is lost, or what is wrong with its log; mostly empty."""
+    elapsed: float | None
+    """Seconds; null while it works, and where it was lost."""
+    printed: int
+    """Bytes of text."""
+
+
+class PageEnvironment(msgspec.Struct, frozen=True):
+    """What the processes of some ranks ran in."""
+
+    ranks: list[int]
+    python: str
+    packages: dict[str, str]
+    devices: list[str]
+    command: list[str]
+    folder: str
+    platform: str
+    cpus: int
+    memory: int
+    """Bytes."""
+
+
+class PageHappening(msgspec.Struct, frozen=True):
+    """Something that happened to a run."""
+
+    seconds: float | None
+    """Since the run's start; null where it is not known."""
+    step: int | None
+    words: str
+    """A sentence."""
+
+
+class PageFile(msgspec.Struct, frozen=True):
+    """A file or folder that belongs to a run."""
+
+    title: str
+    path: str
+    host: str
+    there: bool
+    """Whether it is still there; of another host, true means that it is not known."""
+
+
+class PageTail(msgspec.Struct, frozen=True):
+    """The end of what some ranks printed, which is the same for all of them."""
+
+    ranks: list[int]
+    lines: list[str]
+    more: bool
+    """Whether they printed more before it."""
+
+
+class MediaIndex(msgspec.Struct, frozen=True):
+    """What a run has logged beside numbers."""
+
+    names: list[MediaName]
+    media: list[MediumHead]
+    """Of the name that the request asked for, by step, rank and number; empty where it asked for none."""
+    left_out: int = 0
+    """Further ones, where there are too many for one answer."""
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """All of a stored run but its curves (`/metrics`) and its picture (`/dtrain/runs/ID`)."""
+
+    run: StoredRun
+    source: str
+    """The whole cell."""
+    config: list[ConfigValue]
+    failures: list[PageFailure]
+    """The cause first."""
+    ranks: list[PageRank]
+    environments: list[PageEnvironment]
+    """One for all ranks that run in the same."""
+    commit: RunCommit | None
+    happenings: list[PageHappening]
+    files: list[PageFile]
+    cells: str
+    """Lines for a notebook that run it again."""
+    job: str
+    """Lines for a shell that run it again as a job; empty where it was no cell of a known notebook."""
+    tails: list[PageTail]
+    media: list[MediaName]
+    lineage: list[RunLink]
+    """The runs that it goes on with, oldest first, and itself as the last; empty where it goes on with none."""
+    continued: list[RunLink]
+    """The runs that go on with it."""
+    trackers: list[PageTracker]
+
+
+class RunDifferences(msgspec.Struct, frozen=True):
+    """What differs between runs, and how much is the same."""
+
+    runs: list[RunLink]
+    config: list[Difference]
+    same: int
+    """Values of the configuration that all have in common."""
+    versions: list[Difference]
+    """Of Python, packages, devices and hosts."""
+    commits: list[Difference]
+    """Commit, branch, and whether files differed."""
+    code: list[CodeDifference]
+    metrics: list[Difference]
+    """Last, lowest and highest of each metric, such as `lowest loss`."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -165,6 +361,27 @@ class RunColumns(msgspec.Struct, frozen=True):
     resources: list[Column]
     step_time: StepTimePart | None = None
     """Where the time of its steps went; null where no steps were seen."""
+    epochs: list[Column] = []
+    """The epoch of each rank by step, where it logged one: an axis, which is in no chart."""
+    resumes: int | None = None
+    """The id of the run that it goes on with."""
+    first_step: int = 0
+    """The step with which it goes on."""
+    lineage: list[LineagePart] = []
+    """The runs whose points the metrics have, oldest first, where the request asked for the whole chain."""
+
+
+class LineagePart(msgspec.Struct, frozen=True):
+    """A run of a chain in which each goes on with the one before it."""
+
+    id: int
+    label: str
+    """WORLD/NUMBER."""
+    name: str
+    first_step: int
+    """The step from which on the points are its own."""
+    since: float
+    """The seconds of training before it, which its points' times include."""
 
 
 class HeldVariables(msgspec.Struct, frozen=True):

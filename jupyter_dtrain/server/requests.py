@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from tornado import web
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.structs import readable
+from jupyter_dtrain.store.filters import BadFilter
 
 from .steward import Silent
 
@@ -44,6 +46,9 @@ def guarded(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
             await method(self, *args)
         except NotFound as error:
             self.fail(HTTPStatus.NOT_FOUND, str(error))
+        except BadFilter as error:
+            place = {"position": error.position, "length": error.length}
+            self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option, place)
         except BadRequest as error:
             self.fail(HTTPStatus.BAD_REQUEST, str(error), error.option)
         except (msgspec.ValidationError, UnicodeError) as error:  # also text that no encoding takes
@@ -89,10 +94,12 @@ class ApiHandler(APIHandler):
             raise BadRequest("The body must be a JSON object.")
         return content
 
-    def fail(self, status: HTTPStatus, words: str, option: str = "") -> None:
-        """Answer with an error; ``option``: the start option that is wrong, by which a dialog finds its field."""
+    def fail(
+        self, status: HTTPStatus, words: str, option: str = "", more: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Answer with an error; ``option``: the option that is wrong, by which a page finds its field."""
         self.set_status(int(status))
-        self.finish(json.dumps({"message": words} | ({"option": option} if option else {})))
+        self.finish(json.dumps({"message": words, **({"option": option} if option else {}), **more}))
 
     def answer(self, content: dict[str, Any] | msgspec.Struct, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Answer with a JSON object, which may contain structs."""

@@ -12,21 +12,25 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from tornado.iostream import StreamClosedError
 
 from jupyter_dtrain.core.errors import BadRequest, Refused
 from jupyter_dtrain.core.metrics import Columns, RunMetrics
+from jupyter_dtrain.core.run_names import telling_line
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.store import Store, StoredRun
+from jupyter_dtrain.store.filters import quote
+from jupyter_dtrain.store.lineage import joined
+from jupyter_dtrain.store.run_columns import CellValue
 from jupyter_dtrain.view.document import document
 from jupyter_dtrain.view.labels import ending_of
 from jupyter_dtrain.view.step_time import packed
 from jupyter_dtrain.view.stored import picture
 
-from .messages import Column, RunColumns
+from .messages import Column, LineagePart, RunColumns, RunListing
 from .messages import StoredRun as StoredRunSummary
 from .requests import MOST, ApiHandler, NotFound, guarded, number
 
@@ -39,8 +43,12 @@ BUDGET = 400_000
 CSV = "text/csv; charset=utf-8"
 PIECE = 5000
 """Rows that are written at once."""
-MOST_RUNS = 200
+MOST_RUNS = 2000
 """The most stored runs in one answer."""
+SOURCE, SOURCES = 4000, 1_000_000
+"""Characters of a cell in an answer, and of all cells in it together."""
+EPOCH = "epoch"
+"""The metric that is an axis of the others, and has no chart."""
 DOCUMENT_BYTES = 190_000
 """The size of a stored run's document."""
 FIELDS = ("kind", "name", "rank", "step", "seconds", "value")
@@ -51,11 +59,50 @@ class RunsHandler(ApiHandler):
 
     @guarded
     async def get(self) -> None:
-        """The newest runs: ``limit`` of them, ``before`` one; of a ``world``, ``outcome`` or ``tag``; or ``search``."""
+        """The newest trainings, or ``everything``: ``limit`` of them after ``offset``, with the chosen ``columns``.
+
+        ``where`` is a filter, ``sort`` an order, ``group`` what groups of them have in common. ``unless`` is the
+        version of an earlier answer: nothing comes where it is still true.
+        """
         limit = min(MOST_RUNS, max(1, number(self.get_query_argument("limit", "50"), "limit")))
-        chosen = {name: self.get_query_argument(name, None) or None for name in ("world", "outcome", "search", "tag")}
-        before = number(self.get_query_argument("before", str(MOST)), "before")
-        self.answer(await asyncio.to_thread(_stored_runs, limit, before, chosen))
+        offset = min(MOST, max(0, number(self.get_query_argument("offset", "0"), "offset")))
+        wanted = ListWanted(
+            self._filter(),
+            self.get_query_arguments("sort", strip=False),
+            self.get_query_arguments("columns", strip=False),
+            self.get_query_argument("group", "", strip=False),
+            self.get_query_argument("everything", "") not in ("", "0", "false"),
+            limit,
+            offset,
+            self.get_query_argument("unless", ""),
+        )
+        self.finish(await asyncio.to_thread(_encoded_list, wanted))
+
+    def _filter(self) -> str:
+        """The filter, with what older pages ask for in arguments of its own."""
+        found = [self.get_query_argument("where", "", strip=False)]
+        found += [
+            f"{name}={quote(value)}"
+            for name in ("world", "outcome", "tag")
+            if (value := self.get_query_argument(name, ""))
+        ]
+        found += [quote(word) for word in self.get_query_argument("search", "").split()]
+        if before := self.get_query_argument("before", ""):
+            found.append(f"id<{number(before, 'before')}")
+        return " ".join(one for one in found if one)
+
+
+class ListWanted(NamedTuple):
+    """A request for the list of runs; see :meth:`Store.select`."""
+
+    where: str
+    sort: list[str]
+    columns: list[str]
+    group: str
+    everything: bool
+    limit: int
+    offset: int
+    unless: str
 
 
 class StoredRunHandler(ApiHandler):
@@ -75,7 +122,7 @@ class StoredRunHandler(ApiHandler):
 
         def change(run: StoredRun) -> StoredRunSummary:
             run.edit(**msgspec.structs.asdict(changes))
-            return _summary(run)
+            return summary(run)
 
         await self._answer_with(text, change)
 
@@ -94,7 +141,7 @@ class StoredRunHandler(ApiHandler):
 
     async def _answer_with(self, text: str, act: Callable[[StoredRun], dict[str, Any] | StoredRunSummary]) -> None:
         """Answer with what ``act`` makes of the run whose id is ``text``."""
-        run = await asyncio.to_thread(_find_run, number(text, "The id of a run"))
+        run = await asyncio.to_thread(find_run, number(text, "The id of a run"))
         self.answer(await asyncio.to_thread(act, run))
 
 
@@ -112,10 +159,14 @@ class RunPoints(ApiHandler):
 
     @guarded
     async def get(self, text: str) -> None:
-        """The run's columns, each with about ``points`` points at most: the lowest and highest of every stretch."""
+        """The run's columns, each with about ``points`` points at most: the lowest and highest of every stretch.
+
+        ``lineage``: the metrics of the runs that it goes on with, too, as those of one.
+        """
         run = number(text, "The id of a run")
         points = min(MOST_POINTS, max(FEWEST_POINTS, number(self.get_query_argument("points", str(POINTS)), "points")))
-        self.finish(await asyncio.to_thread(_encoded_columns, run, points))
+        whole = self.get_query_argument("lineage", "") not in ("", "0", "false")
+        self.finish(await asyncio.to_thread(_encoded_columns, run, points, whole=whole))
 
 
 class RunCsv(ApiHandler):
@@ -125,7 +176,7 @@ class RunCsv(ApiHandler):
     async def get(self, text: str) -> None:
         """All points of the run, one a row; what is not finite is ``nan``, ``inf`` or ``-inf``."""
         run = number(text, "The id of a run")
-        pieces = _csv(await asyncio.to_thread(_find_run, run))
+        pieces = _csv(await asyncio.to_thread(find_run, run))
         piece = await asyncio.to_thread(next, pieces)
         self.set_header("Content-Type", CSV)
         self.set_header("Content-Disposition", f'attachment; filename="run-{run}.csv"')
@@ -139,7 +190,7 @@ class RunCsv(ApiHandler):
         self.finish(set_content_type=CSV)
 
 
-def _find_run(run: int) -> StoredRun:
+def find_run(run: int) -> StoredRun:
     """The stored run with this id. Raises :class:`NotFound` where it was deleted."""
     try:
         return Store.open().run_with_id(run)
@@ -147,13 +198,43 @@ def _find_run(run: int) -> StoredRun:
         raise NotFound("This run is no longer kept.") from None
 
 
-def _stored_runs(limit: int, before: int, chosen: dict[str, str | None]) -> dict[str, Any]:
+def _encoded_list(wanted: ListWanted) -> bytes:
     store = Store.open()
-    runs = store.runs(limit, before=before, **chosen)
-    return {"runs": [_summary(run) for run in runs], "total": store.count(**chosen)}
+    if wanted.unless and wanted.unless == store.version:
+        return msgspec.json.encode(RunListing(wanted.unless, same=True))
+    found = store.select(
+        wanted.where,
+        sort=wanted.sort,
+        columns=wanted.columns,
+        group=wanted.group,
+        everything=wanted.everything,
+        limit=wanted.limit,
+        offset=wanted.offset,
+    )
+    room = min(SOURCE, SOURCES // max(1, len(found.runs)))
+    answer = RunListing(
+        version=found.version,
+        runs=[
+            summary(run, room, values, found.places[place] if found.places else None)
+            for place, (run, values) in enumerate(zip(found.runs, found.values, strict=True))
+        ],
+        total=found.total,
+        trainings=found.trainings,
+        all=found.all,
+        columns=found.columns,
+        groups=found.groups,
+        configs=found.configs,
+        metrics=found.metrics,
+        views=store.views(),
+        hint=found.hint,
+    )
+    return msgspec.json.encode(answer)  # which writes null for what is not finite
 
 
-def _summary(run: StoredRun) -> StoredRunSummary:
+def summary(
+    run: StoredRun, room: int = SOURCE, values: list[CellValue] | None = None, place: int | None = None
+) -> StoredRunSummary:
+    """A stored run as a page lists it, with ``room`` characters of its cell."""
     return StoredRunSummary(
         id=run.id,
         name=run.name,
@@ -169,22 +250,42 @@ def _summary(run: StoredRun) -> StoredRunSummary:
         ending=ending_of(run),
         started=run.started,
         elapsed=run.elapsed,
-        source=run.source[:4000],
+        source=run.source[:room],
         losses=run.losses,
+        code=telling_line(run.source),
+        group=run.group,
+        heading=run.heading,
+        notebook=run.notebook,
+        cell=run.cell,
+        resumes=run.resumes,
+        training=run.training,
+        values=values or [],
+        place=place,
     )
 
 
-def _encoded_columns(run: int, points: int) -> bytes:
-    found = _find_run(run)
-    metrics, resources = found.metrics, found.resources
+def _encoded_columns(run: int, points: int, *, whole: bool) -> bytes:
+    found = find_run(run)
+    chain = found.lineage if whole and found.resumes is not None else []
+    metrics, segments = joined(chain) if chain[1:] else (found.metrics, [])
+    started = chain[0].started if segments else found.started
+    resources = found.resources
     columns = sum(len(ranks) for part in (metrics, resources) for ranks in part.values())
     points = max(FEWEST_POINTS, min(points, BUDGET // max(1, columns)))
     spent = found.step_summary
+    drawn = _columns(metrics, started, points)
     answer = RunColumns(
         found.id,
-        _columns(metrics, found.started, points),
+        [one for one in drawn if one.name != EPOCH],
         _columns(resources, found.started, points),
         None if spent is None else packed(spent),
+        epochs=[one for one in drawn if one.name == EPOCH],
+        resumes=found.resumes,
+        first_step=found.first_step,
+        lineage=[
+            LineagePart(one.id, one.label, one.name, part.first_step, part.since)
+            for one, part in zip(chain, segments, strict=False)
+        ],
     )
     return msgspec.json.encode(answer)  # which writes null for what is not finite
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from .comparison import Comparison, compare
 from .media import Medium
-from .runs import RunList, Store, runs
+from .run_list import RunList, Selection
+from .runs import Store, runs
 from .schema import store_file
 from .stored_run import StoredRun
 
-__all__ = ["Comparison", "Medium", "RunList", "Store", "StoredRun", "compare", "runs", "store_file"]
+__all__ = ["Comparison", "Medium", "RunList", "Selection", "Store", "StoredRun", "compare", "runs", "store_file"]

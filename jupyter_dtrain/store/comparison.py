@@ -8,7 +8,10 @@ from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.run import Run
 
-from .runs import RunList, Store
+from .differences import Differences, differences
+from .run_list import RunList
+from .run_page import commit_of
+from .runs import Store
 from .stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -34,6 +37,11 @@ class Comparison:
         """
         pd = import_pandas()
         return pd.concat([run.metrics.to_pandas().assign(run=run.label) for run in self.runs], ignore_index=True)
+
+    @property
+    def differences(self) -> Differences:
+        """What differs between the runs: configuration, code, versions, commits and metrics."""
+        return differences(self.runs, [commit_of(run.file, run.id) for run in self.runs])
 
     @property
     def table(self) -> dict[str, Any]:

@@ -10,22 +10,24 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES, RUNNING
-from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.world import format_ranks
 
-from . import losses
+from . import losses, views
+from .facts import read_facts
 from .file import StoreFile
+from .run_list import RunList, Selection
 from .schema import store_file
+from .selection import choices, choose
 from .stored_run import COLUMNS, KEPT, StoredRun, find_runs, run_with_id, world_is_over
+from .views import TableView
 
 if TYPE_CHECKING:
-    import pandas as pd
     from typing_extensions import Self
 
     from jupyter_dtrain.core.run import Run
@@ -34,6 +36,8 @@ before_reading: list[Callable[[], None]] = []
 """Calls before a run is looked up. A process with sessions has their stewards store what they have not stored yet."""
 
 _NAME = re.compile(r"(?:(?P<world>[^/\s]+)/)?(?P<number>\d{1,18})\Z")
+MOST_CHOICES: Final = 1000
+"""Configuration values, and metrics, that a selection names for a person to choose from."""
 _AT_ONCE = 500  # runs whose losses one query reads
 _TEXT: Final = """(worlds.name || '/' || runs.number || char(10) || runs.name || char(10) || runs.note || char(10)
     || runs.tags || char(10) || runs.source)"""
@@ -56,50 +60,6 @@ def runs(
     Raises :class:`StoreFailed` when the store cannot be read.
     """
     return Store.open().runs(limit, world, outcome=outcome, search=search, tag=tag)
-
-
-class RunList(list[StoredRun]):
-    """Stored runs, newest first. It is a list; a notebook shows it as a table."""
-
-    def frame(self) -> pd.DataFrame:
-        """A :class:`pandas.DataFrame` with a row for each run.
-
-        Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, tags, note, kept, and
-        ``last NAME`` and ``best NAME`` for each loss. Raises :class:`ImportError` where pandas is not installed.
-        """
-        pd = import_pandas()
-        rows: list[dict[str, Any]] = []
-        for run in self:
-            row = {
-                "id": run.id,
-                "run": run.label,
-                "name": run.name,
-                "world": run.world,
-                "outcome": run.outcome,
-                "started": pd.Timestamp(run.started, unit="s", tz="UTC"),
-                "elapsed": run.elapsed,
-                "ranks": len(run.ranks),
-                "tags": run.tags,
-                "note": run.note,
-                "kept": run.kept,
-            }
-            for loss in run.losses:
-                row |= {f"last {loss.name}": loss.last, f"best {loss.name}": loss.best}
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        from jupyter_dtrain.view.stored import listing
-
-        return listing(self) if self else {"text/plain": "No runs."}
-
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: FBT001 - IPython's own signature
-        # IPython prefers its printer of lists to the text of a bundle.
-        printer.text(self._repr_mimebundle_()["text/plain"])
-
-    def _repr_html_(self) -> str:
-        shown: str = self._repr_mimebundle_().get("text/html", "<p>No runs.</p>")
-        return shown
 
 
 class Store(StoreFile):
@@ -151,6 +111,83 @@ class Store(StoreFile):
             return int(db.execute(f"SELECT count(*) {KEPT} AND {where}", values).fetchone()[0])
 
         return self.ask(look) or 0
+
+    def select(
+        self,
+        where: str = "",
+        *,
+        sort: str | Sequence[str] = (),
+        columns: str | Sequence[str] = (),
+        group: str = "",
+        everything: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Selection:
+        """The runs that a filter lets through, with chosen columns, sorted and in groups; the newest first.
+
+        ``where``: such as ``lr>1e-3 tag:best loss<0.5 name~^cnn "two words" -word``. ``columns``: configuration values
+        and metrics by name, such as ``lr``, ``val_acc.max`` or ``metric:loss:at:val_acc:max``. ``sort``: such names, or
+        fields such as ``elapsed``; one that begins with ``-`` is descending. ``group``: a configuration value, or
+        ``group``. ``everything``: cells that do not train, too. ``limit`` and ``offset``: a part of the list.
+
+        Raises :class:`BadRequest` for what cannot be read, with its place, and :class:`StoreFailed`.
+        """
+        for label, value, least in (("limit", limit, 1), ("offset", offset, 0)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise BadRequest(f"{label} must be a whole number of at least {least}, not {value!r}.")
+        _bring_up_to_date()
+        facts = read_facts(self)
+        by, shown = ([one] if isinstance(one, str) else list(one) for one in (sort, columns))
+        chosen = choose(self, facts, where, by, shown, group, everything=everything)
+        part = chosen.runs[offset : None if limit is None else offset + limit]
+        found = {run.id: run for run in self._runs_with([run.id for run in part])}
+        part = [run for run in part if run.id in found]  # one may have been deleted since
+        configs, metrics = facts.names(everything=everything)
+        return Selection(
+            RunList(found[run.id] for run in part),
+            chosen.values(part),
+            chosen.heads,
+            total=len(chosen.runs),
+            places=chosen.places(part),
+            groups=chosen.groups,
+            configs=choices(configs, MOST_CHOICES),
+            metrics=choices(metrics, MOST_CHOICES),
+            trainings=sum(run.training for run in facts.runs),
+            every=sum(not run.aside for run in facts.runs),
+            version=facts.version,
+            hint=chosen.hint,
+        )
+
+    def _runs_with(self, ids: list[int]) -> RunList:
+        """The runs with these ids, as far as they are there, with their losses; in any order."""
+
+        def look(db: sqlite3.Connection) -> RunList:
+            found = RunList()
+            for first in range(0, len(ids), _AT_ONCE):
+                some = ids[first : first + _AT_ONCE]
+                query = f"SELECT {COLUMNS} {KEPT} AND runs.id IN ({', '.join('?' * len(some))})"
+                found += [StoredRun(self, *row) for row in db.execute(query, some)]
+            _read_losses(db, found)
+            return found
+
+        return (self.ask(look) if ids else None) or RunList()
+
+    @property
+    def version(self) -> str:
+        """A word that changes with the store, also where a run that went on does so no more."""
+        return read_facts(self).version
+
+    def views(self) -> list[TableView]:
+        """The saved views of the list of runs, by name."""
+        return views.read(self)
+
+    def save_view(self, view: TableView) -> TableView:
+        """Save ``view`` under its name, in the place of one that has it. Raises :class:`BadRequest`."""
+        return views.save(self, view)
+
+    def delete_view(self, name: str) -> None:
+        """Remove a saved view. Raises :class:`BadRequest` where there is none."""
+        views.delete(self, name)
 
     def worlds(self) -> list[str]:
         """The names of all worlds that have runs, that of the newest run first."""

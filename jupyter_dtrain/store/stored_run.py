@@ -25,7 +25,8 @@ from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.core.world import size_at
 from jupyter_dtrain.wire.spool import read_file
 
-from . import configuration, losses, text_storage
+from . import configuration, lineage, losses, text_storage
+from .figures import FIGURES, Figure, figures_of
 from .losses import Loss, Newest
 from .media import Medium, find_media
 
@@ -44,6 +45,8 @@ _TABLES: Final = (
     *("environments", "commits", "media", "media_counts", "happenings", "tracked"),
 )
 """The tables whose rows go with a run."""
+TRAINS_FROM: Final = 5.0
+"""Seconds from which on a run without a metric counts as a training, too."""
 AWAY = 60.0
 """Seconds after which an unseen run counts as ended away, where its driver's process cannot be checked."""
 
@@ -152,6 +155,11 @@ class StoredRun:
         self._world_ended = world_ended
 
     @property
+    def file(self) -> StoreFile:
+        """The store that it is from."""
+        return self._store
+
+    @property
     def label(self) -> str:
         """``world/3``, as people call it."""
         return f"{self.world}/{self.number}"
@@ -191,6 +199,11 @@ class StoredRun:
     @kept.setter
     def kept(self, kept: bool) -> None:
         self.edit(kept=kept)
+
+    @property
+    def training(self) -> bool:
+        """Whether lists of trainings have it: it logs metrics, or has taken some seconds, and is no verb of ours."""
+        return not self.aside and (self.trains or self.elapsed > TRAINS_FROM)
 
     @property
     def losses(self) -> list[Loss]:
@@ -312,6 +325,34 @@ class StoredRun:
     def metrics(self) -> RunMetrics:
         """All points that its ranks have logged: ``run.metrics["loss"][0].values`` are the losses of rank 0."""
         return self._columns("metric")
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Last, lowest and highest value of each metric, over all ranks, without reading its points."""
+        return figures_of(self._rows(f"{FIGURES} AND run = ?")).get(self.id, {})
+
+    @property
+    def lineage(self) -> list[StoredRun]:
+        """The runs whose training it goes on with, oldest first, and itself as the last."""
+        return self._others(lineage.chain_of(self._store, self.id))
+
+    @property
+    def continued(self) -> list[StoredRun]:
+        """The runs that go on with its training."""
+        return self._others(lineage.continued_by(self._store, self.id))
+
+    @property
+    def whole_metrics(self) -> RunMetrics:
+        """The metrics of its whole :attr:`lineage` as those of one training, each step once.
+
+        Times are those of the first run and the seconds that were spent in training since.
+        """
+        return lineage.joined(self.lineage)[0]
+
+    def _others(self, ids: list[int]) -> list[StoredRun]:
+        marks = ", ".join("?" * len(ids))
+        found = {run.id: run for run in find_runs(self._store, f"runs.id IN ({marks})", tuple(ids))}
+        return [found[one] for one in ids if one in found]
 
     @property
     def resources(self) -> RunMetrics:

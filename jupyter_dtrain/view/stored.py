@@ -85,6 +85,14 @@ class LossFigures(Protocol):
         """The lowest finite value."""
 
 
+class ShownColumn(Protocol):
+    """A column of a list of runs."""
+
+    @property
+    def title(self) -> str:
+        """Its head."""
+
+
 class Kept(Protocol):
     """The part of a stored run that is shown; see :class:`jupyter_dtrain.store.StoredRun`."""
 
@@ -230,24 +238,36 @@ def picture(run: Kept) -> Picture:
     )
 
 
-def listing(runs: Sequence[Kept]) -> MimeBundle:
-    """A table of runs."""
-    rows = [
-        [
-            run.label,
-            _short(run.name),
-            ending_of(run),
-            *_loss(run),
-            took(run.elapsed),
-            len(run.ranks),
-            moment(run.started),
-            ", ".join(run.tags),
-        ]
-        for run in runs
-    ]
+def listing(
+    runs: Sequence[Kept],
+    columns: Sequence[ShownColumn] = (),
+    values: Sequence[Sequence[str | float | bool | None]] = (),
+    groups: Sequence[str] = (),
+) -> MimeBundle:
+    """A table of runs; with the values of each in ``columns`` after its losses, and the group of each before all."""
     tagged = any(run.tags for run in runs)
-    headers = ["run", "name", "outcome", "last loss", "best", "took", "ranks", "started", "tags"]
-    return {**table("Stored runs", headers if tagged else headers[:-1], rows if tagged else [row[:-1] for row in rows])}
+    headers = ["run", "name", "outcome", "last loss", "best", *(_short(one.title) for one in columns)]
+    headers += ["took", "ranks", "started", *(["tags"] if tagged else [])]
+    rows = []
+    for place, run in enumerate(runs):
+        shown = [_shown(value) for value in values[place]] if columns else []
+        row = [run.label, _short(run.name), ending_of(run), *_loss(run), *shown]
+        rows.append([*row, took(run.elapsed), len(run.ranks), moment(run.started)])
+        if tagged:
+            rows[-1].append(", ".join(run.tags))
+        if groups:
+            rows[-1].insert(0, _short(groups[place]))
+    return {**table("Stored runs", ["group", *headers] if groups else headers, rows)}
+
+
+def _shown(value: object) -> str:
+    """A value of a configuration or a metric, short and on one line."""
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return number(value)
+    words = " ".join(f"{value}"[: 4 * _NAME].split())
+    return _short("".join(char if char.isprintable() else "�" for char in words))
 
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:

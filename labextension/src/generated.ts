@@ -573,8 +573,303 @@ export interface StoredRun {
   /** Seconds since the epoch. */
   started: number;
   elapsed: number;
+  /** Its cell, cut where it is long. */
   source: string;
   losses: Loss[];
+  /** The line of its cell that tells it from others. */
+  code: string;
+  /** The name that a person gave several runs in common; empty for none. */
+  group: string;
+  /** The heading above its cell; empty where that is not known. */
+  heading: string;
+  /** The file of its notebook; empty where that is not known. */
+  notebook: string;
+  /** The number of its cell in the notebook. */
+  cell: number | null;
+  /** The id of the run whose training it goes on with, which may be deleted. */
+  resumes: number | null;
+  /** Whether it is a training; lists of trainings leave the others out. */
+  training: boolean;
+  /** Its value in each column that was asked for, in their order; null where it has none. */
+  values: (string | number | boolean | null)[];
+  /** The place of its group in the answer's `groups`; null where the list is not grouped. */
+  place: number | null;
+}
+
+/** A column of the list of runs. */
+export interface ColumnHead {
+  /** By which a request asks for it and sorts by it, such as `config:lr` or `metric:val_acc:max`. */
+  key: string;
+  /** For people, such as `lr` or `highest val_acc`. */
+  title: string;
+  /** Whether all its values are numbers. */
+  numeric: boolean;
+}
+
+/** The runs that have one value in common. */
+export interface RunGroup {
+  value: string | number | boolean | null;
+  /** The value, for people. */
+  words: string;
+  /** How many, on all pages of the list together. */
+  runs: number;
+  /** The mean of each asked column over them; null where that is not numeric. */
+  means: (number | null)[];
+}
+
+/** A configuration value or a metric that some of the listed runs have. */
+export interface ColumnChoice {
+  name: string;
+  /** How many have it. */
+  runs: number;
+  /** How many different values they have; of metrics, 0. */
+  distinct: number;
+  numeric: boolean;
+}
+
+/** How a person wants to see the list of runs, saved under a name. */
+export interface TableView {
+  name: string;
+  where: string;
+  sort: string[];
+  columns: string[];
+  group: string;
+  everything: boolean;
+}
+
+/** A part of the list of runs. */
+export interface RunListing {
+  /** Changes whenever anything in the store does. */
+  version: string;
+  /** Whether the store still has the version that the request named; the rest is empty then. */
+  same: boolean;
+  runs: StoredRun[];
+  /** How many runs the conditions let through. */
+  total: number;
+  /** How many runs are trainings, whatever the filter says. */
+  trainings: number;
+  /** How many runs there are, trainings or not. */
+  all: number;
+  /** Those that the request asked for, in its order. */
+  columns: ColumnHead[];
+  /** In the order of the list; empty where it is not grouped. */
+  groups: RunGroup[];
+  /** The configuration values that listed runs have, whatever the filter says: those that differ first. */
+  configs: ColumnChoice[];
+  /** The metrics that they have. */
+  metrics: ColumnChoice[];
+  /** All saved views, by name. */
+  views: TableView[];
+  /** A name in the filter that no listed run has, as a sentence; mostly empty. */
+  hint: string;
+}
+
+/** A value of a run's configuration. */
+export interface ConfigValue {
+  name: string;
+  /** JSON; `…` where it was too long to be kept. */
+  value: unknown;
+  /** `library`, `cell`, `sent` or `set`. */
+  origin: string;
+}
+
+/** Why a run failed on some ranks. */
+export interface PageFailure {
+  ranks: number[];
+  /** One line. */
+  words: string;
+  /** As the rank printed it; empty where there is none. */
+  traceback: string;
+  /** Whether it only follows from the failure of another rank. */
+  echo: boolean;
+}
+
+/** A rank of a stored run. */
+export interface PageRank {
+  rank: number;
+  host: string;
+  pid: number;
+  outcome: RunOutcome;
+  /** Why it is lost, or what is wrong with its log; mostly empty. */
+  words: string;
+  /** Seconds; null while it works, and where it was lost. */
+  elapsed: number | null;
+  /** Bytes of text. */
+  printed: number;
+}
+
+/** What the processes of some ranks ran in. */
+export interface PageEnvironment {
+  ranks: number[];
+  python: string;
+  packages: Record<string, string>;
+  devices: string[];
+  command: string[];
+  folder: string;
+  platform: string;
+  cpus: number;
+  /** Bytes. */
+  memory: number;
+}
+
+/** The state of the code's folder under git when the run began. */
+export interface RunCommit {
+  hash: string;
+  branch: string;
+  remote: string;
+  /** Its first line. */
+  message: string;
+  /** Whether files differed from it. */
+  dirty: boolean;
+  /** How they differed; bounded. */
+  diff: string;
+  /** Sentences on what the diff leaves out. */
+  notes: string[];
+  /** Files that git neither knows nor ignores: names. */
+  untracked: string[];
+  /** The folder of the repository. */
+  folder: string;
+}
+
+/** Something that happened to a run. */
+export interface PageHappening {
+  /** Since the run's start; null where it is not known. */
+  seconds: number | null;
+  step: number | null;
+  /** A sentence. */
+  words: string;
+}
+
+/** A file or folder that belongs to a run. */
+export interface PageFile {
+  title: string;
+  path: string;
+  host: string;
+  /** Whether it is still there; of another host, true means that it is not known. */
+  there: boolean;
+}
+
+/** The end of what some ranks printed, which is the same for all of them. */
+export interface PageTail {
+  ranks: number[];
+  lines: string[];
+  /** Whether they printed more before it. */
+  more: boolean;
+}
+
+/** What a run has logged under one name beside numbers. */
+export interface MediaName {
+  name: string;
+  /** `image`, `figure`, `histogram`, `text`, `table` or `audio`; empty where nothing was kept. */
+  kind: string;
+  ranks: number[];
+  /** Those that the store keeps, in order. */
+  steps: number[];
+  kept: number;
+  /** More than `kept` where some were left out. */
+  logged: number;
+}
+
+/** Another run that a page names. */
+export interface RunLink {
+  id: number;
+  /** WORLD/NUMBER. */
+  label: string;
+  name: string;
+}
+
+/** A tracker that gets the run. */
+export interface PageTracker {
+  tracker: string;
+  target: string;
+  done: boolean;
+  /** Why it does not go on; mostly empty. */
+  words: string;
+}
+
+/** All of a stored run but its curves (`/metrics`) and its picture (`/dtrain/runs/ID`). */
+export interface RunPage {
+  run: StoredRun;
+  /** The whole cell. */
+  source: string;
+  config: ConfigValue[];
+  /** The cause first. */
+  failures: PageFailure[];
+  ranks: PageRank[];
+  /** One for all ranks that run in the same. */
+  environments: PageEnvironment[];
+  commit: RunCommit | null;
+  happenings: PageHappening[];
+  files: PageFile[];
+  /** Lines for a notebook that run it again. */
+  cells: string;
+  /** Lines for a shell that run it again as a job; empty where it was no cell of a known notebook. */
+  job: string;
+  tails: PageTail[];
+  media: MediaName[];
+  /** The runs that it goes on with, oldest first, and itself as the last; empty where it goes on with none. */
+  lineage: RunLink[];
+  /** The runs that go on with it. */
+  continued: RunLink[];
+  trackers: PageTracker[];
+}
+
+/** Something in which runs differ. */
+export interface Difference {
+  name: string;
+  /** Of each run, in their order; null where it has none. */
+  values: unknown[];
+}
+
+/** How the code of a run differs from that of the first run. */
+export interface CodeDifference {
+  run: number;
+  /** `cell`, or `uncommitted changes`. */
+  title: string;
+  /** Lines as `diff -u` writes them; bounded. */
+  diff: string;
+}
+
+/** What differs between runs, and how much is the same. */
+export interface RunDifferences {
+  runs: RunLink[];
+  config: Difference[];
+  /** Values of the configuration that all have in common. */
+  same: number;
+  /** Of Python, packages, devices and hosts. */
+  versions: Difference[];
+  /** Commit, branch, and whether files differed. */
+  commits: Difference[];
+  code: CodeDifference[];
+  /** Last, lowest and highest of each metric, such as `lowest loss`. */
+  metrics: Difference[];
+}
+
+/** One thing that a run has logged; its data is at `/dtrain/media/ID`. */
+export interface MediumHead {
+  id: number;
+  name: string;
+  kind: string;
+  rank: number;
+  step: number;
+  /** Counts what was logged together. */
+  number: number;
+  /** Since the run's start. */
+  seconds: number;
+  mime: string;
+  caption: string;
+  /** How the data is less than what was logged; mostly empty. */
+  note: string;
+  bytes: number;
+}
+
+/** What a run has logged beside numbers. */
+export interface MediaIndex {
+  names: MediaName[];
+  /** Of the name that the request asked for, by step, rank and number; empty where it asked for none. */
+  media: MediumHead[];
+  /** Further ones, where there are too many for one answer. */
+  left_out: number;
 }
 
 /** Points of one quantity on one rank, in the order in which it logged them: three lists of equal length. */
@@ -589,6 +884,18 @@ export interface Column {
   values: (number | null)[];
 }
 
+/** A run of a chain in which each goes on with the one before it. */
+export interface LineagePart {
+  id: number;
+  /** WORLD/NUMBER. */
+  label: string;
+  name: string;
+  /** The step from which on the points are its own. */
+  first_step: number;
+  /** The seconds of training before it, which its points' times include. */
+  since: number;
+}
+
 /** The points that a stored run logged, and those of what it used, for charts. */
 export interface RunColumns {
   id: number;
@@ -596,6 +903,14 @@ export interface RunColumns {
   resources: Column[];
   /** Where the time of its steps went; null where no steps were seen. */
   step_time: StepTimePart | null;
+  /** The epoch of each rank by step, where it logged one: an axis, which is in no chart. */
+  epochs: Column[];
+  /** The id of the run that it goes on with. */
+  resumes: number | null;
+  /** The step with which it goes on. */
+  first_step: number;
+  /** The runs whose points the metrics have, oldest first, where the request asked for the whole chain. */
+  lineage: LineagePart[];
 }
 
 /** The output of a run's cell, or the changes in it. */

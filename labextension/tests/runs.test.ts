@@ -29,6 +29,15 @@ function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
   return {
     id,
     ...none,
+    code: "",
+    group: "",
+    heading: "",
+    notebook: "",
+    cell: null,
+    resumes: null,
+    training: true,
+    values: [],
+    place: null,
     world: "w",
     number: id,
     ranks: 2,
@@ -42,7 +51,8 @@ function run(id: number, more: Partial<StoredRun> = {}): StoredRun {
 }
 
 function chosen(id: number, metrics: Column[], resources: Column[] = []): Chosen {
-  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources, step_time: null } };
+  const alone = { step_time: null, epochs: [], resumes: null, first_step: 0, lineage: [] };
+  return { id, slot: id, label: `w/${id}`, columns: { id, metrics, resources, ...alone } };
 }
 
 describe("lines", () => {

@@ -199,7 +199,7 @@ describe("the Runs tab", () => {
     id,
     label: `w/${id}`,
     slot: 0,
-    columns: { id, metrics: [], resources: [], step_time: step },
+    columns: { id, metrics: [], resources: [], step_time: step, epochs: [], resumes: null, first_step: 0, lineage: [] },
   });
 
   it("has a bar for each run, or for each rank, with the same parts", () => {

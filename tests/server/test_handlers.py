@@ -33,6 +33,12 @@ EXAMPLES = {
     "/dtrain/launchers": "dtrain/launchers",
     "/dtrain/runs": "dtrain/runs",
     r"/dtrain/runs/(\d+)": "dtrain/runs/1",
+    "/dtrain/runs/differences": "dtrain/runs/differences",
+    r"/dtrain/runs/(\d+)/page": "dtrain/runs/1/page",
+    r"/dtrain/runs/(\d+)/media": "dtrain/runs/1/media",
+    r"/dtrain/media/(\d+)": "dtrain/media/1",
+    "/dtrain/views": "dtrain/views",
+    r"/dtrain/views/([^/]+)": "dtrain/views/mine",
     r"/dtrain/runs/(\d+)/metrics": "dtrain/runs/1/metrics",
     r"/dtrain/runs/(\d+)/csv": "dtrain/runs/1/csv",
     "/dtrain/stream": "dtrain/stream",
@@ -280,7 +286,8 @@ async def test_the_dialog_shows_ranks_and_name_first(jp_fetch):
 
 async def test_a_store_that_is_not_there_is_empty(jp_fetch):
     """A request for a missing run gets an error that says so."""
-    assert json.loads((await jp_fetch("dtrain", "runs")).body) == {"runs": [], "total": 0}
+    listed = json.loads((await jp_fetch("dtrain", "runs")).body)
+    assert (listed["runs"], listed["total"], listed["trainings"], listed["views"]) == ([], 0, 0, [])
     assert await status_of(jp_fetch, "dtrain/runs/7", "GET") == 404
 
 
@@ -310,7 +317,8 @@ async def test_stored_runs_are_listed_page_by_page_and_by_what_is_wanted(jp_fetc
     assert (newest["name"], newest["outcome"], newest["tags"]) == ("train(lr)", "running", [])
     assert newest["losses"] == [{"name": "loss", "last": 3.0, "best": 0.5, "step": 3}]
     assert await listed(limit=2) == ([3, 2], 3)
-    assert await listed(limit=2, before=newest["id"] - 1) == ([1], 3)
+    assert await listed(limit=2, offset=2) == ([1], 3)
+    assert await listed(before=newest["id"] - 1) == ([1], 1)
     assert await listed(outcome="ok", world="world", search="", tag="") == ([2, 1], 2)
     assert await listed(search="lr 0.2") == ([2], 1)
     with pytest.raises(HTTPClientError) as caught:

@@ -1,0 +1,217 @@
+"""What differs between runs: configuration, code, versions, commits and metrics.
+
+Plain functions of what runs know of themselves. Everything is bounded, whatever their cells and configurations hold.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from jupyter_dtrain.core.events import Environment
+
+from .figures import Figure
+from .run_page import RunCommit
+
+LINES: Final = 2000
+"""Lines of a cell that are compared, and lines of a difference."""
+LONGEST: Final = 64 << 10
+"""Characters of a difference."""
+MOST: Final = 1000
+"""Names in which runs differ that are told."""
+
+_WIDE: Final = 2000  # characters of a line, and of a value
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Something in which runs differ."""
+
+    name: str
+    values: list[Any]
+    """Of each run, in their order; null where it has none."""
+
+
+class CodeDifference(msgspec.Struct, frozen=True):
+    """How the code of a run differs from that of the first run."""
+
+    run: int
+    title: str
+    """`cell`, or `uncommitted changes`."""
+    diff: str
+    """Lines as `diff -u` writes them; bounded."""
+
+
+class Compared(Protocol):
+    """A run that is compared; see :class:`~.stored_run.StoredRun`."""
+
+    id: int
+    source: str
+    ranks: list[int]
+
+    @property
+    def label(self) -> str:
+        """``world/3``."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Hyper-parameters, by name."""
+
+    @property
+    def environments(self) -> Mapping[int, Environment]:
+        """What each rank ran in."""
+
+    @property
+    def figures(self) -> Mapping[str, Figure]:
+        """Each metric in short."""
+
+
+class Differences(msgspec.Struct, frozen=True):
+    """What differs between runs, in their order, and how much is the same."""
+
+    config: list[Difference]
+    same: int
+    """Values of the configuration that all runs have in common."""
+    versions: list[Difference]
+    """Of Python, packages, devices and hosts."""
+    commits: list[Difference]
+    """Commit, branch, and whether files differed from it."""
+    code: list[CodeDifference]
+    metrics: list[Difference]
+    """Last, lowest and highest of each metric, such as ``lowest loss``."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for title, found in (("config", self.config), ("versions", self.versions), ("commits", self.commits)):
+            lines += [f"{title} {one.name}: {' | '.join(map(short, one.values))}" for one in found]
+        lines += [one.diff for one in self.code]
+        return "\n".join(lines) or "These runs have the same configuration, code, versions and commit."
+
+
+def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> Differences:
+    """What differs between ``runs``, which have these commits. Raises :class:`StoreFailed` for an unreadable run."""
+    configs = [{name: _plain(value) for name, value in run.config.items()} for run in runs]
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    config = _differing(configs, names)
+    return Differences(
+        config,
+        len(names) - sum(1 for name in names if _differ([one.get(name) for one in configs])),
+        _versions(runs),
+        _commits(commits),
+        _code(runs, commits),
+        _metrics(runs),
+    )
+
+
+def unified(before: str, after: str, name: str, other: str) -> str:
+    """The lines in which two texts differ, as ``diff -u`` writes them; empty where they are equal, bounded."""
+    if before == after:
+        return ""
+    pair = [[line[:_WIDE] for line in text.splitlines()] for text in (before, after)]
+    cut = max(map(len, pair)) > LINES
+    lines = list(difflib.unified_diff(pair[0][:LINES], pair[1][:LINES], name, other, lineterm=""))
+    cut = cut or len(lines) > LINES
+    text = "\n".join(lines[:LINES])
+    if len(text) > LONGEST:
+        text, cut = text[:LONGEST], True
+    return text + ("\n… the rest is left out" if cut else "")
+
+
+def short(value: Any) -> str:
+    """A value as one short piece of text; a dash for none."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else f"{value}"
+    text = " ".join(text[:_WIDE].split())
+    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — a cell of a table
+
+
+def _plain(value: Any) -> Any:
+    """A value as differences show it: null stands for none at all, so None has its name."""
+    if value is None:
+        return "None"
+    if isinstance(value, (bool, int, float)):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    # Equal values of other types, such as True and 1, differ.
+    return any(type(value) is not type(values[0]) or value != values[0] for value in values[1:]) and not all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value == values[0] for value in values
+    )
+
+
+def _differing(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Difference]:
+    rows = [Difference(name, [one.get(name) for one in found]) for name in names]
+    return [row for row in rows if _differ(row.values)][:MOST]
+
+
+def _versions(runs: Sequence[Compared]) -> list[Difference]:
+    told: list[dict[str, Any]] = []
+    for run in runs:
+        environments = run.environments
+        first = environments.get(min(environments, default=0))
+        if first is None:
+            told.append({})
+            continue
+        devices = dict.fromkeys(device for one in environments.values() for device in one.devices)
+        told.append(
+            {
+                "Python": first.python,
+                **first.packages,
+                "devices": ", ".join(devices) or "none",
+                "platform": first.platform,
+                "folder": first.folder,
+                "processors": first.cpus or None,
+                "ranks": len(run.ranks),
+            }
+        )
+    return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _commits(commits: Sequence[RunCommit | None]) -> list[Difference]:
+    told = [
+        {}
+        if one is None
+        else {
+            "commit": one.hash,
+            "message": one.message,
+            "branch": one.branch,
+            "remote": one.remote,
+            "uncommitted changes": "yes" if one.dirty else "no",
+        }
+        for one in commits
+    ]
+    return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
+
+
+def _code(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> list[CodeDifference]:
+    patches = ["" if one is None else one.diff for one in commits]
+    found = []
+    for run, patch in zip(runs[1:], patches[1:], strict=True):
+        for title, before, after in (
+            ("cell", runs[0].source, run.source),
+            ("uncommitted changes", patches[0], patch),
+        ):
+            if diff := unified(before, after, runs[0].label, run.label):
+                found.append(CodeDifference(run.id, title, diff))
+    return found
+
+
+def _metrics(runs: Sequence[Compared]) -> list[Difference]:
+    every = [run.figures for run in runs]
+    names = list(dict.fromkeys(name for figures in every for name in figures))[: MOST // 3]
+    found = []
+    for name in names:
+        figures = [one.get(name) for one in every]
+        for title, values in (
+            ("last", [one and one.last for one in figures]),
+            ("lowest", [one and one.low for one in figures]),
+            ("highest", [one and one.high for one in figures]),
+        ):
+            found.append(Difference(f"{title} {name}", values))
+    return found
