@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.saved import mean_of
 from jupyter_dtrain.view.stored import mean_curve, measures, moment, styles_of, troubles
 
+from .run_page import RunCommit, commit_of, happenings_of
 from .stored_run import StoredRun
 
 MOST_RUNS: Final = 50
@@ -110,7 +112,8 @@ class ReportedRun:
         """Its name, with its label where another run of the report has the same name."""
         known = environment_secrets()
         self.config = {name: redact_value(name, value, known) for name, value in run.config.items()}
-        self.metrics: Mapping[str, Mapping[int, Columns]] = run.metrics
+        self.metrics: Mapping[str, Mapping[int, Columns]] = run.metrics if run.resumes is None else run.whole_metrics
+        """All points, with those of the runs whose training it goes on with."""
         self.figures = measures(self.metrics)
         """Last, lowest and highest value of each metric; of a speed, the run's alone."""
         for name in (STEPS_PER_SECOND, SAMPLES_PER_SECOND):
@@ -118,6 +121,21 @@ class ReportedRun:
                 self.figures[name] = figures
         self.failures = [without_secrets(line) for line in troubles(run)]
         """Why it did not end well, a sentence for each cause."""
+
+    @cached_property
+    def commit(self) -> RunCommit | None:
+        """The commit of its code; None where that is not known."""
+        return commit_of(self.run.file, self.run.id)
+
+    @property
+    def happenings(self) -> list[tuple[float, str]]:
+        """When what happened to it, in seconds since the epoch and in words."""
+        return happenings_of(self.run.file, self.run.id)
+
+    @property
+    def before(self) -> str:
+        """The run whose training it goes on with; empty for none."""
+        return self.run.lineage[-2].label if self.run.resumes is not None and self.run.lineage[1:] else ""
 
     @property
     def line(self) -> str:

@@ -8,34 +8,50 @@ that comes from runs is escaped. Nothing here fails on what runs have said.
 from __future__ import annotations
 
 import base64
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from jupyter_dtrain.core.causes import distinct, is_echo, told_below
 from jupyter_dtrain.core.events import Environment
 from jupyter_dtrain.core.metrics import Columns, is_finite, is_main
+from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.view import report_chart
 from jupyter_dtrain.view.labels import ending_of, human, number, took
-from jupyter_dtrain.view.report_chart import DrawnCurve, chart, sample
+from jupyter_dtrain.view.report_chart import DrawnCurve, bars, chart, sample
 from jupyter_dtrain.view.stored import mean_curve, moment, tails
 
-from .report_data import GENERATOR, ReportedRun, RunsReport, without_secrets
+from .differences import differences
+from .media import Medium
+from .report_data import GENERATOR, ReportedRun, RunsReport, shown_value, without_secrets
 
 MOST_CHARTS: Final = 40
 MOST_SYSTEM_CHARTS: Final = 12
-MEDIA_BYTES: Final = 12 << 20
-"""Bytes of pictures and the like in one page: in the page they take a third more."""
+MOST_BYTES: Final = 20_000_000
+MEDIA_BYTES: Final = 14_000_000
+"""Bytes of pictures and the like in one page."""
 
 _POINTS: Final = 8000  # of all runs in one chart
 _FEW_POINTS: Final = 80  # of one run at least
 _SOURCE: Final = 400  # lines of a cell
 _DIFF: Final = 300  # lines
+_WIDE: Final = 400  # characters of a line of these
+_BLOCK: Final = 32_000  # characters of other text
+_TABLE: Final = 1500  # rows of the metrics
 _TRACEBACKS: Final = 2
+_RANKS: Final = 8  # that have a line each
 _LEGEND: Final = 8  # runs of a chart that has its own legend
+_KINDS: Final = {"cell": "The cell of", "uncommitted changes": "Uncommitted changes of"}
+_STEPS: Final = 6  # of one name whose pictures are shown
+_TOGETHER: Final = 8  # of one step
+_ROWS: Final = 20  # of a table
+_LETTERS: Final = 4000  # of a text
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"})
+"""What a page shows as a picture: in an <img>, none of them can run anything."""
 _RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "cpu": ("CPU of a rank and its workers, of one core", "percent"),
     "rss": ("Memory of a rank", "bytes"),
@@ -76,6 +92,7 @@ STYLE: Final = (
     ".legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:12.5px;margin:6px 0 0;color:var(--quiet)}"
     ".sample{vertical-align:middle;margin-right:7px}.sample .line{stroke-width:2.5}"
     ".media{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,200px),1fr));gap:12px;margin:8px 0}"
+    ".media.wider{grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr))}"
     ".media figcaption{font-weight:400;font-size:12px;margin-top:6px}"
     "img{max-width:100%;max-height:420px;display:block}img.small{width:100%;image-rendering:pixelated}"
     "audio{width:100%}"
@@ -100,11 +117,12 @@ POLICY: Final = (
 
 
 def page(report: RunsReport) -> str:
-    """The report as a page."""
-    return "".join(_page(report))
+    """The report as a page, of :data:`MOST_BYTES` at most, unless its words alone take more."""
+    text = "".join(_page(report, MEDIA_BYTES))
+    return text if len(text) <= MOST_BYTES else "".join(_page(report, 0))
 
 
-def _page(report: RunsReport) -> Iterator[str]:
+def _page(report: RunsReport, media: int) -> Iterator[str]:
     runs = report.runs
     yield (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -125,8 +143,9 @@ def _page(report: RunsReport) -> Iterator[str]:
     yield from _figures(report)
     yield from _configuration(report)
     yield from _differences(report)
-    for one in runs:
-        yield from _run(report, one)
+    room = _Room(media)
+    for place, one in enumerate(runs):
+        yield from _run(report, one, room.share(len(runs) - place))
     yield "</body></html>\n"
 
 
@@ -210,7 +229,7 @@ def _legend(report: RunsReport, there: Iterable[ReportedRun]) -> str:
 def _figures(report: RunsReport) -> Iterator[str]:
     """Last, lowest and highest of each metric."""
     rows = []
-    for name in report.metrics:
+    for name in report.metrics[: _TABLE // len(report.runs) + 1]:
         for one in report.runs:
             if name in one.figures and name != "epoch":
                 cells = [_td(escape(name))]
@@ -249,45 +268,52 @@ def _configuration(report: RunsReport) -> Iterator[str]:
 
 
 def _differences(report: RunsReport) -> Iterator[str]:
-    """How the code and the versions of the runs differ from those of the first run."""
+    """How the code, the versions and the commits of the runs differ from those of the first run."""
     first, *others = report.runs
-    parts = []
-    for one in others:
-        if one.source != first.source:
-            lines = list(
-                difflib.unified_diff(
-                    first.source.splitlines(), one.source.splitlines(), first.title, one.title, lineterm="", n=2
-                )
-            )
-            parts.append(f"<h3>The cell of {escape(one.title)}</h3>{_diff(lines)}")
-    if rows := _versions(report):
+    if not others:
+        return
+    found = differences([one.run for one in report.runs], [one.commit for one in report.runs])
+    titles = {one.run.id: one.title for one in report.runs}
+    parts = [
+        f"<h3>{_KINDS.get(one.title, one.title)} {escape(titles[one.run])}</h3>"
+        f"{_diff(without_secrets(one.diff).splitlines())}"
+        for one in found.code
+    ]
+    if rows := [*found.commits, *found.versions]:
         heads = [("", ""), *((one.title, "") for one in report.runs)]
-        parts.append(f"<h3>Versions</h3>{_table(heads, rows)}")
+        shown = [
+            (_td(escape(row.name)) + "".join(_td(escape(_words(value))) for value in row.values), "") for row in rows
+        ]
+        parts.append(f"<h3>Versions and commits</h3>{_table(heads, shown)}")
     if parts:
         yield f'<h2>What differs</h2><p class="quiet">Beside the configuration, and from {escape(first.title)}.</p>'
         yield "".join(parts) + "\n"
 
 
-def _versions(report: RunsReport) -> list[tuple[str, str]]:
-    found = [_facts(one.run.environments) for one in report.runs]
-    names = dict.fromkeys(name for facts in found for name in facts)
-    rows = []
-    for name in names:
-        values = [facts.get(name, "") for facts in found]
-        if len(set(values)) > 1:
-            rows.append((_td(escape(name)) + "".join(_td(escape(value)) for value in values), ""))
-    return rows
+def _words(value: object) -> str:
+    return "" if value is None else without_secrets(str(value))
 
 
-def _facts(environments: Mapping[int, Environment]) -> dict[str, str]:
-    """What the lowest rank ran in, by name."""
-    if not environments:
-        return {}
-    one = environments[min(environments)]
-    return {"Python": one.python, "platform": one.platform, "devices": ", ".join(one.devices)} | one.packages
+class _Room:
+    """How many bytes of pictures and the like a page, or one run in it, may still have."""
+
+    def __init__(self, size: int, of: _Room | None = None) -> None:
+        self._size = size
+        self._of = of
+
+    def share(self, among: int) -> _Room:
+        """The share of one run."""
+        return _Room(self._size // among, self)
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes; return whether they were there."""
+        if size > self._size or (self._of is not None and not self._of.take(size)):
+            return False
+        self._size -= size
+        return True
 
 
-def _run(report: RunsReport, one: ReportedRun) -> Iterator[str]:
+def _run(report: RunsReport, one: ReportedRun, room: _Room) -> Iterator[str]:
     run = one.run
     mark = sample(one.colour, one.dash) if len(report.runs) > 1 else ""
     yield f"<h2>{mark}{escape(one.title)}</h2>"
@@ -297,7 +323,9 @@ def _run(report: RunsReport, one: ReportedRun) -> Iterator[str]:
         yield f'<p class="words">{escape(run.note)}</p>'
     yield _facts_list(one)
     yield from _tracebacks(one)
-    yield from _system(one)
+    yield from _media(one, room)
+    yield from _happenings(one)
+    yield from _system(one, len(report.runs))
     if source := one.source.splitlines():
         lines = source[:_SOURCE]
         if len(source) > len(lines):
@@ -320,7 +348,13 @@ def _facts_list(one: ReportedRun) -> str:
         "notebook": f"{run.notebook}{'' if run.cell is None else f', cell [{run.cell}]'}" if run.notebook else "",
         "hosts": ", ".join(hosts),
         "devices": ", ".join(devices),
+        "goes on with": f"{one.before}, from step {run.first_step} on" if one.before else "",
     }
+    if (commit := one.commit) is not None:
+        changed = ", with uncommitted changes" if commit.dirty else ""
+        branch = f" on {commit.branch}" if commit.branch else ""
+        facts["commit"] = without_secrets(f"{commit.hash[:12]}{branch}{changed}: {commit.message}".removesuffix(": "))
+        facts["repository"] = without_secrets(commit.remote)
     if environments := run.environments:
         told = environments[min(environments)]
         facts |= {
@@ -347,26 +381,120 @@ def _tracebacks(one: ReportedRun) -> Iterator[str]:
         yield f"<details><summary>Traceback of {count_ranks(ranks)}</summary>{_pre(told.splitlines())}</details>"
 
 
-def _system(one: ReportedRun) -> Iterator[str]:
+def _system(one: ReportedRun, runs: int) -> Iterator[str]:
     """What its ranks used, over time."""
     resources = one.run.resources
     drawn = []
     for name, (title, unit) in _RESOURCES.items():
         if name in resources:
-            curves = [_over_time(one, rank, columns) for rank, columns in sorted(resources[name].items())[:8]]
+            points = max(_FEW_POINTS, _POINTS // (10 * runs))
+            some = sorted(resources[name].items())[:_RANKS]
+            curves = [_over_time(one, rank, columns.thinned(points)) for rank, columns in some]
             if svg := chart(title, "seconds since its start", curves, unit):
-                drawn.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>")
+                ranks = "".join(f"<span>{sample(rank % 8, rank % 5)}rank {rank}</span>" for rank, _ in some)
+                legend = f'<p class="legend">{ranks}</p>' if len(some) > 1 else ""
+                drawn.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}{legend}</figure>")
     if drawn:
         inside = "".join(drawn[:MOST_SYSTEM_CHARTS])
         words = "System: what each rank used" if len(one.run.ranks) > 1 else "System: what it used"
+        if len(one.run.ranks) > _RANKS:
+            words = f"System: what the first {_RANKS} ranks used"
         yield f'<details><summary>{words}</summary><div class="charts">{inside}</div></details>'
 
 
 def _over_time(one: ReportedRun, rank: int, columns: Columns) -> DrawnCurve:
-    some = columns.thinned(300)
-    times = [time - one.run.started for time in some.times]
+    times = [time - one.run.started for time in columns.times]
     several = len(one.run.ranks) > 1
-    return DrawnCurve(rank % 8 if several else one.colour, rank % 5 if several else one.dash, times, list(some.values))
+    return DrawnCurve(
+        rank % 8 if several else one.colour, rank % 5 if several else one.dash, times, list(columns.values)
+    )
+
+
+def _happenings(one: ReportedRun) -> Iterator[str]:
+    """What happened to it, as who interrupted it, and what was asked of its loop."""
+    lines = [f"{took(max(0.0, when - one.run.started)):>10}  {words}" for when, words in one.happenings]
+    lines += [f"{f'step {act.step}':>10}  {act.words}: {act.said}" for act in one.run.acts]
+    if lines:
+        yield f"<details open><summary>What happened</summary>{_pre(map(without_secrets, lines[:_DIFF]))}</details>"
+
+
+def _media(one: ReportedRun, room: _Room) -> Iterator[str]:
+    """What it has logged beside numbers: some steps of each name."""
+    names: dict[str, list[Medium]] = {}
+    for medium in one.run.media:
+        names.setdefault(medium.name, []).append(medium)
+    logged = one.run.media_logged
+    for name, media in names.items():
+        shown = [_medium(one, medium) for medium in _some(media) if room.take(_size(medium))]
+        total = max(len(media), sum(logged.get(name, {}).values()))
+        drawn = [figure for figure in shown if figure]
+        words = f"{len(drawn)} of {total}" if total > len(drawn) else ""
+        wide = " wider" if media[0].kind in ("figure", "table", "text", "audio") else ""
+        if drawn:
+            yield f'<h3>{escape(name)} <span class="quiet">{words}</span></h3><div class="media{wide}">{"".join(drawn)}</div>'
+        else:
+            yield f'<p class="quiet">{escape(name)}: {total}, which this page has no room for or cannot show.</p>'
+
+
+def _size(medium: Medium) -> int:
+    """The bytes that it takes in a page, where pictures and sound are in base64."""
+    return medium.bytes * 4 // 3 if medium.kind in ("image", "figure", "audio") else medium.bytes
+
+
+def _some(media: Sequence[Medium]) -> Iterator[Medium]:
+    """Those of a few steps, the last one among them, of the lowest rank that has them."""
+    steps = sorted({medium.step for medium in media})
+    if len(steps) > _STEPS:
+        steps = [steps[round(place * (len(steps) - 1) / (_STEPS - 1))] for place in range(_STEPS)]
+    for step in steps:
+        at = [medium for medium in media if medium.step == step]
+        rank = min(medium.rank for medium in at)
+        yield from [medium for medium in at if medium.rank == rank][:_TOGETHER]
+
+
+def _medium(one: ReportedRun, medium: Medium) -> str:
+    """A picture, histogram, text, table or sound; empty for what cannot be shown."""
+    data = medium.data
+    inside = ""
+    try:
+        if medium.mime in _IMAGES:
+            small = ' class="small"' if _is_small(data) else ""
+            inside = f'<img{small} alt="{escape(medium.name)}" src="data:{medium.mime};base64,{_base64(data)}">'
+        elif medium.mime == "audio/wav":
+            inside = f'<audio controls preload="none" src="data:audio/wav;base64,{_base64(data)}"></audio>'
+        elif medium.kind == "histogram":
+            told = msgspec.json.decode(data, type=readable(dict[str, Any]))
+            inside = bars(medium.name, told["edges"], told["counts"], one.colour)
+        elif medium.kind == "table":
+            inside = _rows_of(msgspec.json.decode(data, type=readable(dict[str, Any])))
+        elif medium.mime.startswith("text/"):
+            text = without_secrets(data.decode("utf-8", "replace"))
+            inside = _pre([text[:_LETTERS] + ("…" if len(text) > _LETTERS else "")])
+    except (*UNREADABLE, ValueError, TypeError, KeyError):  # of a later version
+        return ""
+    if not inside:
+        return ""
+    where = f"step {medium.step}" + (f" · rank {medium.rank}" if len(one.run.ranks) > 1 else "")
+    more = "".join(f"<br>{escape(words)}" for words in (medium.caption, medium.note) if words)
+    return f'<figure>{inside}<figcaption><span class="quiet">{where}</span>{more}</figcaption></figure>'
+
+
+def _rows_of(told: dict[str, Any]) -> str:
+    rows = told["rows"]
+    heads = [(str(name), "") for name in told["columns"]]
+    shown = [("".join(_td(escape(shown_value(value))) for value in row), "") for row in rows[:_ROWS]]
+    total = told.get("total", len(rows))
+    more = f'<p class="quiet">{total - len(shown)} more rows</p>' if total > len(shown) else ""
+    return _table(heads, shown) + more
+
+
+def _is_small(data: bytes) -> bool:
+    """Whether it is a PNG file of few pixels, which a page shows larger, with its pixels sharp."""
+    return data[:4] == b"\x89PNG" and len(data) > 24 and int.from_bytes(data[16:20], "big") <= 96  # noqa: PLR2004
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _packages(environments: Mapping[int, Environment]) -> Iterator[str]:
@@ -377,7 +505,7 @@ def _packages(environments: Mapping[int, Environment]) -> Iterator[str]:
 
 def _diff(lines: Sequence[str]) -> str:
     """A unified diff with its lines marked."""
-    shown = list(lines[:_DIFF])
+    shown = [line[:_WIDE] for line in lines[:_DIFF]]
     kinds = {"+": "add", "-": "del", "@": "place"}
     marked = [
         f'<span class="{kinds[line[0]]}">{escape(line)}</span>' if line[:1] in kinds else escape(line) for line in shown
@@ -388,7 +516,8 @@ def _diff(lines: Sequence[str]) -> str:
 
 
 def _pre(lines: Iterable[str]) -> str:
-    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+    text = "\n".join(lines)
+    return f"<pre>{escape(text[:_BLOCK])}{'…' if len(text) > _BLOCK else ''}</pre>"
 
 
 def _td(inside: str, kind: str = "") -> str:

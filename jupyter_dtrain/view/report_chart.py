@@ -127,8 +127,8 @@ def bars(title: str, edges: Sequence[float], counts: Sequence[float], colour: in
         tall = max(0.0, count / most * (height - below - 4))
         found.append(f'<rect x="{x:.1f}" y="{height - below - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}"/>')
     ends = (
-        f'<text x="0" y="{height - 6}">{escape(_axis_number(low))}</text>'
-        f'<text x="{width}" y="{height - 6}" text-anchor="end">{escape(_axis_number(high))}</text>'
+        f'<text x="0" y="{height - 6}">{escape(format(low, ".3g"))}</text>'
+        f'<text x="{width}" y="{height - 6}" text-anchor="end">{escape(format(high, ".3g"))}</text>'
     )
     return (
         f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{_attribute(title)}">'

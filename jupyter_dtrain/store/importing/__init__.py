@@ -23,7 +23,8 @@ from typing import Final, Literal, NamedTuple, get_args
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.world import quantity
 
-from ..runs import RunList, Store
+from ..run_list import RunList
+from ..runs import Store
 from . import mlflow, tensorboard, wandb
 from .foreign import ForeignRun, Found
 from .intake import take
