@@ -33,6 +33,7 @@ from jupyter_dtrain.wire.prompt_messages import AnswerPrompts
 from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restart, Stop, explain_read_only
 
 from .messages import HeldVariables
+from .report import ReportHandler, ReportPage
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
 from .run_pages import MediumHandler, RunDifferencesHandler, RunMediaHandler, RunPageHandler, ViewHandler, ViewsHandler
 from .steward import Silent
@@ -417,6 +418,8 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (r"media/(\d+)", MediumHandler),
         (r"views", ViewsHandler),
         (rf"views/{key}", ViewHandler),
+        (r"report", ReportHandler),
+        (r"report/view", ReportPage),
         (r"stream", Stream),
     ]
     return [(url_path_join(base_url, RESOURCE, address), handler) for address, handler in found]

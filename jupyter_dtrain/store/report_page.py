@@ -122,16 +122,25 @@ def page(report: RunsReport) -> str:
     return text if len(text) <= MOST_BYTES else "".join(_page(report, 0))
 
 
-def _page(report: RunsReport, media: int) -> Iterator[str]:
-    runs = report.runs
-    yield (
+def words_page(words: str) -> str:
+    """A page with words in place of a report."""
+    return f"{_head(words[:100])}<p>{escape(words)}</p></body></html>\n"
+
+
+def _head(title: str) -> str:
+    return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
         f'<meta name="generator" content="{GENERATOR}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f"<title>{escape(report.title)}</title><style>{STYLE}</style></head><body>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n"
     )
+
+
+def _page(report: RunsReport, media: int) -> Iterator[str]:
+    runs = report.runs
+    yield _head(report.title)
     count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     made = f"{count}, written {moment(report.made)} by jupyter-dtrain"
     yield f'<header><h1>{escape(report.title)}</h1><p class="quiet">{escape(made)}</p></header>\n'
@@ -431,7 +440,8 @@ def _media(one: ReportedRun, room: _Room) -> Iterator[str]:
         words = f"{len(drawn)} of {total}" if total > len(drawn) else ""
         wide = " wider" if media[0].kind in ("figure", "table", "text", "audio") else ""
         if drawn:
-            yield f'<h3>{escape(name)} <span class="quiet">{words}</span></h3><div class="media{wide}">{"".join(drawn)}</div>'
+            yield f'<h3>{escape(name)} <span class="quiet">{words}</span></h3>'
+            yield f'<div class="media{wide}">{"".join(drawn)}</div>'
         else:
             yield f'<p class="quiet">{escape(name)}: {total}, which this page has no room for or cannot show.</p>'
 

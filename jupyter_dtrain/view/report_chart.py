@@ -29,6 +29,7 @@ _RIGHT: Final = 14
 _TOP: Final = 14
 _BELOW: Final = 40
 _DECADES: Final = 1000  # a positive metric whose values differ by more gets a logarithmic axis
+_HUGE: Final = 1e307
 _FEW: Final = 60  # points of an evaluation that get a dot each
 _BAD: Final = 40  # marks of one chart for values that are no numbers
 _LABELS: Final = 8  # of a logarithmic axis
@@ -75,6 +76,7 @@ def chart(title: str, axis: str, curves: Sequence[DrawnCurve], unit: str = "numb
 
     ``axis``: the name of the horizontal one. ``unit``: ``number``, ``bytes``, ``rate`` (bytes a second) or ``percent``.
     """
+    curves = [one._replace(ys=[_within(y) for y in one.ys]) for one in curves]
     points = [(x, y) for one in curves for x, y in zip(one.xs, one.ys, strict=True) if is_finite(x) and is_finite(y)]
     bad = sorted({x for one in curves for x in one.bad if is_finite(x)})
     if not points and not bad:
@@ -149,8 +151,10 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     if not high > low:
         return [low]
     rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 0.0
-    if not power or not is_finite(high - low):
+    if not is_finite(rough) or rough <= 0:
+        return [low, high]
+    power = 10.0 ** math.floor(math.log10(rough))
+    if not power:
         return [low, high]
     step = next((factor * power for factor in (1, 2, 5) if factor * power >= rough), 10 * power)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -164,6 +168,11 @@ def written(unit: str) -> Callable[[float], str]:
     if unit == "percent":
         return lambda value: f"{value:.6g} %"
     return _axis_number
+
+
+def _within(value: float) -> float:
+    """A value whose distance from any other one is a number."""
+    return max(-_HUGE, min(value, _HUGE)) if is_finite(value) else value
 
 
 def _range(values: Sequence[float], unit: str) -> tuple[float, float, bool]:
