@@ -106,7 +106,7 @@ IN_OTHER_NAMES = {
     "%distributed resize": {"size": "n"},
     "%distributed report": {"run_names": "runs"},
     "%distributed run": {"no_wait": "wait", "run_name": "name"},
-    "%distributed runs": {"n": "limit"},
+    "%distributed runs": {"n": "limit", "all": "everything"},
     "%distributed runs compare": {"run_names": "runs"},
     "%distributed runs show": {"run_name": "name"},
     "%distributed set": {"run_number": "run", "values": "settings"},

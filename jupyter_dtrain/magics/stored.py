@@ -48,19 +48,50 @@ def runs_arguments(parser: MagicParser) -> None:
     )
     parser.add_argument("--search", metavar="WORDS", help="only runs whose name, note, tags or cell have these words")
     parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
+    where = parser.add_argument(
+        "--where",
+        metavar="FILTER",
+        default="",
+        help="only runs that fit conditions on configuration, metrics and fields, such as "
+        "'lr>1e-3 val_acc.max>0.9 group:sweep name~^cnn -word'",
+    )
+    parser.add_argument(
+        "--columns",
+        type=names,
+        metavar="NAMES",
+        default=[],
+        help="further columns, such as lr,val_acc.max,metric:loss:at:val_acc:max",
+    )
+    sort = parser.add_argument(
+        "--sort", type=names, metavar="NAMES", default=[], help="order, such as -val_acc.max,lr: - is descending"
+    )
+    for one in (where, sort):
+        parser.takes_dashes(one)
+    parser.add_argument("--group", metavar="NAME", default="", help="put runs together by group or a name such as lr")
+    parser.add_argument("--all", action="store_true", help="all cells, not only those that train")
+
+
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [one for one in (part.strip() for part in text.split(",")) if one]
 
 
 def runs(args: Parsed) -> None:
     """``%distributed runs``."""
     from jupyter_dtrain.store import Store
-    from jupyter_dtrain.view.stored import listing
+    from jupyter_dtrain.store.filters import together
 
     outcome = _LOST if args.outcome == _DIED else args.outcome
-    found = Store.open().runs(args.n, args.world, outcome=outcome, search=args.search, tag=args.tag)
-    if found:
-        _publish(listing(found))
-    elif any((args.outcome, args.search, args.tag)):
-        print("No stored run matches these conditions.")
+    where = together(args.where, search=args.search, world=args.world, outcome=outcome, tag=args.tag)
+    found = Store.open().select(
+        where, sort=args.sort, columns=args.columns, group=args.group, everything=args.all, limit=args.n
+    )
+    if found.runs:
+        _publish(found.bundle())
+    elif any((args.outcome, args.search, args.tag, args.where)):
+        print(f"No stored run matches these conditions. {found.hint}".strip())
+    elif args.world is None and found.all:
+        print("No training has been stored yet: %distributed runs --all lists all cells.")
     elif args.world is None:
         print("No run has been stored yet.")
     else:
@@ -75,6 +106,7 @@ def show_arguments(parser: MagicParser) -> None:
 def show(args: Parsed) -> None:
     """``%distributed show RUN``: as the stored run shows itself."""
     from jupyter_dtrain.store import Store
+    from jupyter_dtrain.store.run_page import about
     from jupyter_dtrain.view.stored import bundle, chart
 
     run = _find(Store.open(), args.run_name)
@@ -82,6 +114,9 @@ def show(args: Parsed) -> None:
     if picture is not None:
         _publish(picture)
     _publish(bundle(run))
+    told = about(run)
+    if told is not None:
+        _publish(told)
 
 
 def compare_arguments(parser: MagicParser) -> None:
@@ -92,10 +127,15 @@ def compare_arguments(parser: MagicParser) -> None:
 def compare(args: Parsed) -> None:
     """``%distributed compare RUN RUN ...``."""
     from jupyter_dtrain.store import Comparison, Store
+    from jupyter_dtrain.view.made import differing
 
     store = Store.open()
     found = Comparison(_find_all(store, args.run_names))
     _publish(found.table)
+    differences = found.differences
+    shown = differing([run.label for run in found.runs], differences)
+    if shown is not None:
+        _publish(shown)
     try:
         curves = found.curves
     except ImportError:

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
-from jupyter_dtrain.store.differences import CodeDifference, Difference
 from jupyter_dtrain.store.losses import Loss
 from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
 from jupyter_dtrain.store.run_page import MediaName, MediumHead, PageTracker, RunCommit
@@ -21,6 +20,7 @@ from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
+from jupyter_dtrain.view.made import CodeDifference, Difference
 from jupyter_dtrain.view.points import News
 from jupyter_dtrain.view.profiles import PanelProfile
 from jupyter_dtrain.view.step_time import StepTimePart

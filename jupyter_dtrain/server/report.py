@@ -29,6 +29,7 @@ frame around it, and puts it into an origin of its own. Errors are words, with a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -85,7 +86,13 @@ class ReportPage(ApiHandler):
         text = await asyncio.to_thread(_report, _ids(self.get_query_argument("ids", "")), "html", "")
         self._show(text)
 
-    def fail(self, status: HTTPStatus, words: str, option: str = "") -> None:  # noqa: ARG002 — the base's shape
+    def fail(
+        self,
+        status: HTTPStatus,
+        words: str,
+        option: str = "",  # noqa: ARG002 — the base's shape
+        more: Mapping[str, int] | None = None,  # noqa: ARG002
+    ) -> None:
         """Answer with a page that says what is wrong."""
         self.set_status(int(status))
         self._show(words_page(words))

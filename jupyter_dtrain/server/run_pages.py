@@ -293,5 +293,5 @@ def _encoded_differences(ids: list[int]) -> bytes:
     if not runs[1:]:
         raise BadRequest(f"Name the runs to compare, 2 to {MOST_COMPARED}: ids=7,9.", option="ids")
     found = Comparison(runs).differences
-    told: dict[str, Any] = msgspec.structs.asdict(found)
-    return msgspec.json.encode(RunDifferences(_links(runs), **told))
+    told: dict[str, Any] = {**msgspec.structs.asdict(found), "runs": _links(runs)}
+    return msgspec.json.encode(RunDifferences(**told))

@@ -22,7 +22,7 @@ from jupyter_dtrain.core.metrics import Columns, RunMetrics
 from jupyter_dtrain.core.run_names import telling_line
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.store import Store, StoredRun
-from jupyter_dtrain.store.filters import quote
+from jupyter_dtrain.store.filters import together
 from jupyter_dtrain.store.lineage import joined
 from jupyter_dtrain.store.run_columns import CellValue
 from jupyter_dtrain.view.document import document
@@ -80,16 +80,11 @@ class RunsHandler(ApiHandler):
 
     def _filter(self) -> str:
         """The filter, with what older pages ask for in arguments of its own."""
-        found = [self.get_query_argument("where", "", strip=False)]
-        found += [
-            f"{name}={quote(value)}"
-            for name in ("world", "outcome", "tag")
-            if (value := self.get_query_argument(name, ""))
-        ]
-        found += [quote(word) for word in self.get_query_argument("search", "").split()]
-        if before := self.get_query_argument("before", ""):
-            found.append(f"id<{number(before, 'before')}")
-        return " ".join(one for one in found if one)
+        fields = {name: self.get_query_argument(name, "") or None for name in ("world", "outcome", "tag")}
+        search = self.get_query_argument("search", "")
+        found = together(self.get_query_argument("where", "", strip=False), search=search, **fields)
+        before = self.get_query_argument("before", "")
+        return f"{found} id<{number(before, 'before')}" if before else found
 
 
 class ListWanted(NamedTuple):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.metrics import import_pandas
 from jupyter_dtrain.core.run import Run
+from jupyter_dtrain.view.made import Differences
 
-from .differences import Differences, differences
+from .differences import differences
 from .run_list import RunList
 from .run_page import commit_of
 from .runs import Store
@@ -63,10 +65,12 @@ class Comparison:
         return None if picture is None else {"image/svg+xml": picture, "text/plain": words}
 
     def __repr__(self) -> str:
-        return str(self.table["text/plain"])
+        return f"{self.table['text/plain']}\n{self.differences!r}"
 
     def _repr_html_(self) -> str:
-        html: str = self.table.get("text/html", f"<pre>{self!r}</pre>")
+        table = self.table
+        html: str = table.get("text/html") or f"<pre>{escape(table['text/plain'])}</pre>"
+        html += self.differences._repr_html_() or ""
         try:
             curves = self.curves
         except ImportError:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from jupyter_dtrain.core.events import Environment
+from jupyter_dtrain.view.made import CodeDifference, Difference, Differences
 
 from .figures import Figure
 from .run_page import RunCommit
@@ -24,24 +25,6 @@ MOST: Final = 1000
 """Names in which runs differ that are told."""
 
 _WIDE: Final = 2000  # characters of a line, and of a value
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """Something in which runs differ."""
-
-    name: str
-    values: list[Any]
-    """Of each run, in their order; null where it has none."""
-
-
-class CodeDifference(msgspec.Struct, frozen=True):
-    """How the code of a run differs from that of the first run."""
-
-    run: int
-    title: str
-    """`cell`, or `uncommitted changes`."""
-    diff: str
-    """Lines as `diff -u` writes them; bounded."""
 
 
 class Compared(Protocol):
@@ -68,28 +51,6 @@ class Compared(Protocol):
         """Each metric in short."""
 
 
-class Differences(msgspec.Struct, frozen=True):
-    """What differs between runs, in their order, and how much is the same."""
-
-    config: list[Difference]
-    same: int
-    """Values of the configuration that all runs have in common."""
-    versions: list[Difference]
-    """Of Python, packages, devices and hosts."""
-    commits: list[Difference]
-    """Commit, branch, and whether files differed from it."""
-    code: list[CodeDifference]
-    metrics: list[Difference]
-    """Last, lowest and highest of each metric, such as ``lowest loss``."""
-
-    def __repr__(self) -> str:
-        lines = []
-        for title, found in (("config", self.config), ("versions", self.versions), ("commits", self.commits)):
-            lines += [f"{title} {one.name}: {' | '.join(map(short, one.values))}" for one in found]
-        lines += [one.diff for one in self.code]
-        return "\n".join(lines) or "These runs have the same configuration, code, versions and commit."
-
-
 def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> Differences:
     """What differs between ``runs``, which have these commits. Raises :class:`StoreFailed` for an unreadable run."""
     configs = [{name: _plain(value) for name, value in run.config.items()} for run in runs]
@@ -102,6 +63,7 @@ def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -
         _commits(commits),
         _code(runs, commits),
         _metrics(runs),
+        [run.label for run in runs],
     )
 
 
@@ -117,15 +79,6 @@ def unified(before: str, after: str, name: str, other: str) -> str:
     if len(text) > LONGEST:
         text, cut = text[:LONGEST], True
     return text + ("\n… the rest is left out" if cut else "")
-
-
-def short(value: Any) -> str:
-    """A value as one short piece of text; a dash for none."""
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else f"{value}"
-    text = " ".join(text[:_WIDE].split())
-    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004 — a cell of a table
 
 
 def _plain(value: Any) -> Any:

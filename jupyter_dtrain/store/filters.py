@@ -31,8 +31,8 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\Z")
 _DATES: Final = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S")
 _PATTERN: Final = 200  # characters of a regular expression
-_ENDLESS: Final = 3  # repetitions without a limit in it: each multiplies the time that it may take
-_LOOKED: Final = 300  # characters of a value in which it is looked for
+_ENDLESS: Final = 2  # repetitions in it: each multiplies the time that it may take
+_LOOKED: Final = 200  # characters of a value in which it is looked for
 
 
 class BadFilter(BadRequest):
@@ -66,6 +66,12 @@ class Condition(NamedTuple):
 def quote(text: str) -> str:
     """``text`` as one word of a filter."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def together(where: str = "", *, search: str | None = None, **fields: str | None) -> str:
+    """A filter that also asks for words, and for fields such as ``world`` that have a value; None asks for nothing."""
+    found = [where, *(f"{name}={quote(value)}" for name, value in fields.items() if value is not None)]
+    return " ".join([one for one in found if one.strip()] + [quote(word) for word in (search or "").split()])
 
 
 def parse(text: str) -> list[Condition]:

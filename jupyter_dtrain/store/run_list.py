@@ -20,8 +20,9 @@ class RunList(list[StoredRun]):
     def frame(self) -> pd.DataFrame:
         """A :class:`pandas.DataFrame` with a row for each run.
 
-        Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, tags, note, kept, and
-        ``last NAME`` and ``best NAME`` for each loss. Raises :class:`ImportError` where pandas is not installed.
+        Its columns are id, run, name, world, outcome, started (UTC), elapsed (seconds), ranks, group, tags, note, kept,
+        ``last NAME`` and ``best NAME`` for each loss, and ``config NAME`` for each value of the configuration. Raises
+        :class:`ImportError` where pandas is not installed.
         """
         pd = import_pandas()
         rows: list[dict[str, Any]] = []
@@ -35,12 +36,14 @@ class RunList(list[StoredRun]):
                 "started": pd.Timestamp(run.started, unit="s", tz="UTC"),
                 "elapsed": run.elapsed,
                 "ranks": len(run.ranks),
+                "group": run.group,
                 "tags": run.tags,
                 "note": run.note,
                 "kept": run.kept,
             }
             for loss in run.losses:
                 row |= {f"last {loss.name}": loss.last, f"best {loss.name}": loss.best}
+            row |= {f"config {name}": value for name, value in run.config.items()}
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -113,9 +116,13 @@ class Selection:
         return found
 
     def __repr__(self) -> str:
-        return str(self._repr_mimebundle_()["text/plain"])
+        return str(self.bundle()["text/plain"])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return self.bundle()
+
+    def bundle(self) -> dict[str, Any]:
+        """The table, as text and as HTML."""
         from jupyter_dtrain.view.stored import listing
 
         if not self.runs:

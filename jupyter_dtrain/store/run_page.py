@@ -163,6 +163,23 @@ def medium(store: StoreFile, number: int) -> tuple[str, bytes] | None:
     return None if row is None else (row[0], bytes(row[1]))
 
 
+def about(run: StoredRun) -> dict[str, str] | None:
+    """What made ``run``, as text and as HTML: its configuration, group, notebook, commit, and the runs before it."""
+    from jupyter_dtrain.view.made import made_by
+
+    lines = [f"Group: {run.group}"] if run.group else []
+    if run.notebook:
+        lines.append(f"Notebook: {run.notebook}" + (f", below {run.heading!r}" if run.heading else ""))
+    if (commit := commit_of(run.file, run.id)) is not None:
+        on = f" on {commit.branch}" if commit.branch else ""
+        dirty = ", with uncommitted changes" if commit.dirty else ""
+        lines.append(f"Commit: {commit.hash[:12]}{on}{dirty}: {commit.message}")
+    if run.resumes is not None:
+        before = ", ".join(one.label for one in run.lineage[:-1]) or "a run that was deleted"
+        lines.append(f"It goes on with the training of {before}, from step {run.first_step} on.")
+    return made_by(run.config, run.origins, lines)
+
+
 def lines_again(run: StoredRun, command: Sequence[str]) -> tuple[str, str]:
     """A cell that runs ``run`` again, and the line that makes a job of its notebook; empty where there is none.
 

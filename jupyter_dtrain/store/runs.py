@@ -18,7 +18,7 @@ from jupyter_dtrain.core.errors import BadRequest, StoreFailed
 from jupyter_dtrain.core.events import OUTCOMES, RUNNING
 from jupyter_dtrain.core.world import format_ranks
 
-from . import losses, views
+from . import filters, losses, views
 from .facts import read_facts
 from .file import StoreFile
 from .run_list import RunList, Selection
@@ -50,16 +50,22 @@ def runs(
     outcome: str | None = None,
     search: str | None = None,
     tag: str | None = None,
+    where: str = "",
+    sort: str | Sequence[str] = (),
+    everything: bool = False,
 ) -> RunList:
-    """The newest ``limit`` stored runs, newest first; of the worlds named ``world``, or of all.
+    """The newest ``limit`` stored trainings, newest first; of the worlds named ``world``, or of all.
 
-    ``outcome``: ok, error, interrupted, lost or running. ``search``: words, each of which the name, note, tags or cell
-    of a run must contain. ``tag``: a tag that a run must have. The list shows itself as a table, and ``.frame()`` makes
-    a pandas DataFrame of it.
+    A training logs metrics, or takes more than some seconds; ``everything``: all other cells, too. ``outcome``: ok,
+    error, interrupted, lost or running. ``search``: words, each of which the name, note, tags, configuration or cell of
+    a run must contain. ``tag``: a tag that a run must have. ``where`` and ``sort``: a filter and an order as in
+    :meth:`Store.select`, such as ``"lr>1e-3 loss<0.5"`` and ``"-val_acc.max"``. The list shows itself as a table, and
+    ``.frame()`` makes a pandas DataFrame of it.
 
-    Raises :class:`StoreFailed` when the store cannot be read.
+    Raises :class:`BadRequest` for what cannot be read, and :class:`StoreFailed` when the store cannot be.
     """
-    return Store.open().runs(limit, world, outcome=outcome, search=search, tag=tag)
+    wanted = filters.together(where, search=search, world=world, outcome=outcome, tag=tag)
+    return Store.open().select(wanted, sort=sort, everything=everything, limit=limit).runs
 
 
 class Store(StoreFile):
@@ -82,7 +88,10 @@ class Store(StoreFile):
         tag: str | None = None,
         before: int | None = None,
     ) -> RunList:
-        """Like :func:`jupyter_dtrain.runs`. ``before``: the ``id`` of the run before which the list goes on."""
+        """The newest ``limit`` cells, trainings or not, as :func:`jupyter_dtrain.runs` has them with ``everything``.
+
+        ``before``: the ``id`` of the run before which the list goes on.
+        """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise BadRequest(f"The number of runs must be a whole number above 0, not {limit!r}.")
 
@@ -298,7 +307,7 @@ def _clause(
 
     Raises :class:`BadRequest` for a word that is no outcome.
     """
-    found: list[str] = ["1"]
+    found: list[str] = ["NOT runs.aside"]
     values: list[Any] = []
     for condition, value in (
         ("worlds.name = ?", world),

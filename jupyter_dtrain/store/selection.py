@@ -80,14 +80,14 @@ def choose(
     if grouped is not None and grouped.head.key.startswith("metric:"):
         raise BadFilter("Runs are grouped by a field or a configuration value, not by a metric.", "group")
     used = [*shown, *(column for column, _ in orders), *([grouped] if grouped else [])]
-    if any(column.head.key == "name" for column in used) or any(one.name in ("", "name") for one in conditions):
+    if any(column.head.key == "name" for column in used) or any(one.name == "name" for one in conditions):
         facts.read_names(store)
     tests, hint = tests_of(store, conditions, names)
     found = [run for run in facts.listed(everything=everything) if all(test(run) for test in tests)]
     found.sort(key=lambda run: (run.started, run.id), reverse=True)
     words = [one.values[0].casefold() for one in conditions if not one.name and not one.negated]
     if words and not orders:  # a name says more than a word somewhere in a cell
-        found.sort(key=lambda run: not all(word in run.name.casefold() for word in words))
+        found.sort(key=lambda run: not all(word in f"{run.own_name} {run.heading}".casefold() for word in words))
     for column, descending in reversed(orders):
         reach(store, column, found)
         found = _sorted(found, column, descending=descending)

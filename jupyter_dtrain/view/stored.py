@@ -30,6 +30,7 @@ from . import saved, step_time
 from .document import Picture
 from .drawing import no_glyph_warnings
 from .labels import duration, ending_of, label, number, took
+from .made import short
 from .report_chart import LIGHT
 from .tables import table
 
@@ -250,7 +251,7 @@ def listing(
     headers += ["took", "ranks", "started", *(["tags"] if tagged else [])]
     rows = []
     for place, run in enumerate(runs):
-        shown = [_shown(value) for value in values[place]] if columns else []
+        shown = [short(value) for value in values[place]] if columns else []
         row = [run.label, _short(run.name), ending_of(run), *_loss(run), *shown]
         rows.append([*row, took(run.elapsed), len(run.ranks), moment(run.started)])
         if tagged:
@@ -258,16 +259,6 @@ def listing(
         if groups:
             rows[-1].insert(0, _short(groups[place]))
     return {**table("Stored runs", ["group", *headers] if groups else headers, rows)}
-
-
-def _shown(value: object) -> str:
-    """A value of a configuration or a metric, short and on one line."""
-    if value is None or isinstance(value, bool):
-        return {None: "-", True: "yes", False: "no"}[value]
-    if isinstance(value, float):
-        return number(value)
-    words = " ".join(f"{value}"[: 4 * _NAME].split())
-    return _short("".join(char if char.isprintable() else "�" for char in words))
 
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
