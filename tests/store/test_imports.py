@@ -25,6 +25,7 @@ import pytest
 import jupyter_dtrain
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.store.importing import bring_in
+from jupyter_dtrain.store.run_page import commit_of
 from tests.store.conftest import drain, points
 
 PNG = base64.b64decode(
@@ -106,7 +107,13 @@ def begun(**more):
         + field(10, "best")
         + field(10, "x" * 60)
     )
-    return field(17, run + field(13, "some-host") + field(17, field(1, BEGAN)))
+    return field(
+        17,
+        run
+        + field(13, "some-host")
+        + field(17, field(1, BEGAN))
+        + field(21, field(1, "https://me:pw@host/r.git") + field(2, "1a2b")),
+    )
 
 
 def write_log(path, records):
@@ -139,7 +146,7 @@ ROWS = [history(step, loss=1 / (step + 1), **{"val/acc": step / 4}) for step in 
 ENDED = field(18, field(2, 9))
 
 
-def test_wandb_folders(tmp_path):
+def test_wandb_folders(tmp_path, store):
     """Configuration, metrics, pictures, histograms, output, environment, tags, note and outcome."""
     log = offline(
         tmp_path,
@@ -153,6 +160,7 @@ def test_wandb_folders(tmp_path):
             history(4, pic={"_type": "image-file", "path": "media/images/a.png", "caption": "a cat"}),
             history(5, h={"_type": "histogram", "bins": [0, 1, 2], "values": [3, 1]}),
             history(6, long="x" * 100_000, loss=0.5),
+            history(6, t={"_type": "table-file", "path": "t.table.json"}),
             history(7, pic={"_type": "image-file", "path": "../../../secret.png"}),
             field(5, items(1, {"api_key": "abc", "epochs": 3})),
             field(7, field(2, field(1, BEGAN + 1)) + items(3, {"proc.memory.rssMB": 2.0}, 1)),
@@ -163,6 +171,7 @@ def test_wandb_folders(tmp_path):
     files = log.parent / "files"
     (files / "media" / "images").mkdir(parents=True)
     (files / "media" / "images" / "a.png").write_bytes(PNG)
+    (files / "t.table.json").write_text(json.dumps({"columns": ["a", 1], "data": [[1, f"key {KEY}"], [None, [2]]]}))
     (tmp_path / "secret.png").write_bytes(PNG)
     (files / "requirements.txt").write_text("numpy==2.3.1\n")
     [run] = jupyter_dtrain.import_runs(tmp_path)
@@ -179,7 +188,9 @@ def test_wandb_folders(tmp_path):
     assert [(one.name, one.kind, one.step, one.caption) for one in run.media] == [
         ("h", "histogram", 5, ""),
         ("pic", "image", 4, "a cat"),
+        ("t", "table", 6, ""),
     ]
+    assert json.loads(run.media[2].data)["rows"] == [[1, "key [redacted]"], [None, "[2]"]]
     assert run.media[1].data == PNG
     assert json.loads(run.media[0].data)["counts"] == [3, 1]
     assert run.text(0) == "hello\n"
@@ -188,6 +199,8 @@ def test_wandb_folders(tmp_path):
     assert run.environments[0].packages == {"numpy": "2.3.1"}
     assert run.environments[0].command == ["train.py", "--token=[redacted]"]
     assert run.kept
+    commit = commit_of(store, run.id)
+    assert (commit.hash, commit.remote) == ("1a2b", "https://me:[redacted]@host/r.git")
 
 
 def test_a_second_import_changes_nothing(tmp_path):
@@ -328,6 +341,7 @@ def mlflow_file(folder):
                 ('r3', 'now', 'RUNNING', {time.time():.0f}000, NULL, '', 'active', 1);
             INSERT INTO params VALUES ('lr', '0.1', 'r1'), ('amp', 'True', 'r1'), ('opt', 'adam', 'r1'),
                 ('token', '{KEY}', 'r1');
+            INSERT INTO tags VALUES ('mlflow.source.git.commit', '1a2b', 'r1');
             INSERT INTO tags VALUES ('team', 'vision', 'r1'), ('mlflow.note.content', 'A <b>note</b>.', 'r1');
             INSERT INTO metrics VALUES ('loss', 1.0, {BEGAN}000, 'r1', 0, 0), ('loss', 0.5, {BEGAN + 1}000, 'r1', 1, 0),
                 ('loss', 0, {BEGAN + 2}000, 'r1', 2, 1), ('val/acc', 0.25, {BEGAN}500, 'r1', 0, 0);"""  # noqa: S608
@@ -442,7 +456,7 @@ def test_tensorboards_files_of_a_writer(tmp_path):
         (3, scalar("loss", math.nan)),
         (1, picture),
         (2, Summary.Value(tag="weights", histo=drawn)),
-        (2, text("words", "<b>hello</b>")),
+        (2, text("words", f"<b>hello</b> {KEY}")),
         (0, text("args/text_summary", json.dumps({"epochs": 3, "hub_token": KEY}))),
     )
     write_events(own / "accs_train", (0, scalar("accs", 0.5)))
@@ -463,6 +477,7 @@ def test_tensorboards_files_of_a_writer(tmp_path):
     ]
     assert first.media[0].data == PNG
     assert sum(json.loads(first.media[1].data)["counts"]) == 4
+    assert first.media[2].data == b"<b>hello</b> [redacted]"
     assert values(second, "loss") == [(0, 2.0)]
     before = sorted(map(content, jupyter_dtrain.runs()))
     assert bring_in(own).remarks == ["1 run was there already."]

@@ -20,11 +20,15 @@ from jupyter_dtrain.core.run_names import NOTE, TAG, TAGS, WIDTH
 from jupyter_dtrain.core.secrets import redact, redact_command, redact_value
 from jupyter_dtrain.core.structs import readable
 
+from ..run_page import RunCommit
+
 MEDIUM_BYTES: Final = 1 << 20
 """Bytes of one picture; a larger one is left out and counted."""
 MEDIA_BYTES: Final = 64 << 20
 """Bytes of all pictures of a run."""
 TEXT_BYTES: Final = 1 << 20
+ROWS: Final = 1000
+"""Rows of a table."""
 PICTURES: Final[Mapping[str, str]] = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
@@ -66,6 +70,8 @@ class ForeignRun:
     environment: Environment | None = None
     text: str = ""
     """What it printed."""
+    commit: RunCommit | None = None
+    """The state of its code, where the tool knows it."""
     error: tuple[str, str] | None = None
     """Type and message of the exception that ended it, where the tool knows it."""
     size: int = 1
@@ -104,6 +110,7 @@ class ForeignRun:
         self.tags = [redact(tag) for tag in dict.fromkeys(good)][:TAGS]
         note = "\n".join([self.note.strip(), *bad]).strip()
         self.note = _text(redact(note))[:NOTE]
+        self.media = [(when, _without_secrets(medium)) for when, medium in self.media]
         return self
 
     @property
@@ -184,19 +191,47 @@ def histogram(name: str, step: int, edges: Any, counts: Any) -> MediaLogged | No
     return MediaLogged(name, "histogram", step, mime="application/json", data=msgspec.json.encode(told))
 
 
+def table(name: str, step: int, columns: Any, rows: Any) -> MediaLogged | None:
+    """A table as ours are: its first rows; None for what is none."""
+    if not (isinstance(columns, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)):
+        return None
+    plain = (str, int, float, bool, type(None))
+    kept = [
+        [one if isinstance(one, plain) else str(one)[:1000] for one in redact_value("", json_value(row))]
+        for row in rows[:ROWS]
+    ]
+    told = {"columns": list(map(str, columns)), "rows": kept, "total": len(rows)}
+    data = msgspec.json.encode(told)
+    note = f"the first {len(kept):,} of {len(rows):,} rows" if len(rows) > len(kept) else ""
+    if len(data) > MEDIUM_BYTES:
+        return MediaLogged(name, "table", step, left_out=1)
+    return MediaLogged(name, "table", step, mime="application/json", data=data, note=note)
+
+
+def code(commit: str, remote: str = "", branch: str = "") -> RunCommit | None:
+    """The state of the code, from what tools know of it; None where they do not."""
+    return RunCommit(hash=commit[:64], branch=branch[:200], remote=redact(remote)[:1000]) if commit else None
+
+
 def command(words: Iterable[str]) -> list[str]:
     """A command line without secrets."""
     return redact_command(list(words))
 
 
+def content(path: Path, folder: Path) -> bytes:
+    """The bytes of a file that lies below ``folder`` and is not too large. Raises :class:`OSError`."""
+    if not path.resolve().is_relative_to(folder.resolve()) or path.stat().st_size > 8 * MEDIUM_BYTES:
+        raise OSError(f"{path} is not read")
+    return path.read_bytes()
+
+
 def picture(path: Path, folder: Path) -> tuple[bytes, str] | None:
     """The bytes and the MIME type of a picture below ``folder``; None for anything else."""
     mime = PICTURES.get(path.suffix.lower())
+    if mime is None:
+        return None
     try:
-        inside = path.resolve().is_relative_to(folder.resolve())
-        if mime is None or not inside or path.stat().st_size > 8 * MEDIUM_BYTES:
-            return None
-        return path.read_bytes(), mime
+        return content(path, folder), mime
     except (OSError, ValueError):
         return None
 
@@ -207,6 +242,13 @@ def span(run: ForeignRun) -> tuple[float, float] | None:
         columns.times for metrics in run.metrics.values() for columns in metrics.values() if columns.times
     ]
     return (min(map(min, times)), max(map(max, times))) if times else None
+
+
+def _without_secrets(medium: MediaLogged) -> MediaLogged:
+    data = medium.data
+    if medium.mime == "text/plain":
+        data = redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+    return msgspec.structs.replace(medium, data=data, caption=redact(medium.caption))
 
 
 def _line(text: str, width: int) -> str:

@@ -92,6 +92,9 @@ def _settle(db: sqlite3.Connection, row: int, run: ForeignRun, *, new: bool) -> 
     """What no event of a rank tells: resources beside metrics, and a person's words, which stay once they are there."""
     for rank, found in run.resources.items():
         _write_resources(db, row, rank, found)
+    if run.commit is not None:
+        told = msgspec.json.encode(run.commit)
+        db.execute("INSERT INTO commits (run, told) VALUES (?, ?) ON CONFLICT (run) DO NOTHING", (row, told))
     if new:
         tags = msgspec.json.encode(run.tags).decode()
         # Kept: else the next world would remove a run of last year at once.

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlparse
 
 from jupyter_dtrain.core.events import Environment, Outcome
 
-from .foreign import PICTURES, ForeignRun, Found, command, parsed, picture, real, span
+from .foreign import PICTURES, ForeignRun, Found, code, command, parsed, picture, real, span
 
 QUIET: Final = 3600.0
 """Seconds for which a run without an end has logged nothing, after which it counts as killed."""
@@ -95,6 +95,8 @@ def _add(found: Found, told: _Told) -> None:
     if run.outcome == "lost" and time.time() - last < QUIET:
         found.left_out.append(f"{run.title} may still go on: import it again once it has ended.")
         return
+    about = "mlflow.source.git."
+    run.commit = code(*(tags.get(f"{about}{name}", "") for name in ("commit", "repoURL", "branch")))
     if source := tags.get("mlflow.source.name"):
         run.environment = Environment("", command=command([source]))
     if told.artifacts is not None:

@@ -16,14 +16,14 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dtrain.core.events import Environment
 from jupyter_dtrain.core.metrics import Columns
 
-from .foreign import ForeignRun, Found, command, flat, histogram, picture, real
+from .foreign import ForeignRun, Found, code, command, content, flat, histogram, picture, real, table
 
 BLOCK: Final = 32 << 10
 QUIET: Final = 600.0
@@ -233,8 +233,14 @@ class _Reader:
         run.host = _text(fields, 13)
         for config in fields.get(4, ()):
             self._take_config(message(config))
+        self._take_code(fields.get(21, ()))
         run.started = _moment(fields, 17) or self.log.stat().st_mtime
         self._last = max(self._last, run.started + float(_number(fields, 20)))
+
+    def _take_code(self, told: Iterable[bytes]) -> None:
+        for one in told:
+            fields = message(one)
+            self._found.commit = code(_text(fields, 2), _text(fields, 1)) or self._found.commit
 
     def _take_config(self, fields: Fields) -> None:
         values = _items(fields.get(1, ()))
@@ -277,6 +283,14 @@ class _Reader:
                 if (found := picture(files / str(path), files)) is not None:
                     caption = captions[number] if isinstance(captions, list) and number < len(captions) else None
                     self._found.add_picture(name, step, when, *found, number=number, caption=str(caption or "")[:1000])
+        elif kind == "table-file":
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                told = json.loads(
+                    content(self.log.parent / "files" / str(value.get("path")), self.log.parent / "files")
+                )
+                medium = table(name, step, told.get("columns"), told.get("data")) if isinstance(told, dict) else None
+                if medium is not None:
+                    self._found.media.append((when, medium))
         elif kind == "histogram":
             medium = histogram(name, step, value.get("bins"), value.get("values"))
             if medium is not None:
@@ -311,6 +325,7 @@ class _Reader:
         told["args"] = [_decoded(word) for word in fields.get(5, ())] or told.get("args", [])
         told["root"] = _text(fields, 11) or told.get("root", "")
         told["cpu_count"] = _number(fields, 16) or told.get("cpu_count", 0)
+        self._take_code(fields.get(9, ()))
         for memory in fields.get(21, ()):
             told["memory"] = _number(message(memory), 1)
 
