@@ -80,7 +80,10 @@ class ForeignRun:
 
     def add(self, name: str, step: int, time: float, value: float, rank: int = 0) -> None:
         """Append a point of a metric."""
-        columns = self.metrics.setdefault(rank, {}).setdefault(name, Columns.empty())
+        metrics = self.metrics.setdefault(rank, {})
+        columns = metrics.get(name)
+        if columns is None:
+            columns = metrics[name] = Columns.empty()
         columns.steps.append(max(-(1 << 62), min(step, 1 << 62)))
         columns.times.append(time)
         columns.values.append(value)

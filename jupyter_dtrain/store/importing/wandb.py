@@ -20,8 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from jupyter_dtrain.core.events import Environment
 from jupyter_dtrain.core.metrics import Columns
+from jupyter_dtrain.core.structs import readable
 
 from .foreign import ForeignRun, Found, code, command, content, flat, histogram, picture, real, table
 
@@ -117,9 +120,10 @@ def message(data: bytes) -> Fields:
     if not isinstance(data, bytes):
         raise ValueError("a record in it is damaged")  # noqa: TRY004 — as for any other damage
     found: Fields = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
+    at, size = 0, len(data)
+    while at < size:
+        # A log has millions of these numbers, and nearly all are one byte.
+        tag, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)  # noqa: PLR2004
         number, kind = tag >> 3, tag & 7
         value: Any
         if kind == 0:
@@ -127,14 +131,17 @@ def message(data: bytes) -> Fields:
         elif kind == 1:
             value, at = _fixed(data, at, "<d"), at + 8
         elif kind == 2:  # noqa: PLR2004 — the wire's number for bytes
-            length, at = _varint(data, at)
+            length, at = (data[at], at + 1) if at < size and data[at] < 128 else _varint(data, at)  # noqa: PLR2004
             value, at = data[at : at + length], at + length
         elif kind == 5:  # noqa: PLR2004 — the wire's number for four bytes
             value, at = _fixed(data, at, "<f"), at + 4
         else:
             raise ValueError("a record in it is damaged")
-        found.setdefault(number, []).append(value)
-    if at > len(data):
+        if number in found:
+            found[number].append(value)
+        else:
+            found[number] = [value]
+    if at > size:
         raise ValueError("a record in it is not whole")
     return found
 
@@ -365,8 +372,8 @@ def _items(items: Any) -> dict[str, Any]:
         fields = message(item)
         path = [_decoded(part) for part in fields.get(2, ())] or [_text(fields, 1)]
         try:
-            value = json.loads(_text(fields, 16) or "null")
-        except (ValueError, RecursionError):
+            value = _value(fields[16][-1]) if 16 in fields else None  # noqa: PLR2004 — the field's number
+        except (ValueError, TypeError, RecursionError):
             continue
         place = found
         for part in path[:-1]:
@@ -376,6 +383,14 @@ def _items(items: Any) -> dict[str, Any]:
             place = inner
         place[path[-1]] = value
     return found
+
+
+def _value(data: bytes) -> Any:
+    """A value of JSON, where NaN and the infinities are numbers."""
+    try:
+        return msgspec.json.decode(data, type=readable(Any))
+    except msgspec.DecodeError:
+        return json.loads(data)
 
 
 def _text(fields: Fields, number: int) -> str:
