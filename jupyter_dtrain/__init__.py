@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, Medium, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.store.importing import import_runs
+    from jupyter_dtrain.store.report import report
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
     comm: MPI.Intracomm
@@ -148,12 +150,14 @@ _HOMES = {
     "current": "session",
     "doctor": "preflight.doctor",
     "export": "magics.export",
+    "import_runs": "store.importing",
     "log": "rank_api",
     "log_to_csv": "rank_api",
     "log_weights": "rank_api",
     "progress": "rank_api",
     "record_job": "jobs.record",
     "remove_leftovers": "launch.leftovers",
+    "report": "store.report",
     "run_script": "rank.scripts",
     "runs": "store",
     "save_profile": "session",
@@ -237,6 +241,7 @@ __all__ = [
     "current",
     "doctor",
     "export",
+    "import_runs",
     "load_ipython_extension",
     "log",
     "log_to_csv",
@@ -244,6 +249,7 @@ __all__ = [
     "progress",
     "record_job",
     "remove_leftovers",
+    "report",
     "run_script",
     "runs",
     "save_profile",

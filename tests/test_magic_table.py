@@ -104,6 +104,7 @@ IN_OTHER_NAMES = {
     "%%distributed": {"no_wait": "wait", "run_name": "name"},
     "%distributed diff": {"name": "path"},
     "%distributed resize": {"size": "n"},
+    "%distributed report": {"run_names": "runs"},
     "%distributed run": {"no_wait": "wait", "run_name": "name"},
     "%distributed runs": {"n": "limit", "all": "everything"},
     "%distributed runs compare": {"run_names": "runs"},

@@ -18,6 +18,9 @@ from jupyter_dtrain.session import current
 from .offers import stored_runs, stored_worlds
 from .parsing import MagicParser, Parsed, count, run_numbers
 
+KINDS = ("wandb", "mlflow", "tensorboard")
+"""The tools whose runs can be imported."""
+
 if TYPE_CHECKING:
     from jupyter_dtrain.store import Store, StoredRun
 
@@ -142,6 +145,42 @@ def compare(args: Parsed) -> None:
         _publish(curves)
     elif sum(bool(run.metrics) for run in found.runs) > 1:
         print("These runs have no metric in common, so no curves are drawn.")
+
+
+def report_arguments(parser: MagicParser) -> None:
+    """Arguments of ``report``."""
+    parser.add_argument("run_names", nargs="+", metavar="RUN", help=_RUNS_HELP, completer=stored_runs)
+    parser.add_argument("file", metavar="FILE", help="the report: a .html, .md or .csv file")
+    parser.add_argument("--notes", default="", metavar="WORDS", help="words that stand at its beginning")
+
+
+def report(args: Parsed) -> None:
+    """``%distributed report RUN … FILE``."""
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.store.report import report as write_report
+    from jupyter_dtrain.view.labels import human
+
+    found = _find_all(Store.open(), args.run_names)
+    place = write_report(found, args.file, notes=args.notes)
+    print(f"Wrote a report on {quantity(len(found), 'run')} to {args.file} ({human(place.stat().st_size)}).")
+
+
+def import_arguments(parser: MagicParser) -> None:
+    """Arguments of ``runs import``."""
+    parser.add_argument("path", metavar="PATH", help="a folder or file of W&B, MLflow or TensorBoard")
+    parser.add_argument("--kind", choices=KINDS, help="of which tool, where the folder has runs of several")
+
+
+def import_runs(args: Parsed) -> None:
+    """``%distributed runs import PATH``."""
+    from jupyter_dtrain.store.importing import bring_in
+    from jupyter_dtrain.view.stored import listing
+
+    found = bring_in(args.path, args.kind)
+    for line in found.remarks:
+        print(line)
+    if found.runs:
+        _publish(listing(found.runs))
 
 
 def delete_arguments(parser: MagicParser) -> None:

@@ -157,10 +157,26 @@ _COMPARE = Verb(
     stored.compare,
     "compare",
 )
+_REPORT = Verb(
+    "report",
+    "runs and jobs",
+    "write a report on stored runs for others: one file, as a page, as a text or as a table",
+    stored.report_arguments,
+    stored.report,
+    "report",
+)
 _SHORT = (_SHOW, _COMPARE)
 """Verbs below another one that work without its name, too."""
 _RUNS = (
     *_SHORT,
+    Verb(
+        "import",
+        "runs and jobs",
+        "bring runs of W&B, MLflow or TensorBoard into the store, from their folders and files",
+        stored.import_arguments,
+        stored.import_runs,
+        "import_runs",
+    ),
     Verb(
         "delete",
         "runs and jobs",
@@ -525,6 +541,7 @@ _OWN: tuple[Verb, ...] = (
         verbs=_RUNS,
     ),
     *_SHORT,
+    _REPORT,
     Verb(
         "export",
         "runs and jobs",

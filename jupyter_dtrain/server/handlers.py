@@ -34,6 +34,7 @@ from jupyter_dtrain.wire.steward_messages import InterruptRun, KillRanks, Restar
 
 from .exports import ExportHandler
 from .messages import HeldVariables
+from .report import ReportHandler, ReportPage
 from .requests import RESOURCE, ApiHandler, NotFound, guarded, number
 from .run_pages import MediumHandler, RunDifferencesHandler, RunMediaHandler, RunPageHandler, ViewHandler, ViewsHandler
 from .steward import Silent
@@ -419,6 +420,8 @@ def handlers(base_url: str) -> list[tuple[str, type[JupyterHandler]]]:
         (r"media/(\d+)", MediumHandler),
         (r"views", ViewsHandler),
         (rf"views/{key}", ViewHandler),
+        (r"report", ReportHandler),
+        (r"report/view", ReportPage),
         (r"stream", Stream),
     ]
     return [(url_path_join(base_url, RESOURCE, address), handler) for address, handler in found]

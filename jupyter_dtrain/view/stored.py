@@ -31,6 +31,7 @@ from .document import Picture
 from .drawing import no_glyph_warnings
 from .labels import duration, ending_of, label, number, took
 from .made import short
+from .report_chart import LIGHT
 from .tables import table
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ _WIDTH: Final = 200  # characters of a printed line
 _CHARTS: Final = 6
 _BUCKETS: Final = 400  # points of a line
 _SIDE_BY_SIDE: Final = 2  # runs that get columns, rather than rows, in a comparison
-_COLOURS: Final = ("#0072b2", "#d55e00", "#008f68", "#b8558c", "#9a7200", "#2b8cc4", "#6b6b6b", "#5d3a9b")
-"""The colours of runs in the Runs tab with a light theme: ``labextension/src/theme.ts``."""
 _DASHES: Final = ("-", (0, (6, 3)), (0, (2, 2)), (0, (7, 2, 2, 2)), (0, (4, 2)))
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -183,16 +182,16 @@ def bundle(run: Kept) -> MimeBundle:
     cell = source[:_SOURCE]
     if len(source) > _SOURCE:
         cell.append(f"… {len(source) - _SOURCE} more lines: .source has them")
-    troubles = _troubles(run)
+    failures = troubles(run)
     metrics = dict(run.metrics)
     shown = _metrics_table(metrics, run.ranks, run.first_step) if metrics else None
     spent = run.step_summary
     slow = [] if spent is None else [*step_time.sentences(spent), *step_time.lines(spent)]
-    tail = _tails(run)
-    text = [head, *said, *(f"    {line}" for line in cell), *troubles]
+    tail = tails(run)
+    text = [head, *said, *(f"    {line}" for line in cell), *failures]
     html = [f"<p>{escape(line)}</p>" for line in (head, *said)]
     html.append(f"<pre>{escape(chr(10).join(cell))}</pre>")
-    html += [f"<p>{escape(line)}</p>" for line in troubles]
+    html += [f"<p>{escape(line)}</p>" for line in failures]
     if shown is not None:
         text += ["", shown["text/plain"]]
         html.append(shown["text/html"])
@@ -267,7 +266,7 @@ def listing(
 
 def comparison(runs: Sequence[Kept]) -> MimeBundle:
     """A table of the runs' metrics: the last value (the mean over ranks), and the lowest and highest of all."""
-    every = [_measures(run.metrics, run.first_step) for run in runs]
+    every = [measures(run.metrics, run.first_step) for run in runs]
     names = list(dict.fromkeys(name for measured in every for name in measured))
     shown = names[:_METRICS]
     marks = [run.label for run in runs]
@@ -350,12 +349,12 @@ def overlay(runs: Sequence[Kept]) -> str | None:
                 if name not in metrics:
                     continue
                 colour, dash = style_of(run.id)
-                steps, means = _mean(metrics[name])
+                steps, means = mean_curve(metrics[name])
                 ax.plot(
                     steps,
                     means,
                     linestyle=_DASHES[dash],
-                    color=_COLOURS[colour],
+                    color=LIGHT[colour],
                     linewidth=1.4,
                     label=run.label,
                     marker="." if len(steps) == 1 else None,
@@ -379,7 +378,7 @@ def style_of(run: int) -> tuple[int, int]:
 
     Neighbours differ in both, since one line may lie on another. ``labextension/src/lab/runs/colours.ts``.
     """
-    return run % len(_COLOURS), run % len(_DASHES)
+    return run % len(LIGHT), run % len(_DASHES)
 
 
 def _shared(name: str, every: Sequence[Mapping[str, Series]]) -> bool:
@@ -394,7 +393,7 @@ def moment(seconds: float) -> str:
         return "at an unknown time"
 
 
-def _troubles(run: Kept) -> list[str]:
+def troubles(run: Kept) -> list[str]:
     """The errors of the run, once for all ranks that share one."""
     found: dict[str, list[int]] = {}
     for error, ranks in sorted(distinct(run.errors, {}), key=lambda one: is_echo(one[0])):
@@ -408,7 +407,7 @@ def _troubles(run: Kept) -> list[str]:
 def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int], first: int) -> dict[str, str]:
     rows = []
     several = len(ranks) > _RANKS
-    measured = _measures(metrics, first) if several else {}
+    measured = measures(metrics, first) if several else {}
     times = {rank: time for rank, steps in RankSteps.of(metrics, first).items() if (time := steps.time) is not None}
     for name, series in list(metrics.items())[:_METRICS]:
         points = sum(len(columns.values) for columns in series.values())
@@ -426,7 +425,9 @@ def _metrics_table(metrics: Mapping[str, Series], ranks: Sequence[int], first: i
     return table(caption, ["metric", "points", *titles], rows)
 
 
-def _measures(metrics: Mapping[str, Series], first: int) -> dict[str, tuple[float | None, float | None, float | None]]:
+def measures(
+    metrics: Mapping[str, Series], first: int = 0
+) -> dict[str, tuple[float | None, float | None, float | None]]:
     """Last (the mean over ranks), lowest and highest finite value of each metric; of a speed, the run's alone."""
     ranks = RankSteps.of(metrics, first)
     times = {rank: time for rank, steps in ranks.items() if (time := steps.time) is not None}
@@ -442,13 +443,13 @@ def _measures(metrics: Mapping[str, Series], first: int) -> dict[str, tuple[floa
     return found
 
 
-def _mean(series: Series) -> tuple[list[float], list[float]]:
-    """Steps and the mean over all ranks, in at most :data:`_BUCKETS` stretches; NaN where nothing is finite."""
+def mean_curve(series: Series, most: int = _BUCKETS) -> tuple[list[float], list[float]]:
+    """Steps and the mean over all ranks, in at most ``most`` stretches; NaN where nothing is finite."""
     every = [
         (step, value) for columns in series.values() for step, value in zip(columns.steps, columns.values, strict=True)
     ]
     first, last = min(step for step, _ in every), max(step for step, _ in every)
-    width = max(1, math.ceil((last - first + 1) / _BUCKETS))
+    width = max(1, math.ceil((last - first + 1) / most))
     sums: dict[int, list[float]] = {}
     for step, value in every:
         stretch = sums.setdefault((step - first) // width, [0.0, 0.0])
@@ -460,7 +461,7 @@ def _mean(series: Series) -> tuple[list[float], list[float]]:
     return steps, [total / count if count else math.nan for _, (total, count) in found]
 
 
-def _tails(run: Kept) -> list[str]:
+def tails(run: Kept) -> list[str]:
     """The last lines of each rank; equal lines appear once for all their ranks."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for rank in run.parts:

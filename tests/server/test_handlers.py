@@ -42,6 +42,8 @@ EXAMPLES = {
     r"/dtrain/views/([^/]+)": "dtrain/views/mine",
     r"/dtrain/runs/(\d+)/metrics": "dtrain/runs/1/metrics",
     r"/dtrain/runs/(\d+)/csv": "dtrain/runs/1/csv",
+    "/dtrain/report": "dtrain/report",
+    "/dtrain/report/view": "dtrain/report/view",
     "/dtrain/stream": "dtrain/stream",
 }
 """An address for each pattern."""

@@ -209,3 +209,33 @@ def test_a_store_on_a_read_only_disk_is_read_all_the_same(module_home, tmp_path)
         assert list(runs[1].metrics["loss"][0].values) == [3.0, 0.5]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
+
+
+def test_report_writes_a_file(notebook):
+    """Runs as ``compare`` names them, then the file."""
+    said = notebook.ok("%distributed report 1,2 world/3 report.html --notes 'three of them'").out
+    page = (notebook.folder / "report.html").read_text()
+
+    assert "Wrote a report on 3 runs to report.html (" in said
+    assert "three of them" in page
+    assert all(f"world/{number}" in page for number in (1, 2, 3))
+    assert "A report is a .html, .md or .csv file" in notebook.run("%distributed report 1 report.txt").said
+    assert "There is no run world/9" in notebook.run("%distributed report world/9 report.html").said
+
+
+def test_runs_of_other_tools_are_imported(notebook, module_home):
+    """A list of them, and what was left out; they are in the store then."""
+    run = notebook.folder / "mlruns" / "1" / "r1"
+    (run / "metrics").mkdir(parents=True)
+    (run.parent / "meta.yaml").write_text("experiment_id: '1'\nname: elsewhere\n")
+    (run / "meta.yaml").write_text("run_id: r1\nrun_name: theirs\nstatus: 3\nstart_time: 1000\nend_time: 3000\n")
+    (run / "metrics" / "loss").write_text("1000 0.5 0\n")
+    cell = notebook.ok("%distributed runs import .")
+    [listed] = cell.display_texts
+
+    assert "1 run imported." in cell.out
+    assert "elsewhere/1  theirs  ok" in listed
+    assert "1 run was there already." in notebook.ok("%distributed runs import mlruns --kind mlflow").out
+    assert "has no runs that can be imported" in notebook.run("%distributed runs import mlruns --kind wandb").said
+    Store.open(module_home / "dtrain" / "runs.sqlite").run("elsewhere/1").edit(kept=False)
+    notebook.ok("%distributed runs delete elsewhere/1")
