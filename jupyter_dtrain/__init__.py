@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         RequestError,
         StartFailed,
         StoreFailed,
+        TrackFailed,
         TransferFailed,
         UploadFailed,
         WorldError,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.scaling import Speedup, speedup
     from jupyter_dtrain.session import Session, current, save_profile
     from jupyter_dtrain.store import Comparison, RunList, Store, StoredRun, compare, runs
+    from jupyter_dtrain.trackers.tracking import track
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
     comm: MPI.Intracomm
@@ -128,6 +130,7 @@ _HOMES = {
     "StoreFailed": "core.errors",
     "StoredRun": "store",
     "Surroundings": "wire.agent_messages",
+    "TrackFailed": "core.errors",
     "TransferFailed": "core.errors",
     "UploadFailed": "core.errors",
     "Uploaded": "files.sync",
@@ -152,6 +155,7 @@ _HOMES = {
     "snapshots": "client.snapshots",
     "speedup": "scaling",
     "step": "rank_api",
+    "track": "trackers.tracking",
     "upload": "files.sync",
     "worlds": "launch.worlds",
 }
@@ -208,6 +212,7 @@ __all__ = [
     "StoreFailed",
     "StoredRun",
     "Surroundings",
+    "TrackFailed",
     "TransferFailed",
     "UploadFailed",
     "Uploaded",
@@ -234,6 +239,7 @@ __all__ = [
     "snapshots",
     "speedup",
     "step",
+    "track",
     "unload_ipython_extension",
     "upload",
     "worlds",

@@ -162,6 +162,14 @@ _SHORT = (_SHOW, _COMPARE)
 _RUNS = (
     *_SHORT,
     Verb(
+        "track",
+        "runs and jobs",
+        "send a stored run to a tracker: W&B, MLflow, trackio, or TensorBoard",
+        stored.track_arguments,
+        stored.track,
+        "track",
+    ),
+    Verb(
         "delete",
         "runs and jobs",
         "delete stored runs: their cells, output and metrics",

@@ -101,7 +101,8 @@ class Supervisor:
         self._elsewhere: dict[str, list[str]] = {}
         """The hosts on which the world's folder cannot be entered, by the folder in which their ranks work."""
         launcher = self._launcher = launcher_of(request)
-        self._cluster = Cluster(request, launcher, 0, umask)
+        self._keeper = Keeper(request, self._notice, self._state.number_run)
+        self._cluster = Cluster(request, launcher, 0, umask, spared=self._keeper.senders)
         self._mpi: MpiProgram | None = None
         self._renew_at, self._launches = 0.0, 0
         self._silence: StartFailure | None = None
@@ -124,7 +125,6 @@ class Supervisor:
                 self._state, self._open_runs, self._rank_died, self._ranks_replaced, self._notice, self._gpus, seats
             ),
         )
-        self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._thread = threading.Thread(target=self._run, name="dtrain-supervisor", daemon=True)
         self._nodes: Nodes | None = None
         if (lent := launcher.allocation) is not None:
@@ -226,7 +226,9 @@ class Supervisor:
         self._elsewhere.clear()
         progress = self._state.progress = StartProgress(self._request.size, self._request.settings)
         programs, self._programs = self._programs, None
-        cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask, programs)
+        cluster = self._cluster = Cluster(
+            self._request, self._launcher, self._state.incarnation, self._umask, programs, self._keeper.senders
+        )
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
             self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)
