@@ -162,14 +162,6 @@ _SHORT = (_SHOW, _COMPARE)
 _RUNS = (
     *_SHORT,
     Verb(
-        "track",
-        "runs and jobs",
-        "send a stored run to a tracker: W&B, MLflow, trackio, or TensorBoard",
-        stored.track_arguments,
-        stored.track,
-        "track",
-    ),
-    Verb(
         "delete",
         "runs and jobs",
         "delete stored runs: their cells, output and metrics",
@@ -533,6 +525,14 @@ _OWN: tuple[Verb, ...] = (
         verbs=_RUNS,
     ),
     *_SHORT,
+    Verb(
+        "track",
+        "runs and jobs",
+        "send a stored run to a tracker: W&B, MLflow, trackio, or TensorBoard",
+        stored.track_arguments,
+        stored.track,
+        "track",
+    ),
     Verb(
         "export",
         "runs and jobs",

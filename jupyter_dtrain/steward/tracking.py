@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dtrain.core.errors import StoreFailed
+from jupyter_dtrain.core.processes import own_process
 from jupyter_dtrain.launch.leftovers import MARK
 from jupyter_dtrain.store.file import StoreFile
-from jupyter_dtrain.trackers.sender import Job
+from jupyter_dtrain.trackers.sender import SendJob
 from jupyter_dtrain.trackers.starting import start_sender, targets_of
 from jupyter_dtrain.trackers.state import pending
-from jupyter_dtrain.trackers.target import Target, read_target
+from jupyter_dtrain.trackers.target import TrackerTarget, read_target
 from jupyter_dtrain.wire.requests import WorldRequest
 
 PERIOD: Final = 3.0
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 class _Sending:
     """One target, and the process that sends there."""
 
-    def __init__(self, target: Target, world: str) -> None:
+    def __init__(self, target: TrackerTarget, world: str) -> None:
         self.target = target
         self.world = world
         self.process: subprocess.Popen[bytes] | None = None
@@ -104,7 +105,13 @@ class Tracking:
         if now < one.next:
             return
         try:
-            one.process = start_sender(Job(self._request.store, one.target.text, one.world), self._log, without=[MARK])
+            one.process = start_sender(
+                SendJob(self._request.store, one.target.text, one.world, own_process()),
+                self._log,
+                # The steward's own folder ends with the world.
+                self._request.cwd or str(Path.home()),
+                without=[MARK],
+            )
             one.began = now
         except OSError as error:
             one.next = now + LONGEST

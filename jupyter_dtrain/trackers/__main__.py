@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_dtrain.core.structs import readable
 
-from .sender import Job, Sender
+from .sender import Sender, SendJob
 from .target import read_target
 
 QUIET = {
@@ -30,7 +30,7 @@ QUIET = {
 def main() -> None:
     """Send until the job is done."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(Job))
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=readable(SendJob))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the cell
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

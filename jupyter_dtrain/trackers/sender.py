@@ -22,13 +22,14 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest, DtrainError
 from jupyter_dtrain.core.events import RUNNING
+from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.store.file import StoreFile
 from jupyter_dtrain.store.stored_run import StoredRun, run_with_id, world_is_over
 
 from .facts import RunFacts, read_facts
 from .reading import RunReader
 from .state import AGE, Row, TrackedState, add_row, claim, save
-from .target import Target
+from .target import TrackerTarget
 from .tracker import TrackedRun, Tracker
 
 PERIOD: Final = 1.0
@@ -47,15 +48,17 @@ SHOWN: Final = 300
 _log = logging.getLogger(__name__)
 
 
-class Job(msgspec.Struct, frozen=True):
+class SendJob(msgspec.Struct, frozen=True):
     """What a process sends; it reads this from its standard input."""
 
     store: str
     """The store's file."""
     target: str
-    """As :attr:`.target.Target.text`."""
+    """As :attr:`.target.TrackerTarget.text`."""
     world: str = ""
     """The id of the world whose runs go there; empty for none. Runs of worlds that are over come along."""
+    steward: tuple[int, float] | None = None
+    """The main process of this world, and when it was created."""
     runs: list[int] = []
     """Rows of further runs, which may still be running."""
 
@@ -63,7 +66,7 @@ class Job(msgspec.Struct, frozen=True):
 class Sender:
     """Sends to one target. Use it from one thread."""
 
-    def __init__(self, job: Job, target: Target) -> None:
+    def __init__(self, job: SendJob, target: TrackerTarget) -> None:
         self._job = job
         self._target = target
         self._store = StoreFile(Path(job.store))
@@ -135,8 +138,10 @@ class Sender:
             return True
         query = "SELECT ended, host, steward, steward_created FROM worlds WHERE key = ?"
         rows = self._store.ask(lambda db: db.execute(query, (self._job.world,)).fetchall())
-        # A world without a row has had no run yet: its steward ends this process.
-        return rows is not None and any(world_is_over(*row) for row in rows)
+        if rows:
+            return any(world_is_over(*row) for row in rows)
+        # A world without a row has had no run yet.
+        return self._job.steward is not None and not still_runs(*self._job.steward)
 
     def _limit(self) -> None:
         """Start the time that the rest may take, once no run goes on."""
@@ -158,7 +163,7 @@ class Delivery:
     """Sends one run."""
 
     def __init__(
-        self, store: StoreFile, row: Row, target: Target, tracker: Tracker, state: TrackedState, before: int
+        self, store: StoreFile, row: Row, target: TrackerTarget, tracker: Tracker, state: TrackedState, before: int
     ) -> None:
         """``before``: the process that sent it before; 0 for none."""
         self._store = store

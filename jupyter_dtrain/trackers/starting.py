@@ -17,8 +17,8 @@ import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .sender import Job
-from .target import Target, check_target, read_target
+from .sender import SendJob
+from .target import TrackerTarget, check_target, read_target
 
 MODULE: Final = "jupyter_dtrain.trackers"
 """What Python runs."""
@@ -43,15 +43,18 @@ def check_targets(text: str | None, tensorboard: str | None) -> tuple[str | None
     return " ".join(targets) or None, tensorboard
 
 
-def targets_of(text: str | None) -> list[Target]:
+def targets_of(text: str | None) -> list[TrackerTarget]:
     """The targets of a world, which were checked."""
     return [read_target(word) for word in (text or "").split()]
 
 
-def start_sender(job: Job, log: Path | None = None, without: Iterable[str] = ()) -> subprocess.Popen[bytes]:
+def start_sender(
+    job: SendJob, log: Path | None = None, folder: str | None = None, without: Iterable[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start a process that does ``job``. ``log``: the file for its messages. Raises :class:`OSError`.
 
-    ``without``: variables that its environment lacks.
+    ``folder``: where it works (default: where this process does); trackers put their files there. ``without``:
+    variables that its environment lacks.
     """
     environ = {name: value for name, value in os.environ.items() if name not in set(without)}
     # Where this process finds the package, however it was started.
@@ -60,6 +63,7 @@ def start_sender(job: Job, log: Path | None = None, without: Iterable[str] = ())
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
+            cwd=folder if folder is not None and os.path.isdir(folder) else None,  # noqa: PTH112
             stdin=subprocess.PIPE,
             stdout=descriptor,
             stderr=descriptor,

@@ -64,7 +64,7 @@ class Row(NamedTuple):
     run: int
     tracker: str
     target: str
-    """Beside the tracker's name, as :attr:`.target.Target.rest` has it."""
+    """Beside the tracker's name, as :attr:`.target.TrackerTarget.rest` has it."""
 
 
 def read_state(text: str) -> TrackedState:

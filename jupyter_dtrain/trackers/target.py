@@ -28,7 +28,7 @@ _PASSWORD: Final = re.compile(r"//[^/\s@]*:[^/\s@]*@")
 _log = logging.getLogger(__name__)
 
 
-class Target(msgspec.Struct, frozen=True):
+class TrackerTarget(msgspec.Struct, frozen=True):
     """A tracker, and where in it runs go."""
 
     tracker: str
@@ -76,7 +76,7 @@ def tracker_named(name: str) -> type[Tracker]:
     return trackers()[name]
 
 
-def read_target(text: str) -> Target:
+def read_target(text: str) -> TrackerTarget:
     """The target that ``text`` means, without a look at whether it can be used. Raises :class:`BadRequest`."""
     tracker, _, rest = text.strip().partition(":")
     tracker, mark, flags = tracker.partition("?")
@@ -97,10 +97,10 @@ def read_target(text: str) -> Target:
             f"it, and the password where {tracker} itself looks for it.",
             option="track",
         )
-    return Target(tracker, where, told)
+    return TrackerTarget(tracker, where, told)
 
 
-def check_target(text: str) -> Target:
+def check_target(text: str) -> TrackerTarget:
     """The target that ``text`` means, complete: relative paths are absolute.
 
     Raises :class:`BadRequest` for one that cannot be used, and where the tracker's library is not installed.
@@ -109,4 +109,4 @@ def check_target(text: str) -> Target:
     kind = target.kind
     if importlib.util.find_spec(kind.package) is None:
         raise BadRequest(f"{kind.title} is not installed here: pip install {kind.package}", option="track")
-    return Target(target.tracker, kind.check(target.where), target.flags)
+    return TrackerTarget(target.tracker, kind.check(target.where), target.flags)

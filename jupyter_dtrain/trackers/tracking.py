@@ -17,10 +17,10 @@ from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.store.runs import Store
 from jupyter_dtrain.store.stored_run import StoredRun
 
-from .sender import Job
+from .sender import SendJob
 from .starting import start_sender
 from .state import Row, add_row, read_state
-from .target import Target, check_target
+from .target import TrackerTarget, check_target
 
 PERIOD: Final = 0.1
 """Seconds between two looks at whether it is done."""
@@ -48,7 +48,7 @@ def track(run: StoredRun | Run | str, target: str, *, timeout: float = 600.0) ->
         add_row(db, row)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        process = start_sender(Job(str(store.path), checked.text, runs=[found.id]), log)
+        process = start_sender(SendJob(str(store.path), checked.text, runs=[found.id]), log)
         deadline = time.monotonic() + timeout
         words = ""
         while time.monotonic() < deadline:
@@ -82,7 +82,7 @@ def _forget(store: Store, row: Row) -> None:
             db.execute("DELETE FROM tracked WHERE run = ? AND tracker = ? AND target = ? AND NOT done", row)
 
 
-def _explain(run: StoredRun, target: Target, words: str, log: Path) -> str:
+def _explain(run: StoredRun, target: TrackerTarget, words: str, log: Path) -> str:
     if words:
         return f"{words} %distributed track {run.label} {target.text} tries again."
     said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []

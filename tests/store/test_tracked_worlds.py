@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_dtrain.store import Store
 from tests.session.cells import run
+from tests.steward.until import state_of
 from tests.store.test_worlds import stored
 
 from .tracked import expected, mlflow_points, trackio_points, wait_for
@@ -41,12 +42,12 @@ def test_a_killed_process_is_started_again_and_the_rest_goes_on_after_the_world(
     pytest.importorskip("trackio")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     with launch(n=2, track="trackio:tests") as session:
-        running = session.submit(LOOP)
+        running = run(session, LOOP, wait=False)
         (process,) = wait_for(lambda: senders(own_data))
         assert "DTRAIN_WORLD" not in process.environ()  # what names a process as the world's, to be removed with it
         process.kill()
         (again,) = wait_for(lambda: [one for one in senders(own_data) if one.pid != process.pid])
-        running.wait()
+        running.result()
         run(session, "print('no metrics')")
     wait_for(lambda: tracked_rows(Store.open()) == [("", 1)])
     found = {name: sorted(points) for name, points in trackio_points("tests").items()}
@@ -58,15 +59,17 @@ def test_a_killed_process_is_started_again_and_the_rest_goes_on_after_the_world(
 def test_a_tracker_that_is_down_says_so_once_and_catches_up(launch, own_data, tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     folder = tmp_path / "later"
+    folder.write_text("in the way")
     address = f"sqlite:///{folder}/runs.db"
     monkeypatch.setenv("MLFLOW_ARTIFACT_ROOT", str(tmp_path))
     with launch(n=1, track=f"mlflow:{address}") as session:
         run(session, LOOP)
-        words = wait_for(lambda: [one for one in session.notices if "MLflow does not take run" in one])
+        words = wait_for(lambda: [one for one in state_of(session).notices if "MLflow does not take run" in one])
         began = time.monotonic()
     assert len(words) == 1
     assert time.monotonic() - began < 60
     assert [done for _, done in tracked_rows(Store.open())] == [0]
+    folder.unlink()
     folder.mkdir()
     wait_for(lambda: tracked_rows(Store.open()) == [("", 1)], 200)
     assert mlflow_points(address) == {"loss": [(step, float(step)) for step in range(100)]}

@@ -13,7 +13,7 @@ from jupyter_dtrain.core.events import Error, Metrics
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.settings import STORE_VARIABLE
 from jupyter_dtrain.store.schema import open_for_writing
-from jupyter_dtrain.trackers.sender import Job
+from jupyter_dtrain.trackers.sender import SendJob
 from jupyter_dtrain.trackers.starting import start_sender
 from jupyter_dtrain.trackers.state import read_state
 from jupyter_dtrain.trackers.tracking import track
@@ -99,7 +99,7 @@ def test_a_stored_run_arrives_point_for_point(fake, db, store, place):
 def test_a_sender_that_is_killed_in_mid_run_loses_and_doubles_nothing(fake, db, store, place):
     """Points come in many blocks, and the process is killed between two of them, twice."""
     fake.begin(1)
-    job = Job(str(store.path), place.target, fake.owner.id)
+    job = SendJob(str(store.path), place.target, fake.owner.id)
     sent = 0
     for turn in range(3):
         for _ in range(2):

@@ -17,7 +17,7 @@ from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.launch.starting import find_paths
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.trackers.merging import GRACE, PATIENCE, Merger
-from jupyter_dtrain.trackers.sender import Job
+from jupyter_dtrain.trackers.sender import SendJob
 from jupyter_dtrain.trackers.starting import start_sender
 from jupyter_dtrain.trackers.state import Claim, Row, TrackedState, add_row, claim, pending, read_state, save
 from jupyter_dtrain.trackers.target import check_target, read_target, trackers
@@ -160,7 +160,7 @@ def test_rests_are_those_of_worlds_that_are_over(make_world, db):
 def test_a_sender_that_is_killed_writes_tensorboards_file_anew(fake, db, store, tmp_path):
     """It follows the run of a world to its end, and ends with the world."""
     target = check_target(f"tensorboard:{tmp_path}/boards")
-    job = Job(str(store.path), target.text, fake.owner.id)
+    job = SendJob(str(store.path), target.text, fake.owner.id)
     fake.begin(1)
     fake.say(1, 0, points("loss", [float(step) for step in range(300)]))
     fake.say(1, 1, points("loss", [float(step) for step in range(100)]))
