@@ -112,7 +112,7 @@ def add_row(db: sqlite3.Connection, row: Row) -> None:
     """Have the run sent; again where the tracker has it already, so that it gets what changed."""
     db.execute(
         "INSERT INTO tracked (run, tracker, target) VALUES (?, ?, ?) "
-        "ON CONFLICT (run, tracker, target) DO UPDATE SET done = 0",
+        "ON CONFLICT (run, tracker, target) DO UPDATE SET done = 0, words = ''",
         row,
     )
 
