@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         RequestError,
         StartFailed,
         StoreFailed,
+        TrackFailed,
         TransferFailed,
         UploadFailed,
         WorldError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from jupyter_dtrain.store import Comparison, Medium, RunList, Store, StoredRun, compare, runs
     from jupyter_dtrain.store.importing import import_runs
     from jupyter_dtrain.store.report import report
+    from jupyter_dtrain.trackers.tracking import track
     from jupyter_dtrain.wire.agent_messages import Surroundings
 
     comm: MPI.Intracomm
@@ -137,6 +139,7 @@ _HOMES = {
     "Surroundings": "wire.agent_messages",
     "Table": "core.media",
     "Text": "core.media",
+    "TrackFailed": "core.errors",
     "TransferFailed": "core.errors",
     "UploadFailed": "core.errors",
     "Uploaded": "files.sync",
@@ -165,6 +168,7 @@ _HOMES = {
     "snapshots": "client.snapshots",
     "speedup": "scaling",
     "step": "rank_api",
+    "track": "trackers.tracking",
     "upload": "files.sync",
     "worlds": "launch.worlds",
 }
@@ -227,6 +231,7 @@ __all__ = [
     "Surroundings",
     "Table",
     "Text",
+    "TrackFailed",
     "TransferFailed",
     "UploadFailed",
     "Uploaded",
@@ -257,6 +262,7 @@ __all__ = [
     "snapshots",
     "speedup",
     "step",
+    "track",
     "unload_ipython_extension",
     "upload",
     "worlds",

@@ -110,6 +110,7 @@ IN_OTHER_NAMES = {
     "%distributed runs compare": {"run_names": "runs"},
     "%distributed runs show": {"run_name": "name"},
     "%distributed set": {"run_number": "run", "values": "settings"},
+    "%distributed track": {"run_name": "run"},
     "%distributed step": {"run_number": "run", "steps": "count"},
     **{
         f"%distributed {verb}": {"run_number": "run"}

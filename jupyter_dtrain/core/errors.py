@@ -135,6 +135,10 @@ class TransferFailed(RequestError):
     """A value could not be sent to, or brought back from, the ranks; nothing was changed."""
 
 
+class TrackFailed(RequestError):
+    """A tracker does not take a stored run, for the reason in the message. What it has of the run stays there."""
+
+
 class ProfileFailed(RanksError):
     """No rank has recorded the steps that were asked for, or their trace cannot be written; the message says why."""
 

@@ -19,6 +19,8 @@ from .structs import readable
 PREFIX = "JUPYTER_DTRAIN_"
 STORE_VARIABLE = "JUPYTER_DTRAIN_STORE"
 """The file of the store. A job that has this variable writes its metrics there."""
+TRACK_VARIABLE = "JUPYTER_DTRAIN_TRACK"
+"""The trackers that get the runs of worlds which are started without the option ``track``."""
 
 
 FORMER = {"hold": "output_delay", "lease": "keep_alive", "spool_cap": "log_cap", "spool_days": "log_days"}
@@ -98,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True):
         values: dict[str, float] = {}
         # A present name comes after the former one of the same setting, and wins.
         for key, text in sorted(environ.items(), key=lambda one: one[0][len(PREFIX) :].lower() not in FORMER):
-            if not key.startswith(PREFIX) or key == STORE_VARIABLE:
+            if not key.startswith(PREFIX) or key in (STORE_VARIABLE, TRACK_VARIABLE):
                 continue
             name = key[len(PREFIX) :].lower()
             if name in FORMER:

@@ -36,6 +36,11 @@ class StartOptions(TypedDict, total=False):
     tensorboard: str | os.PathLike[str] | None
     """Folder for TensorBoard's event files, which get the metrics as well (default: none)."""
 
+    track: str | None
+    """Trackers that get the runs as well, such as wandb:PROJECT mlflow:http://host:5000 trackio:PROJECT; with
+    ?ranks behind one, also the points of each rank (default: what the variable JUPYTER_DTRAIN_TRACK says, else
+    none)."""
+
     snapshot_every: str | None
     """Save variables between steps of cells, such as 10m model opt (default: none)."""
 

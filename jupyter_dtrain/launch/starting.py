@@ -26,10 +26,11 @@ from jupyter_client.connect import write_connection_file
 
 from jupyter_dtrain.core.errors import BadRequest, StartFailed, package_gone
 from jupyter_dtrain.core.processes import own_process, this_place
-from jupyter_dtrain.core.settings import Settings
+from jupyter_dtrain.core.settings import TRACK_VARIABLE, Settings
 from jupyter_dtrain.core.start_failures import AGAIN, MEND, relevant
 from jupyter_dtrain.store.schema import store_file
 from jupyter_dtrain.store.tensorboard import check_folder
+from jupyter_dtrain.trackers.starting import check_targets
 from jupyter_dtrain.wire.messages import PROTOCOL
 from jupyter_dtrain.wire.requests import WorldOptions, WorldRequest
 
@@ -228,12 +229,15 @@ def abandon(listing: Listing, request: WorldRequest) -> None:
 def find_paths(options: WorldOptions) -> WorldOptions:
     """``options`` with absolute paths: ``mpiexec``, found where none was named, and ``tensorboard``, which is made.
 
-    Raises :class:`BadRequest` and :class:`StartFailed` with the fix.
+    ``track`` is complete then, too. Raises :class:`BadRequest` and :class:`StartFailed` with the fix.
     """
+    wanted = os.environ.get(TRACK_VARIABLE) if options.track is None else options.track
+    track, tensorboard = check_targets(wanted, options.tensorboard)
     return msgspec.structs.replace(
         options,
         mpiexec=find_mpiexec(options.mpiexec),
-        tensorboard=None if options.tensorboard is None else check_folder(options.tensorboard),
+        tensorboard=None if tensorboard is None else check_folder(tensorboard),
+        track=track,
     )
 
 

@@ -10,7 +10,7 @@ from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.errors import BadRequest, NoWorld, StoreFailed
-from jupyter_dtrain.core.events import OUTCOMES
+from jupyter_dtrain.core.events import OUTCOMES, RUNNING
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.session import current
@@ -181,6 +181,32 @@ def import_runs(args: Parsed) -> None:
         print(line)
     if found.runs:
         _publish(listing(found.runs))
+
+
+def track_arguments(parser: MagicParser) -> None:
+    """Arguments of ``track``."""
+    parser.add_argument("run_name", metavar="RUN", help=_RUN_HELP, completer=stored_runs)
+    parser.add_argument(
+        "target",
+        metavar="TRACKER[:TARGET]",
+        help="such as wandb:PROJECT, mlflow:http://host:5000, trackio:PROJECT or tensorboard:DIR; with ?ranks behind "
+        "it, also the points of each rank",
+    )
+
+
+def track(args: Parsed) -> None:
+    """``%distributed track RUN TARGET``."""
+    from jupyter_dtrain.store import Store
+    from jupyter_dtrain.trackers.target import read_target
+    from jupyter_dtrain.trackers.tracking import track as send
+
+    run = _find(Store.open(), args.run_name)
+    send(run, args.target)
+    title = read_target(args.target).kind.title
+    if run.outcome == RUNNING:
+        print(f"{title} has the points of run {run.label} so far; the rest follows until its end.")
+    else:
+        print(f"{title} has run {run.label}.")
 
 
 def delete_arguments(parser: MagicParser) -> None:

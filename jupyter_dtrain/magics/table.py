@@ -543,6 +543,14 @@ _OWN: tuple[Verb, ...] = (
     *_SHORT,
     _REPORT,
     Verb(
+        "track",
+        "runs and jobs",
+        "send a stored run to a tracker: W&B, MLflow, trackio, or TensorBoard",
+        stored.track_arguments,
+        stored.track,
+        "track",
+    ),
+    Verb(
         "export",
         "runs and jobs",
         "make a job of the cells that run on ranks, for torchrun, Slurm, Kubernetes or others",

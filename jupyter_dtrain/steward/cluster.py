@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
@@ -77,8 +77,13 @@ class Cluster:
         incarnation: int,
         umask: int,
         programs: PreparedPrograms | None = None,
+        spared: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """``incarnation`` counts restarts; ``umask`` is for the ranks; ``programs`` have waited for this launch."""
+        """``incarnation`` counts restarts; ``umask`` is for the ranks; ``programs`` have waited for this launch.
+
+        ``spared``: the ids of children that are others', and outlive it.
+        """
+        self._spared = spared
         self._programs = programs
         self.incarnation = incarnation
         self._request = request
@@ -316,7 +321,7 @@ class Cluster:
         own = {process.pid for process in (self._controller, self._mpiexec) if process is not None}
         own |= {process.pid for process in self._watches.processes} if self._watches is not None else set()
         own |= {server.pid for server in (self._rendezvous, *self._servers) if server is not None and server.pid}
-        collect_orphans(own)
+        collect_orphans(own.union(self._spared()))
 
     def abort_ranks(self) -> None:
         """Have the ranks print the stacks of their threads, and end them."""
@@ -361,7 +366,7 @@ class Cluster:
             self._rendezvous = None
         while self._servers:
             self._servers.pop().close()
-        left = kill_descendants()
+        left = kill_descendants(spare=self._spared())
         if left:
             _log.error("These processes could not be killed: %s", left)
 

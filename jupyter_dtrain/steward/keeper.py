@@ -1,8 +1,9 @@
 """The steward's thread that stores the ranks' events, with or without a client.
 
 It reads the ranks' spools about once a second, or when a client is about to read the store. It hands new events to the
-store and, where the user wants that, to TensorBoard. The supervisor posts to it and waits only when the world ends, for
-a bounded time. First of all it tells where the numbers of the world's runs begin.
+store and, where the user wants that, to TensorBoard; for other trackers it starts processes that read the store. The
+supervisor posts to it and waits only when the world ends, for a bounded time. First of all it tells where the numbers
+of the world's runs begin.
 
 Under failure: the user gets one notice of the store's error; the world goes on.
 """
@@ -14,7 +15,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from jupyter_dtrain.store.intake import StoreIntake
     from jupyter_dtrain.store.tensorboard import TensorBoardIntake
     from jupyter_dtrain.store.writer import StoreWriter
+
+    from .tracking import Tracking
 
 PERIOD = 1.0
 """Seconds between two looks at the spools."""
@@ -54,6 +57,7 @@ class Keeper:
         self._reason = ""
         self._store: StoreIntake | None = None
         self._tensorboard: TensorBoardIntake | None = None
+        self._tracking: Tracking | None = None
         self._thread = threading.Thread(target=self._run, name="dtrain-keeper", daemon=True)
 
     def start(self) -> None:
@@ -85,6 +89,10 @@ class Keeper:
         """Record that all present ranks have ended: they send no more events."""
         when = time.time()
         self._news.put(lambda writer: writer.ranks_ended(words, when))
+
+    def senders(self) -> Collection[int]:
+        """The processes that send runs to trackers, which may outlive the world."""
+        return () if self._tracking is None else self._tracking.pids
 
     def store_soon(self) -> int:
         """Begin to store all that the ranks have said by now; returns a ticket for :meth:`stored`."""
@@ -124,6 +132,8 @@ class Keeper:
             self._store.close(self._reason)
             if self._tensorboard is not None:
                 self._tensorboard.close()
+            if self._tracking is not None:
+                self._tracking.look(now=True)  # one that ended with the world's processes has the rest to send
         except Exception as error:  # noqa: BLE001 — the world goes on without it
             _log.exception("The keeper failed")
             self._say(f"Runs are no longer stored ({type(error).__name__}: {error}). Cells run as before.")
@@ -134,6 +144,8 @@ class Keeper:
         from jupyter_dtrain.store.source import SpoolFolder
         from jupyter_dtrain.store.tensorboard import UNWANTED, TensorBoardIntake
         from jupyter_dtrain.store.writer import SKIPPED, WorldOwner
+
+        from .tracking import Tracking
 
         request = self._request
         # Ranks take seconds to start, and the first client asks for the number when they are ready.
@@ -146,6 +158,7 @@ class Keeper:
         if request.options.tensorboard:
             folder = Path(request.options.tensorboard) / request.id
             self._tensorboard = TensorBoardIntake(folder, SpoolFolder(request.spool, UNWANTED), self._say)
+        self._tracking = Tracking(request, self._say)
 
     def _round(self) -> float:
         """Look once; the seconds until the next look."""
@@ -155,6 +168,8 @@ class Keeper:
         more = self._store.poll()
         if self._tensorboard is not None:
             more |= self._tensorboard.poll()
+        if self._tracking is not None:
+            self._tracking.look()
         if more:
             # Never more than half of a core, also when ranks print faster than that.
             return time.monotonic() - began

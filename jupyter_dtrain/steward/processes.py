@@ -100,22 +100,31 @@ def collect_orphans(own: Collection[int]) -> None:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
-def kill_descendants(patience: float = 3.0) -> list[int]:
+def kill_descendants(patience: float = 3.0, spare: Collection[int] = ()) -> list[int]:
     """Kill all processes beneath this one; returns the pids that still exist after ``patience`` seconds.
 
     Call it once this process has waited for the children that it started itself: it collects what is left of all.
+    ``spare``: the ids of children that stay, with all beneath them.
     """
     me = psutil.Process()
     deadline = time.monotonic() + patience
     while True:
-        collect_orphans(())
-        alive = [child for child in me.children(recursive=True) if has_not_ended(child)]
+        collect_orphans(spare)
+        alive = [child for child in _beneath(me, spare) if has_not_ended(child)]
         if not alive or time.monotonic() > deadline:
             return [child.pid for child in alive]
         for child in alive:
             with contextlib.suppress(psutil.Error):
                 child.kill()
         time.sleep(0.02)
+
+
+def _beneath(process: psutil.Process, spare: Collection[int]) -> Iterable[psutil.Process]:
+    for child in process.children():
+        if child.pid not in spare:
+            yield child
+            with contextlib.suppress(psutil.Error):
+                yield from child.children(recursive=True)
 
 
 def describe_descendants() -> str:

@@ -101,7 +101,8 @@ class Supervisor:
         self._elsewhere: dict[str, list[str]] = {}
         """The hosts on which the world's folder cannot be entered, by the folder in which their ranks work."""
         launcher = self._launcher = launcher_of(request)
-        self._cluster = Cluster(request, launcher, 0, umask)
+        self._keeper = Keeper(request, self._notice, self._state.number_run)
+        self._cluster = Cluster(request, launcher, 0, umask, spared=self._keeper.senders)
         self._mpi: MpiProgram | None = None
         self._renew_at, self._launches = 0.0, 0
         self._silence: StartFailure | None = None
@@ -227,7 +228,9 @@ class Supervisor:
         self._elsewhere.clear()
         progress = self._state.progress = StartProgress(self._request.size, self._request.settings)
         programs, self._programs = self._programs, None
-        cluster = self._cluster = Cluster(self._request, self._launcher, self._state.incarnation, self._umask, programs)
+        cluster = self._cluster = Cluster(
+            self._request, self._launcher, self._state.incarnation, self._umask, programs, self._keeper.senders
+        )
 
         def post(handle: Callable[[Any], None], what: Any) -> None:
             self._queue.put(lambda: handle(what) if self._is_current(cluster) else None)

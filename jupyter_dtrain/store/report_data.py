@@ -114,7 +114,7 @@ class ReportedRun:
         self.config = {name: redact_value(name, value, known) for name, value in run.config.items()}
         self.metrics: Mapping[str, Mapping[int, Columns]] = run.metrics if run.resumes is None else run.whole_metrics
         """All points, with those of the runs whose training it goes on with."""
-        self.figures = measures(self.metrics, run.first_step)
+        self.figures = measures(self.metrics, run.first_step if run.resumes is None else 0)
         """Last, lowest and highest value of each metric; of a speed, the run's alone."""
         for name in (STEPS_PER_SECOND, SAMPLES_PER_SECOND):
             if (figures := self.figures.pop(mean_of(name), None)) is not None:

@@ -10,6 +10,7 @@ a folder of mode 0700.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import time
@@ -248,7 +249,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_file(path)
         if path.stat().st_size:
             with contextlib.closing(_connect(path, "ro")) as db:
                 check(db, path)
@@ -345,6 +346,17 @@ def _checked(path: Path, mode: str) -> tuple[sqlite3.Connection, int]:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # The keeper's thread opens, uses and closes its connection; a reader uses one within a single call.
     return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+
+
+def _make_file(path: Path) -> None:
+    """Make the file where it is missing. Raises :class:`OSError`, also where it cannot be written."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        # Never opened here: its close would end the locks of all other connections of this process, and a process that
+        # closes its own then takes the log of changes from under them.
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:

@@ -154,6 +154,16 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema={"metavar": "DIR"},
         ),
     ] = None
+    track: Annotated[
+        str | None,
+        Meta(
+            title="Trackers",
+            description="trackers that get the runs as well, such as wandb:PROJECT mlflow:http://host:5000 "
+            "trackio:PROJECT; with ?ranks behind one, also the points of each rank (default: what the variable "
+            "JUPYTER_DTRAIN_TRACK says, else none)",
+            extra_json_schema={"metavar": "TRACKER[:TARGET] …", "words": True},
+        ),
+    ] = None
 
     snapshot_every: Annotated[
         str | None,
