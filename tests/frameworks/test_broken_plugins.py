@@ -154,6 +154,7 @@ def test_a_plugin_that_raises_in_every_member(broken, error, tmp_path):
 ASKED = set(MEMBERS) - {
     # Shown in the place of what it would return; the cell's error.
     *("describe", "recover", "on_host"),
+    "configuration",  # the lowest rank alone asks
     # Another plug-in's; only of a plug-in in which a rank waits; only after Stop; the steward's.
     *("prepare", "release", "can_release", "children_ended", "rendezvous", "server"),
     # Only in a profile, whose asker hears of it.
