@@ -1038,7 +1038,7 @@ export const STEP_PARTS: Record<string, string> = {
 };
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
-export const VALUED_OPTIONS: readonly string[] = ["--account", "--check", "--check-every", "--cpus-per-task", "--every", "--gpus-per-node", "--gpus-per-rank", "--gpus-per-task", "--gres", "--hostfile", "--hosts", "--inputs", "--interface", "--mem", "--mpiexec", "--name", "--nodes", "--ntasks-per-node", "--output", "--partition", "--profile", "--ps", "--pull", "--python", "--qos", "--ranks", "--replay", "--ring", "--run", "--sbatch", "--ssh-args", "--tensorboard", "--time", "--timeout", "--torch-backend", "-N", "-i", "-n", "-o", "-r"];
+export const VALUED_OPTIONS: readonly string[] = ["--account", "--check", "--check-every", "--cpus-per-task", "--every", "--gpus-per-node", "--gpus-per-rank", "--gpus-per-task", "--gres", "--group", "--hostfile", "--hosts", "--inputs", "--interface", "--mem", "--mpiexec", "--name", "--nodes", "--ntasks-per-node", "--output", "--partition", "--profile", "--ps", "--pull", "--python", "--qos", "--ranks", "--replay", "--resume", "--ring", "--run", "--sbatch", "--ssh-args", "--tensorboard", "--time", "--timeout", "--torch-backend", "-N", "-i", "-n", "-o", "-r"];
 
 /** The magics whose cells go to the ranks. */
 export const RANK_MAGICS: readonly string[] = ["distributed", "dist", "rank"];
