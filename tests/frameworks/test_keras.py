@@ -80,7 +80,8 @@ def test_fit_shows_what_it_logs_once_and_one_bar(worlds, backend):
     told = Told()
     run, found = play(session, f"{begin}\n{FIT}\nhistory", view=told)
     known = {"optimizer": "SGD", "epochs": 2, "batch_size": 8, "validation_split": 0.25}
-    assert told.values.items() >= (known if backend == "tf_keras" else {**known, "learning_rate": 0.05}).items()
+    known |= {} if backend == "tf_keras" else {"learning_rate": 0.05}
+    assert {name: told.values.get(name) for name in known} == known
     for rank, history in found.items():
         series = {name: of_rank[rank] for name, of_rank in run.metrics.items()}
         assert sorted(series) == ["loss", "mae", "val_loss", "val_mae"]
