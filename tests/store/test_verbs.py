@@ -119,7 +119,7 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
     cell = notebook.ok("%distributed compare 1 2")
     notebook.ok("del sys.modules['matplotlib']; sys.modules.update(kept)")
 
-    assert len(cell.displays) == 1
+    assert len(cell.displays) == 2
     assert "pip install matplotlib" in cell.out
 
 
