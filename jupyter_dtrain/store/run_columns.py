@@ -22,7 +22,7 @@ import msgspec
 from jupyter_dtrain.core.events import Series
 from jupyter_dtrain.core.metrics import Columns, is_finite, unpack
 
-from .facts import Facts, RunFacts
+from .facts import RunFacts, StoreFacts
 from .file import StoreFile
 from .filters import BadFilter
 
@@ -87,10 +87,10 @@ class RunColumn(NamedTuple):
     """The metric, the other one, and ``min`` or ``max``, where the value has to be read from points."""
 
 
-class Names:
+class KnownNames:
     """The names that a filter and columns may have."""
 
-    def __init__(self, facts: Facts, *, everything: bool) -> None:
+    def __init__(self, facts: StoreFacts, *, everything: bool) -> None:
         configs, metrics = facts.names(everything=everything)
         self.configs = {one.name for one in configs}
         self.metrics = {one.name for one in metrics}
@@ -112,7 +112,7 @@ class Names:
         return f" Do you mean {near[0]}?" if near else ""
 
 
-def column_of(key: str, names: Names, option: str) -> RunColumn:
+def column_of(key: str, names: KnownNames, option: str) -> RunColumn:
     """The column that a key means. Raises :class:`BadFilter`."""
     if key in FIELDS:
         field = FIELDS[key]

@@ -98,13 +98,17 @@ def test_show_shows_a_run(notebook, name):
 
 def test_compare_shows_runs_side_by_side(notebook):
     """A table, and curves as SVG; without a metric in common, words."""
-    table, curves = notebook.ok("%distributed compare 1 world/2 3").displays
+    table, differing, curves = notebook.ok("%distributed compare 1 world/2 3").displays
     cell = notebook.ok("%distributed compare 1,3")
 
     assert "loss" in table["data"]["text/plain"]
     assert "0.5" in table["data"]["text/plain"]
+    assert (
+        "+print('trained with', 0.2)" in differing["data"]["text/plain"]
+        or "+lr = 0.2" in differing["data"]["text/plain"]
+    )
     assert curves["data"]["image/svg+xml"].count("world/2") >= 1
-    assert len(cell.displays) == 1
+    assert len(cell.displays) == 2
     assert "no metric in common" in cell.out
 
 
@@ -115,7 +119,7 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
     cell = notebook.ok("%distributed compare 1 2")
     notebook.ok("del sys.modules['matplotlib']; sys.modules.update(kept)")
 
-    assert len(cell.displays) == 1
+    assert len(cell.displays) == 2
     assert "pip install matplotlib" in cell.out
 
 
