@@ -195,3 +195,10 @@ def test_a_store_on_a_read_only_disk_is_read_all_the_same(module_home, tmp_path)
         assert list(runs[1].metrics["loss"][0].values) == [3.0, 0.5]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True, timeout=20)
+
+
+def test_track_sends_a_stored_run(notebook, tmp_path):
+    """To TensorBoard here, which these tests have; a target that cannot be says what to do."""
+    assert notebook.ok(f"%distributed track 1 tensorboard:{tmp_path}/boards").out == "TensorBoard has run world/1.\n"
+    assert len(list((tmp_path / "boards").glob("*/run-1-merged/events*"))) == 1
+    assert "There is no tracker 'nothing'" in notebook.run("%distributed track 1 nothing:x").said
