@@ -238,7 +238,7 @@ def test_a_page_leads_to_the_run_that_goes_on_with_it_and_to_what_differs(tab):
     tab.get_by_role("button", name="What differs").click()
     differences = tab.get_by_role("region", name="What differs between these runs")
     expect(differences.get_by_role("row").filter(has_text="width")).to_contain_text("128")
-    expect(differences.locator("[data-kind='removed']").first).to_contain_text("lr = 0.01")
+    expect(differences.locator("[data-kind='removed']").first).to_contain_text("lr = 0.1")
     differences.scroll_into_view_if_needed()
     shoot(page, "run-differences")
     tab.get_by_role("button", name="Parallel coordinates").click()
