@@ -161,7 +161,7 @@ def tab(browser: Browser, lab: Lab, stored: list[int]) -> Iterator[Locator]:
     command = "(page) => window.jupyterapp.commands.execute('dtrain:runs', {page, chosen: [page]})"
     page.evaluate(command, stored[1])
     execute(page, "application:toggle-left-area")
-    page.evaluate("void window.jupyterapp.shell.widgets('main').find((one) => one.content?.notebookConfig).dispose()")
+    page.evaluate("window.jupyterapp.commands.execute('application:set-mode', {mode: 'single-document'})")
     yield page.get_by_role("region", name="Runs", exact=True)
     assert not page.evaluate("window.ran")
     assert failures == []
