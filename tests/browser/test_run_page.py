@@ -161,7 +161,7 @@ def tab(browser: Browser, lab: Lab, stored: list[int]) -> Iterator[Locator]:
     command = "(page) => window.jupyterapp.commands.execute('dtrain:runs', {page, chosen: [page]})"
     page.evaluate(command, stored[1])
     execute(page, "application:toggle-left-area")
-    page.evaluate("void window.jupyterapp.shell.widgets('main').find((one) => one.content?.notebookConfig).dispose()")
+    page.evaluate("window.jupyterapp.commands.execute('application:set-mode', {mode: 'single-document'})")
     yield page.get_by_role("region", name="Runs", exact=True)
     assert not page.evaluate("window.ran")
     assert failures == []
@@ -238,7 +238,7 @@ def test_a_page_leads_to_the_run_that_goes_on_with_it_and_to_what_differs(tab):
     tab.get_by_role("button", name="What differs").click()
     differences = tab.get_by_role("region", name="What differs between these runs")
     expect(differences.get_by_role("row").filter(has_text="width")).to_contain_text("128")
-    expect(differences.locator("[data-kind='removed']").first).to_contain_text("lr = 0.01")
+    expect(differences.locator("[data-kind='removed']").first).to_contain_text("lr = 0.1")
     differences.scroll_into_view_if_needed()
     shoot(page, "run-differences")
     tab.get_by_role("button", name="Parallel coordinates").click()
