@@ -742,14 +742,14 @@ function Packages(props: { packages: Record<string, string>; trans: TranslationB
 }
 
 function Commit({ page, trans }: PartProps): JSX.Element {
-  const { hash, branch, remote, subject, dirty, diff, notes } = page.commit!;
+  const { hash, branch, remote, message, dirty, diff, notes } = page.commit!;
   const [added, removed] = diffCounts(diff);
   const label = trans.__("Changes that were not committed");
   return (
     <>
       <p className="dtrain-page-row">
         <code title={hash}>{hash.slice(0, 10)}</code>
-        <b>{cut(subject, 200)}</b>
+        <b>{cut(message, 200)}</b>
         <Copy text={hash} label={trans.__("Copy the commit")} trans={trans} />
       </p>
       <p className="dtrain-page-row">
