@@ -244,6 +244,7 @@ def test_runs_of_other_tools_are_imported(notebook, module_home):
     Store.open(module_home / "dtrain" / "runs.sqlite").run("elsewhere/1").edit(kept=False)
     notebook.ok("%distributed runs delete elsewhere/1")
 
+
 def test_track_sends_a_stored_run(notebook, tmp_path):
     """To TensorBoard here, which these tests have; a target that cannot be says what to do."""
     assert notebook.ok(f"%distributed track 1 tensorboard:{tmp_path}/boards").out == "TensorBoard has run world/1.\n"
