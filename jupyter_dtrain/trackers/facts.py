@@ -100,7 +100,7 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else msgspec.json.encode(value).decode()
 
 
-class RunFacts(msgspec.Struct, frozen=True):
+class SentFacts(msgspec.Struct, frozen=True):
     """What is known of a run."""
 
     key: str
@@ -147,13 +147,13 @@ class RunFacts(msgspec.Struct, frozen=True):
         return self.ended is not None and self.outcome not in ("ok", "interrupted")
 
 
-def read_facts(db: sqlite3.Connection, run: StoredRun) -> RunFacts:
+def read_facts(db: sqlite3.Connection, run: StoredRun) -> SentFacts:
     """The facts. Raises :class:`sqlite3.Error` and :class:`~jupyter_dtrain.core.errors.StoreFailed`."""
     happenings = db.execute("SELECT time, words FROM happenings WHERE run = ? ORDER BY time, id", (run.id,)).fetchall()
     row = db.execute("SELECT told FROM commits WHERE run = ?", (run.id,)).fetchone()
     commit: dict[str, Any] = {} if row is None else msgspec.json.decode(row[0], type=readable(dict[str, Any]))
     error = next((f"rank {rank}: {one.ename}: {one.evalue}"[:WORDS] for rank, one in run.errors.items()), "")
-    return RunFacts(
+    return SentFacts(
         key=f"{run.world_id}/{run.number}",
         label=run.label,
         name=run.name or run.label,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from .facts import RunFacts, StoredMedium
+from .facts import SentFacts, StoredMedium
 from .merging import Point
 from .state import TrackedState
 from .tracker import TrackedRun, Tracker, flat
@@ -60,7 +60,7 @@ class Mlflow(Tracker):
         self._address = address
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
 
-    def open(self, facts: RunFacts, state: TrackedState) -> TrackedRun:
+    def open(self, facts: SentFacts, state: TrackedState) -> TrackedRun:
         """The run with its tag, or a new one."""
         import mlflow
 
@@ -74,7 +74,7 @@ class Mlflow(Tracker):
         state.place["run"] = run
         return _Run(client, run, again=state.again)
 
-    def _find(self, client: MlflowClient, facts: RunFacts) -> str:
+    def _find(self, client: MlflowClient, facts: SentFacts) -> str:
         found = client.get_experiment_by_name(self._experiment)
         experiment = client.create_experiment(self._experiment) if found is None else found.experiment_id
         runs = client.search_runs([experiment], f"tags.`dtrain.id` = '{facts.id}'", max_results=1)
@@ -118,7 +118,7 @@ class _Run(TrackedRun):
             path.write_bytes(medium.data)
             self._client.log_artifact(self._run, str(path), f"media/{key.strip('/.') or 'media'}")
 
-    def describe(self, facts: RunFacts) -> None:
+    def describe(self, facts: SentFacts) -> None:
         from mlflow.entities import Param, RunTag
 
         if self._parameters is None:
@@ -158,7 +158,7 @@ class _Run(TrackedRun):
             self._client.log_text(self._run, facts.diff, "code/diff.patch")
             self._diff = facts.diff
 
-    def end(self, facts: RunFacts) -> None:
+    def end(self, facts: SentFacts) -> None:
         status = "KILLED" if facts.outcome == "interrupted" else "FAILED" if facts.failed else "FINISHED"
         self._client.set_terminated(self._run, status, int(1000 * (facts.ended or facts.started)))
 

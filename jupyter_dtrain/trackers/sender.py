@@ -26,7 +26,7 @@ from jupyter_dtrain.core.processes import still_runs
 from jupyter_dtrain.store.file import StoreFile
 from jupyter_dtrain.store.stored_run import StoredRun, run_with_id, world_is_over
 
-from .facts import RunFacts, read_facts
+from .facts import SentFacts, read_facts
 from .reading import RunReader
 from .state import AGE, Row, TrackedState, add_row, claim, save
 from .target import TrackerTarget
@@ -233,7 +233,7 @@ class Delivery:
             self._save(done=True)
         return False
 
-    def _begin(self, facts: RunFacts) -> None:
+    def _begin(self, facts: SentFacts) -> None:
         if self._tracker.rewrites:
             self._state.sent, self._state.medium = {}, 0
         self._reader = RunReader(self._store, self._row.run, dict(self._state.sent))

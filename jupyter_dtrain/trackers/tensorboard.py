@@ -20,7 +20,7 @@ import msgspec
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.store.tensorboard import check_folder
 
-from .facts import RunFacts, StoredMedium
+from .facts import SentFacts, StoredMedium
 from .merging import Point
 from .state import TrackedState
 from .tracker import TrackedRun, Tracker
@@ -52,7 +52,7 @@ class TensorBoard(Tracker):
         del flags
         self._folder = Path(where)
 
-    def open(self, facts: RunFacts, state: TrackedState) -> TrackedRun:
+    def open(self, facts: SentFacts, state: TrackedState) -> TrackedRun:
         """A new file for the run."""
         del state
         world, _, number = facts.key.rpartition("/")
@@ -101,7 +101,7 @@ class _Run(TrackedRun):
             self._add_text(medium.name, medium.text, medium.step, medium.time)
         self._file.flush()
 
-    def describe(self, facts: RunFacts) -> None:
+    def describe(self, facts: SentFacts) -> None:
         told = {
             "name": facts.name,
             "config": "\n".join(
@@ -117,7 +117,7 @@ class _Run(TrackedRun):
                 self._add_text(f"run/{name}", text, 0, facts.started)
         self._file.flush()
 
-    def end(self, facts: RunFacts) -> None:
+    def end(self, facts: SentFacts) -> None:
         del facts
         self._file.close()
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .facts import RunFacts, StoredMedium
+from .facts import SentFacts, StoredMedium
 from .merging import Point
 from .state import TrackedState
 
@@ -28,11 +28,11 @@ class TrackedRun(ABC):
         """Send an image, a text and the like, in the tracker's own type for it where it has one."""
 
     @abstractmethod
-    def describe(self, facts: RunFacts) -> None:
+    def describe(self, facts: SentFacts) -> None:
         """Set name, note, tags, configuration and more; called first, and again when something of it has changed."""
 
     @abstractmethod
-    def end(self, facts: RunFacts) -> None:
+    def end(self, facts: SentFacts) -> None:
         """Say how the run has ended; when it returns, the tracker has everything."""
 
     def leave(self) -> None:  # noqa: B027 — most have nothing to let go of
@@ -58,7 +58,7 @@ class Tracker(ABC):
     def __init__(self, where: str, flags: frozenset[str]) -> None: ...
 
     @abstractmethod
-    def open(self, facts: RunFacts, state: TrackedState) -> TrackedRun:
+    def open(self, facts: SentFacts, state: TrackedState) -> TrackedRun:
         """The run in the tracker: a new one, or the one that ``state`` or the tracker itself knows.
 
         ``state.place`` is the tracker's own: what it puts there is saved. ``state.again``: an earlier process has sent

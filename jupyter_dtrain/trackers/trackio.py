@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .facts import RunFacts, StoredMedium
+from .facts import SentFacts, StoredMedium
 from .merging import Point
 from .state import TrackedState
 from .tracker import TrackedRun, Tracker
@@ -45,7 +45,7 @@ class Trackio(Tracker):
         del flags
         self._project = where or PROJECT
 
-    def open(self, facts: RunFacts, state: TrackedState) -> TrackedRun:
+    def open(self, facts: SentFacts, state: TrackedState) -> TrackedRun:
         """The run, which trackio knows by the id that we give it."""
         # trackio has a folder for each name of a run: it stays, whatever the run is called later.
         name = state.place.setdefault("name", f"{facts.name[:80]} ({facts.label})")
@@ -53,7 +53,7 @@ class Trackio(Tracker):
 
 
 class _Run(TrackedRun):
-    def __init__(self, project: str, name: str, facts: RunFacts) -> None:
+    def __init__(self, project: str, name: str, facts: SentFacts) -> None:
         from trackio.sqlite_storage import SQLiteStorage
 
         self._storage = SQLiteStorage
@@ -79,7 +79,7 @@ class _Run(TrackedRun):
             return
         self._log([{_safe(medium.name): value}], [medium.step], [medium.time], [f"{self._id}/medium/{medium.key}"])
 
-    def describe(self, facts: RunFacts) -> None:
+    def describe(self, facts: SentFacts) -> None:
         more = {
             "notes": facts.notes,
             "tags": facts.tags,
@@ -100,7 +100,7 @@ class _Run(TrackedRun):
         if self._storage.get_log_count(self._project, run_id=self._id):
             self._log([{}], [0], [facts.started], [f"{self._id}/begin"])
 
-    def end(self, facts: RunFacts) -> None:
+    def end(self, facts: SentFacts) -> None:
         alerts = [(one.time, one.words, "warn") for one in facts.happenings]
         if facts.failed:
             alerts.append((facts.ended or facts.started, facts.error or f"The run ended: {facts.outcome}.", "error"))

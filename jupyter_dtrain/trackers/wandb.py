@@ -25,7 +25,7 @@ import psutil
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .facts import RunFacts, StoredMedium
+from .facts import SentFacts, StoredMedium
 from .merging import Point
 from .state import TrackedState
 from .tracker import TrackedRun, Tracker
@@ -59,7 +59,7 @@ class WandB(Tracker):
         self._entity, _, self._project = where.rpartition("/")
         self._offline = "offline" in flags
 
-    def open(self, facts: RunFacts, state: TrackedState) -> TrackedRun:
+    def open(self, facts: SentFacts, state: TrackedState) -> TrackedRun:
         """The run, from its beginning."""
         import wandb
 
@@ -132,7 +132,7 @@ class _Run(TrackedRun):
                 value = wandb.Html(f"<pre>{html.escape(medium.text)}</pre>", inject=False)
             self._run.log({_safe(medium.name): value, STEP: medium.step, "_timestamp": medium.time})
 
-    def describe(self, facts: RunFacts) -> None:
+    def describe(self, facts: SentFacts) -> None:
         run = self._run
         about = {name.replace(" ", "_"): value for name, value in facts.about.items()}
         run.config.update({**facts.config, "dtrain": {"label": facts.label, **about}}, allow_val_change=True)
@@ -146,7 +146,7 @@ class _Run(TrackedRun):
             run.save(str(path), base_path=run.dir, policy="now")
             self._diff = facts.diff
 
-    def end(self, facts: RunFacts) -> None:
+    def end(self, facts: SentFacts) -> None:
         self._run.finish(exit_code=1 if facts.failed else 0)
 
     def leave(self) -> None:

@@ -1,6 +1,6 @@
 """TensorBoard's event files, read with TensorBoard's own package: scalars, pictures, histograms, text and sound.
 
-Each folder with event files is a run, as in TensorBoard, but for those that belong together: what Keras writes into
+Each folder with event files is a run, as in TensorBoard, but for those that belong together: what a library writes into
 ``train`` and ``validation``, the ranks of a run of ours (``WORLD-ID/run-3/rank-0``), and what a writer keeps below its
 own folder for ``add_scalars`` and ``add_hparams``.
 
@@ -27,11 +27,11 @@ from jupyter_dtrain.core.events import MediaLogged
 from .foreign import MEDIUM_BYTES, ForeignRun, Found, histogram, own_id, span
 
 _PARTS: Final = ("train", "training", "validation", "val", "valid", "test", "eval", "evaluation")
-"""Folders below that of a run, as Keras names them; metrics of those after the first two get their name in front."""
+"""Folders below that of a run, as their writers name them; metrics of those after the first two get their name in front."""
 _OURS: Final = re.compile(r"run-(\d+)(?:-.*)?\Z")
 _RANK: Final = re.compile(r"rank-(\d+)\Z")
 _CONFIGS: Final = ("args", "config", "hparams", "model_config")
-"""Texts that have a configuration where they are JSON: Transformers' Trainer writes such."""
+"""Texts that have a configuration where they are JSON: some trainers write such."""
 _TOGETHER: Final = 64
 _FOLDERS: Final = 20_000
 _DEEPEST: Final = 12
