@@ -159,7 +159,9 @@ def test_the_files_that_jupyterlab_loads_are_small():
     assert len(styles) == 1
     assert sum(style.stat().st_size for style in styles) < 30_000
     assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 185_000
-    assert 10_000 < sum(script.stat().st_size for script in tab) < 140_000, "the Runs tab, which loads when it is opened"
+    assert 10_000 < sum(script.stat().st_size for script in tab) < 140_000, (
+        "the Runs tab, which loads when it is opened"
+    )
     assert (static / "LICENSE.uPlot").exists()
 
 

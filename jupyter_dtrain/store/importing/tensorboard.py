@@ -27,7 +27,7 @@ from jupyter_dtrain.core.events import MediaLogged
 from .foreign import MEDIUM_BYTES, ForeignRun, Found, histogram, own_id, span
 
 _PARTS: Final = ("train", "training", "validation", "val", "valid", "test", "eval", "evaluation")
-"""Folders below that of a run, as their writers name them; metrics of those after the first two get their name in front."""
+"""Folders below that of a run, as writers name them; metrics of those after the first two get the name in front."""
 _OURS: Final = re.compile(r"run-(\d+)(?:-.*)?\Z")
 _RANK: Final = re.compile(r"rank-(\d+)\Z")
 _CONFIGS: Final = ("args", "config", "hparams", "model_config")
