@@ -127,6 +127,7 @@ ELSEWHERE = {
     "%distributed interrupt": {"name": "RunningWorld.interrupt"},
     "%distributed memory": {"record": "Session.memory_record"},
     "%distributed run": {"output": "the value of run_script() is the Run", "pull": "Session.pull"},
+    "%distributed runs": {"columns": "Store.select", "group": "Store.select"},
     "%distributed runs delete": {"run_names": "StoredRun.delete has no arguments"},
     "%distributed snapshots delete": {"names": "Snapshot.delete has no arguments"},
     "%distributed snapshots show": {"name": "each Snapshot in the list tells what it holds"},

@@ -20,7 +20,7 @@ from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow
 from jupyter_dtrain.view.document import RankState as RunRankState
 from jupyter_dtrain.view.document import RunOutcome
-from jupyter_dtrain.view.made import CodeDifference, Difference
+from jupyter_dtrain.view.made import CodeDifference, RunDifference
 from jupyter_dtrain.view.points import News
 from jupyter_dtrain.view.profiles import PanelProfile
 from jupyter_dtrain.view.step_time import StepTimePart
@@ -328,15 +328,15 @@ class RunDifferences(msgspec.Struct, frozen=True):
     """What differs between runs, and how much is the same."""
 
     runs: list[RunLink]
-    config: list[Difference]
+    config: list[RunDifference]
     same: int
     """Values of the configuration that all have in common."""
-    versions: list[Difference]
+    versions: list[RunDifference]
     """Of Python, packages, devices and hosts."""
-    commits: list[Difference]
+    commits: list[RunDifference]
     """Commit, branch, and whether files differed."""
     code: list[CodeDifference]
-    metrics: list[Difference]
+    metrics: list[RunDifference]
     """Last, lowest and highest of each metric, such as `lowest loss`."""
 
 

@@ -76,7 +76,7 @@ class RunsHandler(ApiHandler):
             offset,
             self.get_query_argument("unless", ""),
         )
-        self.finish(await asyncio.to_thread(_encoded_list, wanted))
+        self.finish(await asyncio.to_thread(encoded_list, wanted))
 
     def _filter(self) -> str:
         """The filter, with what older pages ask for in arguments of its own."""
@@ -193,7 +193,8 @@ def find_run(run: int) -> StoredRun:
         raise NotFound("This run is no longer kept.") from None
 
 
-def _encoded_list(wanted: ListWanted) -> bytes:
+def encoded_list(wanted: ListWanted) -> bytes:
+    """The list that a page has asked for, as JSON. Raises :class:`BadRequest` and :class:`StoreFailed`."""
     store = Store.open()
     if wanted.unless and wanted.unless == store.version:
         return msgspec.json.encode(RunListing(wanted.unless, same=True))

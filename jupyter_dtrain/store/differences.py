@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from jupyter_dtrain.core.events import Environment
-from jupyter_dtrain.view.made import CodeDifference, Difference, Differences
+from jupyter_dtrain.view.made import CodeDifference, Differences, RunDifference
 
-from .figures import Figure
 from .run_page import RunCommit
+from .stored_run import StoredRun
 
 LINES: Final = 2000
 """Lines of a cell that are compared, and lines of a difference."""
@@ -27,31 +26,7 @@ MOST: Final = 1000
 _WIDE: Final = 2000  # characters of a line, and of a value
 
 
-class Compared(Protocol):
-    """A run that is compared; see :class:`~.stored_run.StoredRun`."""
-
-    id: int
-    source: str
-    ranks: list[int]
-
-    @property
-    def label(self) -> str:
-        """``world/3``."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Hyper-parameters, by name."""
-
-    @property
-    def environments(self) -> Mapping[int, Environment]:
-        """What each rank ran in."""
-
-    @property
-    def figures(self) -> Mapping[str, Figure]:
-        """Each metric in short."""
-
-
-def differences(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> Differences:
+def differences(runs: Sequence[StoredRun], commits: Sequence[RunCommit | None]) -> Differences:
     """What differs between ``runs``, which have these commits. Raises :class:`StoreFailed` for an unreadable run."""
     configs = [{name: _plain(value) for name, value in run.config.items()} for run in runs]
     names = list(dict.fromkeys(name for config in configs for name in config))
@@ -98,12 +73,12 @@ def _differ(values: Sequence[Any]) -> bool:
     )
 
 
-def _differing(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Difference]:
-    rows = [Difference(name, [one.get(name) for one in found]) for name in names]
+def _differing(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[RunDifference]:
+    rows = [RunDifference(name, [one.get(name) for one in found]) for name in names]
     return [row for row in rows if _differ(row.values)][:MOST]
 
 
-def _versions(runs: Sequence[Compared]) -> list[Difference]:
+def _versions(runs: Sequence[StoredRun]) -> list[RunDifference]:
     told: list[dict[str, Any]] = []
     for run in runs:
         environments = run.environments
@@ -126,7 +101,7 @@ def _versions(runs: Sequence[Compared]) -> list[Difference]:
     return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
 
 
-def _commits(commits: Sequence[RunCommit | None]) -> list[Difference]:
+def _commits(commits: Sequence[RunCommit | None]) -> list[RunDifference]:
     told = [
         {}
         if one is None
@@ -142,7 +117,7 @@ def _commits(commits: Sequence[RunCommit | None]) -> list[Difference]:
     return _differing(told, list(dict.fromkeys(name for one in told for name in one)))
 
 
-def _code(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> list[CodeDifference]:
+def _code(runs: Sequence[StoredRun], commits: Sequence[RunCommit | None]) -> list[CodeDifference]:
     patches = ["" if one is None else one.diff for one in commits]
     found = []
     for run, patch in zip(runs[1:], patches[1:], strict=True):
@@ -155,7 +130,7 @@ def _code(runs: Sequence[Compared], commits: Sequence[RunCommit | None]) -> list
     return found
 
 
-def _metrics(runs: Sequence[Compared]) -> list[Difference]:
+def _metrics(runs: Sequence[StoredRun]) -> list[RunDifference]:
     every = [run.figures for run in runs]
     names = list(dict.fromkeys(name for figures in every for name in figures))[: MOST // 3]
     found = []
@@ -166,5 +141,5 @@ def _metrics(runs: Sequence[Compared]) -> list[Difference]:
             ("lowest", [one and one.low for one in figures]),
             ("highest", [one and one.high for one in figures]),
         ):
-            found.append(Difference(f"{title} {name}", values))
+            found.append(RunDifference(f"{title} {name}", values))
     return found

@@ -80,7 +80,7 @@ class RunFacts(msgspec.Struct, eq=False):
 
     @property
     def name(self) -> str:
-        """As :attr:`StoredRun.name`, where :meth:`Facts.read_names` has read what it needs."""
+        """As :attr:`StoredRun.name`, where :meth:`StoreFacts.read_names` has read what it needs."""
         return self.own_name or name_from_place(self.heading, self.cell) or self.line or ""
 
     def figure(self, name: str) -> Figure | None:
@@ -106,7 +106,7 @@ class Choice(NamedTuple):
     numeric: bool
 
 
-class Facts(msgspec.Struct, eq=False):
+class StoreFacts(msgspec.Struct, eq=False):
     """All runs of a store, the newest first, at one version of its file."""
 
     version: str
@@ -143,7 +143,7 @@ class _Kept:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.path = Path()
-        self.facts: Facts | None = None
+        self.facts: StoreFacts | None = None
         self.rows: dict[int, tuple[tuple[Any, ...], bool, RunFacts]] = {}
         """The row that each run was made from, and whether nobody writes about it any more."""
 
@@ -151,7 +151,7 @@ class _Kept:
 _kept = _Kept()
 
 
-def read_facts(store: StoreFile) -> Facts:
+def read_facts(store: StoreFile) -> StoreFacts:
     """All runs of ``store``, as they are now. Raises :class:`StoreFailed`."""
     with _kept.lock:
         if _kept.path != store.path:
@@ -162,7 +162,7 @@ def read_facts(store: StoreFile) -> Facts:
             runs = store.ask(_read) or []
             running = sum(run.outcome == RUNNING for run in runs)
             # One whose steward was killed goes on no more, and no file says so.
-            known = _kept.facts = Facts(f"{version}+{running}", version, running, runs)
+            known = _kept.facts = StoreFacts(f"{version}+{running}", version, running, runs)
         return known
 
 

@@ -17,7 +17,7 @@ from . import filters
 from .facts import RunFacts
 from .file import StoreFile
 from .filters import ORDERED, BadFilter, Condition
-from .run_columns import FIELDS, Names, as_text, cut_title, is_number, metric_column
+from .run_columns import FIELDS, KnownNames, as_text, cut_title, is_number, metric_column
 from .stored_run import KEPT
 
 _MOST_REGEX: Final = 2.0  # seconds that the regular expressions of one filter may take
@@ -34,7 +34,7 @@ _TRUE, _FALSE = ("yes", "true", "1", "on"), ("no", "false", "0", "off")
 _Test = Callable[[RunFacts], bool]
 
 
-def tests_of(store: StoreFile, conditions: Iterable[Condition], names: Names) -> tuple[list[_Test], str]:
+def tests_of(store: StoreFile, conditions: Iterable[Condition], names: KnownNames) -> tuple[list[_Test], str]:
     """A test for each condition, and a sentence on a name that no listed run has. Raises :class:`BadFilter`."""
     found: list[_Test] = []
     hint = ""
@@ -189,7 +189,7 @@ def _needed_number(one: Condition, value: str) -> float:
     return found
 
 
-def _value_test(one: Condition, names: Names, watch: _Patience) -> _Test:
+def _value_test(one: Condition, names: KnownNames, watch: _Patience) -> _Test:
     """The test of a configuration value or a metric."""
     metric, which = names.aggregate(one.name)
     column = metric_column(metric, which)

@@ -20,9 +20,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from jupyter_dtrain.core.events import Series
-from jupyter_dtrain.core.metrics import Columns, is_finite, unpack
+from jupyter_dtrain.core.metrics import Columns, is_finite, is_loss, unpack
 
-from .facts import Facts, RunFacts
+from .facts import RunFacts, StoreFacts
+from .figures import Figure
 from .file import StoreFile
 from .filters import BadFilter
 
@@ -36,6 +37,7 @@ AGGREGATES: Final = {"last": "last", "min": "lowest", "max": "highest"}
 
 _METRIC: Final = re.compile(r"metric:(?P<name>.+):(?P<which>last|min|max)\Z", re.DOTALL)
 _AT: Final = re.compile(r"metric:(?P<name>.+):at:(?P<other>.+):(?P<which>min|max)\Z", re.DOTALL)
+_EVALUATION: Final = re.compile("(val|valid|validation|eval|test|dev)", re.IGNORECASE)
 _TITLE: Final = 80  # characters
 _AT_ONCE: Final = 500  # runs whose points one query reads
 _POINTS: Final = """SELECT series.run, series.rank, steps, amounts FROM series JOIN blocks ON blocks.series = series.id
@@ -74,8 +76,18 @@ FIELDS: Final[dict[str, _Field]] = {
     "notebook": _Field("notebook", lambda run: run.notebook or None),
     "heading": _Field("heading", lambda run: run.heading or None),
     "kept": _Field("kept", lambda run: run.kept),
+    "last loss": _Field("last loss", lambda run: None if (loss := _main_loss(run)) is None else loss.last),
+    "lowest loss": _Field("lowest loss", lambda run: None if (loss := _main_loss(run)) is None else loss.low),
 }
 """The columns that every run has."""
+
+
+def _main_loss(run: RunFacts) -> Figure | None:
+    """The run's own loss, whatever its name is; that of an evaluation only where there is no other."""
+    names = sorted(
+        filter(is_loss, run.ranks_of), key=lambda name: (name != "loss", _EVALUATION.match(name) is not None)
+    )
+    return run.figure(names[0]) if names else None
 
 
 class RunColumn(NamedTuple):
@@ -87,10 +99,10 @@ class RunColumn(NamedTuple):
     """The metric, the other one, and ``min`` or ``max``, where the value has to be read from points."""
 
 
-class Names:
+class KnownNames:
     """The names that a filter and columns may have."""
 
-    def __init__(self, facts: Facts, *, everything: bool) -> None:
+    def __init__(self, facts: StoreFacts, *, everything: bool) -> None:
         configs, metrics = facts.names(everything=everything)
         self.configs = {one.name for one in configs}
         self.metrics = {one.name for one in metrics}
@@ -112,7 +124,7 @@ class Names:
         return f" Do you mean {near[0]}?" if near else ""
 
 
-def column_of(key: str, names: Names, option: str) -> RunColumn:
+def column_of(key: str, names: KnownNames, option: str) -> RunColumn:
     """The column that a key means. Raises :class:`BadFilter`."""
     if key in FIELDS:
         field = FIELDS[key]

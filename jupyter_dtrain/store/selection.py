@@ -14,7 +14,7 @@ import msgspec
 from jupyter_dtrain.core.metrics import is_finite
 
 from . import filters
-from .facts import Choice, Facts, RunFacts
+from .facts import Choice, RunFacts, StoreFacts
 from .file import StoreFile
 from .filters import BadFilter
 from .matching import tests_of
@@ -22,7 +22,7 @@ from .run_columns import (
     SHOWN,
     CellValue,
     ColumnHead,
-    Names,
+    KnownNames,
     RunColumn,
     as_text,
     cell_value,
@@ -61,19 +61,19 @@ class RunGroup(msgspec.Struct, frozen=True):
 
 def choose(
     store: StoreFile,
-    facts: Facts,
+    facts: StoreFacts,
     where: str = "",
     sort: Sequence[str] = (),
     columns: Sequence[str] = (),
     group: str = "",
     *,
     everything: bool = False,
-) -> Chosen:
+) -> ChosenRuns:
     """The runs that a filter lets through, in order. Raises :class:`BadFilter` and :class:`StoreFailed`."""
     if len(columns) > MOST_COLUMNS or len(sort) > MOST_SORTS:
         raise BadFilter(f"A list has at most {MOST_COLUMNS} columns and is sorted by {MOST_SORTS}.", "columns")
     conditions = filters.parse(where)
-    names = Names(facts, everything=everything)
+    names = KnownNames(facts, everything=everything)
     shown = [column_of(key, names, "columns") for key in columns]
     orders = [(column_of(key.removeprefix("-"), names, "sort"), key.startswith("-")) for key in sort]
     grouped = column_of(group, names, "group") if group else None
@@ -95,10 +95,10 @@ def choose(
         found = _together(found, grouped)
         for column in shown:
             reach(store, column, found)
-    return Chosen(store, found, shown, grouped, hint)
+    return ChosenRuns(store, found, shown, grouped, hint)
 
 
-class Chosen:
+class ChosenRuns:
     """Runs in order, before the parts of them that a page shows are read."""
 
     def __init__(
@@ -193,5 +193,5 @@ def _together(runs: list[RunFacts], column: RunColumn) -> list[RunFacts]:
 
 
 def choices(found: Collection[Choice], most: int) -> list[ColumnChoice]:
-    """Names for a person to choose from, at most ``most``."""
+    """KnownNames for a person to choose from, at most ``most``."""
     return [ColumnChoice(*one) for one in list(found)[:most]]

@@ -19,7 +19,7 @@ _WIDE: Final = 60  # characters of a value
 _DIFF: Final = 60  # lines of a difference between two cells
 
 
-class Difference(msgspec.Struct, frozen=True):
+class RunDifference(msgspec.Struct, frozen=True):
     """Something in which runs differ."""
 
     name: str
@@ -40,15 +40,15 @@ class CodeDifference(msgspec.Struct, frozen=True):
 class Differences(msgspec.Struct, frozen=True):
     """What differs between runs, in their order, and how much is the same."""
 
-    config: list[Difference]
+    config: list[RunDifference]
     same: int
     """Values of the configuration that all runs have in common."""
-    versions: list[Difference]
+    versions: list[RunDifference]
     """Of Python, packages, devices and hosts."""
-    commits: list[Difference]
+    commits: list[RunDifference]
     """Commit, branch, and whether files differed from it."""
     code: list[CodeDifference]
-    metrics: list[Difference]
+    metrics: list[RunDifference]
     """Last, lowest and highest of each metric, such as ``lowest loss``."""
 
     runs: list[str]

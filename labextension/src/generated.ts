@@ -815,7 +815,7 @@ export interface RunPage {
 }
 
 /** Something in which runs differ. */
-export interface Difference {
+export interface RunDifference {
   name: string;
   /** Of each run, in their order; null where it has none. */
   values: unknown[];
@@ -833,16 +833,16 @@ export interface CodeDifference {
 /** What differs between runs, and how much is the same. */
 export interface RunDifferences {
   runs: RunLink[];
-  config: Difference[];
+  config: RunDifference[];
   /** Values of the configuration that all have in common. */
   same: number;
   /** Of Python, packages, devices and hosts. */
-  versions: Difference[];
+  versions: RunDifference[];
   /** Commit, branch, and whether files differed. */
-  commits: Difference[];
+  commits: RunDifference[];
   code: CodeDifference[];
   /** Last, lowest and highest of each metric, such as `lowest loss`. */
-  metrics: Difference[];
+  metrics: RunDifference[];
 }
 
 /** One thing that a run has logged; its data is at `/dtrain/media/ID`. */

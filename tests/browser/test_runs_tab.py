@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from jupyter_dtrain.core.events import Gpu, Metrics, Sample
+from jupyter_dtrain.core.events import Configured, Gpu, Metrics, Sample
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.store import Store
 from jupyter_dtrain.store.schema import open_for_writing
@@ -54,6 +54,7 @@ def stored(home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     for run, scale in enumerate((1.0, 2.0, 4.0), 1):
         began = time.time() - 1000 + 100 * run
         world.begin(run, source=f"train(lr={scale})", when=began)
+        world.say(run, 0, Configured({"lr": scale}, "cell"), when=began)
         for rank in range(2):
             losses = curve(scale + rank / 10, scale / 10)
             if run == 3:
@@ -108,12 +109,12 @@ def test_stored_runs_are_filtered_sorted_and_named(tab, stored):
     table = tab.get_by_role("table", name="Stored runs")
     expect(table).to_be_visible()
     assert [url for url in tab.page.evaluate(LOADED) if "/static/runs." in url]
-    tab.get_by_role("combobox", name="World").select_option(WORLD)
+    tab.get_by_role("searchbox", name="Filter runs").fill(f"world:{WORLD}")
     rows = table.locator("tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.first).to_contain_text("shown/3")
-    table.get_by_role("button", name="Last loss").click()
-    expect(table.locator("th[data-key='last']")).to_have_attribute("aria-sort", "ascending")
+    table.get_by_role("button", name="last loss").click()
+    expect(table.locator("th[data-key='last loss']")).to_have_attribute("aria-sort", "ascending")
     expect(rows).to_contain_text(["shown/1", "shown/2", "shown/3"])
     for kind, run, text in (("Name of", 1, "small rate"), ("Tags of", 2, "best, lr")):
         table.get_by_role("button", name=f"{kind} run shown/{run}").click()
@@ -124,6 +125,78 @@ def test_stored_runs_are_filtered_sorted_and_named(tab, stored):
     expect(rows.nth(1).locator(".dtrain-runs-tag")).to_have_text(["best", "lr"])
     assert Store.open().run_with_id(stored[0]).name == "small rate"
     assert Store.open().run_with_id(stored[1]).tags == ["best", "lr"]
+    # The sidebar's list, and one in another page, learn of it by themselves.
+    expect(tab.page.locator(".dtrain-history")).to_contain_text("small rate")
+    Store.open().run_with_id(stored[2]).edit(note="from elsewhere")
+    expect(rows.nth(2)).to_contain_text("from elsewhere")
+
+
+def test_columns_are_chosen_and_a_view_is_saved(tab):
+    """A metric in a way that a person chooses; runs in groups; a filter that cannot be read says where."""
+    table = tab.get_by_role("table", name="Stored runs")
+    expect(table.locator("th[data-key='config:lr']")).to_have_count(1)
+    tab.get_by_role("button", name="Choose columns").click()
+    panel = tab.get_by_role("dialog", name="Choose columns")
+    panel.get_by_role("searchbox", name="Find a column").fill("acc")
+    panel.get_by_role("button", name="lowest accuracy").click()
+    panel.get_by_role("combobox", name="accuracy at the best step").select_option("metric:accuracy:at:loss:min")
+    panel.get_by_role("searchbox").press("Escape")
+    expect(panel).to_have_count(0)
+    heads = table.locator("th[data-key='metric:accuracy:at:loss:min']")
+    expect(heads).to_contain_text("at lowest loss")
+    heads.get_by_role("button").click()
+    expect(heads).to_have_attribute("aria-sort", "descending")
+    tab.get_by_role("combobox", name="Group by").select_option("config:lr")
+    groups = table.locator(".dtrain-runs-group-row")
+    expect(groups).to_have_count(3)
+    expect(groups.first).to_contain_text("lr: ")
+    search = tab.get_by_role("searchbox", name="Filter runs")
+    wanted = f"world:{WORLD} lr>=2"
+    search.fill(wanted)
+    expect(groups).to_have_count(2)
+    search.fill(f"{wanted} loss>")
+    expect(tab.get_by_role("alert")).to_be_visible()
+    expect(groups).to_have_count(2)
+    search.fill(wanted)
+    expect(tab.get_by_role("alert")).to_have_count(0)
+    shoot(tab.page, "runs-tab-groups")
+    views = tab.get_by_role("button", name="Saved views")
+    views.click()
+    field = tab.get_by_role("textbox", name="Name of this view")
+    field.fill("by rate")
+    field.press("Enter")
+    expect(views).to_contain_text("by rate")
+    assert [view.where for view in Store.open().views()] == [wanted]
+    views.click()
+    tab.get_by_role("button", name="Back to the usual view").click()
+    expect(groups).to_have_count(0)
+    views.click()
+    tab.get_by_role("list", name="Saved views").get_by_role("button", name="by rate", exact=True).click()
+    expect(groups).to_have_count(2)
+    views.click()
+    tab.get_by_role("button", name="Back to the usual view").click()
+    search.fill(f"world:{WORLD}")
+    expect(table.locator("tbody tr")).to_have_count(3)
+
+
+def test_actions_and_losses_stay_in_a_narrow_tab(tab):
+    """Names, losses and actions are seen at once beside a notebook, and panels stay within the tab."""
+    page = tab.page
+    wide = page.viewport_size
+    page.set_viewport_size({"width": 1300, "height": 900})
+    table = tab.get_by_role("table", name="Stored runs")
+    tab.locator(".dtrain-runs-list").evaluate("(list) => { list.scrollLeft = 0; }")
+    box = tab.bounding_box()
+    for found in (table.locator("th[data-key='last loss']"), tab.get_by_role("button", name="Delete run shown/1")):
+        place = found.bounding_box()
+        assert box["x"] <= place["x"]
+        assert place["x"] + place["width"] <= box["x"] + box["width"] + 1
+    tab.get_by_role("button", name="Choose columns").click()
+    place = tab.get_by_role("dialog", name="Choose columns").bounding_box()
+    assert box["x"] <= place["x"]
+    assert place["x"] + place["width"] <= box["x"] + box["width"]
+    page.keyboard.press("Escape")
+    page.set_viewport_size(wide)
 
 
 def test_charts_of_runs_tell_values_are_smoothed_and_zoomed(tab):
@@ -135,6 +208,7 @@ def test_charts_of_runs_tell_values_are_smoothed_and_zoomed(tab):
     legend = tab.get_by_role("list", name="Legend").get_by_role("button")
     expect(legend).to_have_count(3)
     assert len(set(tab.locator(".dtrain-runs-legend path").evaluate_all(DASHES))) == 3
+
     chart = chart_of(tab, "loss")
     over, readout = chart.locator(".u-over"), chart.locator(".dtrain-readout")
     tab.get_by_role("slider", name="Smoothing").fill("0.9")

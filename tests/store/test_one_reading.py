@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_dtrain import DistributedError, DistributedInterrupt, Store, compare
 from jupyter_dtrain.server.follower import SKIPPED, Follower
-from jupyter_dtrain.server.stored_runs import _summary
+from jupyter_dtrain.server.stored_runs import summary
 from jupyter_dtrain.store.source import SpoolFolder
 from jupyter_dtrain.view import stored
 from jupyter_dtrain.view.document import MIME
@@ -148,7 +148,7 @@ def test_all_readers_of_a_run_show_the_same(world, kind):
     compared = compare(run, before if earlier.number > 1 else earlier)
     lines = re.findall(r"^(loss|steps/s, mean|samples/s, mean) +(\S+) +\S+ +(\S+) ", repr(compared), re.MULTILINE)
     of = {name.removesuffix(", mean"): (last, low) for name, last, low in lines}
-    shown, tab = stored.chart(row), _summary(row)
+    shown, tab = stored.chart(row), summary(row)
     (loss, *_) = row.losses
     readers = {
         "cell": {"outcome": run.outcome, "ending": ending_of(run), "took": took(run.elapsed)},

@@ -73,6 +73,22 @@ def test_a_list_has_trainings_and_never_our_own_verbs(sweep):
     assert [(one.name, one.runs) for one in found.metrics] == [("loss", 4), ("val_acc", 3)]
 
 
+def test_runs_whose_losses_have_other_names_stand_in_one_column(sweep, db, make_world):
+    """That of training, whatever it is called; runs without one come last."""
+    other = make_world(name="other")
+    other.begin(1, "fit()", when=9000.0)
+    other.say(1, 0, points("eval_loss", [0.01]), points("train_loss", [0.9, 0.7]))
+    other.finish(1, when=9002.0)
+    drain(other.writer, db)
+
+    found = sweep.select(sort="last loss", columns=["last loss", "lowest loss"])
+
+    assert [run.label for run in found.runs] == ["other/1", "cnn/2", "cnn/1", "cnn/3", "cnn/4", "cnn/7"]
+    assert found.values[0] == [0.7, 0.7]
+    assert found.values[-1] == [None, None]
+    assert all(head.numeric for head in found.columns)
+
+
 @pytest.mark.parametrize(
     ("where", "found"),
     [
@@ -270,7 +286,7 @@ def test_long_and_active_names_are_data(store, db, make_world):
     html = found.bundle()["text/html"]
     assert "<img" not in html
     assert "<b>" not in html
-    assert numbers(store, "\"'; DROP TABLE runs; --\":*") == [1]
+    assert numbers(store, '"\'; DROP TABLE runs; --":*') == [1]
     assert numbers(store, "\"'; DROP TABLE runs; --\"=\"x' OR '1'='1\"") == [1]
     assert numbers(store, "\"x' OR '1'='1\"") == [1]
     assert numbers(store, "group:<img*") == [1]

@@ -47,9 +47,9 @@ def notebook(module_home, tmp_path_factory):
 
 def test_runs_lists_what_is_stored(notebook):
     """Newest first, as text and as a table; so many; of one world."""
-    (text,) = notebook.ok("%distributed runs").display_texts
-    (fewer,) = notebook.ok("%distributed runs -n 2").display_texts
-    html = notebook.ok("%distributed runs").displays[0]["data"]["text/html"]
+    (text,) = notebook.ok("%distributed runs --all").display_texts
+    (fewer,) = notebook.ok("%distributed runs -n 2 --all").display_texts
+    html = notebook.ok("%distributed runs --all").displays[0]["data"]["text/html"]
 
     assert [line.split()[:5] for line in text.splitlines()[2:]] == [
         ["world/3", "train(lr)", "ok", "-", "-"],
@@ -64,6 +64,20 @@ def test_runs_lists_what_is_stored(notebook):
     (found,) = notebook.ok("%distributed runs --outcome ok --search 'lr 0.2'").display_texts
     assert [line.split()[0] for line in found.splitlines()[2:]] == ["world/2"]
     assert "No stored run matches these conditions" in notebook.ok("%distributed runs --tag none").out
+
+
+def test_runs_lists_trainings_with_chosen_columns_in_order(notebook):
+    """A cell without metrics is none; a filter that cannot be read says where."""
+    (text,) = notebook.ok(
+        "%distributed runs --where 'loss<=1' --sort -loss --columns loss.min --group outcome"
+    ).display_texts
+    heads, *rows = text.splitlines()[1:]
+
+    assert heads.split()[:9] == ["group", "run", "name", "outcome", "last", "loss", "best", "lowest", "loss"]
+    assert [row.split()[1] for row in rows] == ["world/1", "world/2"]
+    wrong = notebook.run("%distributed runs --where 'loss<'").said
+    assert "At character 6 of the filter: A value is missing after loss<" in wrong
+    assert "named 'losss'. Do you mean loss?" in notebook.ok("%distributed runs --where losss>1").out
 
 
 @pytest.mark.parametrize("name", ["1", "world/1"])
@@ -84,13 +98,17 @@ def test_show_shows_a_run(notebook, name):
 
 def test_compare_shows_runs_side_by_side(notebook):
     """A table, and curves as SVG; without a metric in common, words."""
-    table, curves = notebook.ok("%distributed compare 1 world/2 3").displays
+    table, differing, curves = notebook.ok("%distributed compare 1 world/2 3").displays
     cell = notebook.ok("%distributed compare 1,3")
 
     assert "loss" in table["data"]["text/plain"]
     assert "0.5" in table["data"]["text/plain"]
+    assert (
+        "+print('trained with', 0.2)" in differing["data"]["text/plain"]
+        or "+lr = 0.2" in differing["data"]["text/plain"]
+    )
     assert curves["data"]["image/svg+xml"].count("world/2") >= 1
-    assert len(cell.displays) == 1
+    assert len(cell.displays) == 2
     assert "no metric in common" in cell.out
 
 
@@ -101,7 +119,7 @@ def test_without_matplotlib_compare_says_what_to_install(notebook):
     cell = notebook.ok("%distributed compare 1 2")
     notebook.ok("del sys.modules['matplotlib']; sys.modules.update(kept)")
 
-    assert len(cell.displays) == 1
+    assert len(cell.displays) == 2
     assert "pip install matplotlib" in cell.out
 
 

@@ -28,7 +28,7 @@ export type {
   ColumnChoice,
   RunGroup,
   TableView,
-  Difference,
+  RunDifference as Difference,
   CodeDifference,
   ConfigValue,
   LineagePart,

@@ -4,6 +4,8 @@ import type { ColumnChoice, StoredRun } from "../messages";
 
 /** What the table shows of a run that has no configuration value and no metric for it. */
 export const FIELDS = [
+  "last loss",
+  "lowest loss",
   "outcome",
   "started",
   "elapsed",
@@ -59,9 +61,9 @@ export function columnOf(key: string): Column | null {
   return metric === null ? null : { kind: "metric", name: metric[1]!, how: metric[2] as How };
 }
 
-/** Whether the server has to be asked for its values: those of fields are in each run. */
+/** Whether the server has to be asked for its values: those of most fields are in each run. */
 export function isAsked(key: string): boolean {
-  return key.startsWith("config:") || key.startsWith("metric:");
+  return key.startsWith("config:") || key.startsWith("metric:") || key.endsWith(" loss");
 }
 
 /** Whether people want the highest of it, and not the lowest. */
@@ -84,16 +86,15 @@ function most(choices: readonly ColumnChoice[], wanted: (name: string) => boolea
     .map(({ name }) => name);
 }
 
-/** The columns of a table whose columns nobody has chosen: losses, what differs between the runs, and fields. */
+/** The columns of a table whose columns nobody has chosen: losses, a score, what differs between the runs, and fields. */
 export function usualColumns(configs: readonly ColumnChoice[], metrics: readonly ColumnChoice[]): string[] {
   const evaluates = (name: string): boolean => /^(val|valid|validation|eval|test|dev)/i.test(name);
-  const losses = most(metrics, isLoss);
-  const [training] = losses.filter((name) => !evaluates(name));
-  const [evaluation] = losses.filter(evaluates);
+  const [evaluation] = most(metrics, (name) => isLoss(name) && evaluates(name));
   const [score] = most(metrics, (name) => isScore(name) && evaluates(name)).concat(most(metrics, isScore));
-  const found: Column[] = [];
-  for (const how of ["last", "min"] as const)
-    if (training !== undefined) found.push({ kind: "metric", name: training, how });
+  const found: Column[] = [
+    { kind: "field", name: "last loss" },
+    { kind: "field", name: "lowest loss" },
+  ];
   if (evaluation !== undefined) found.push({ kind: "metric", name: evaluation, how: "min" });
   if (score !== undefined) found.push({ kind: "metric", name: score, how: "max" });
   for (const { name } of configs.filter((one) => one.distinct > 1).slice(0, FEW)) found.push({ kind: "config", name });

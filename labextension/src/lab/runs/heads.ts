@@ -15,6 +15,8 @@ export function headOf(key: string, trans: TranslationBundle): Head {
   const hows = { last: trans.__("last"), min: trans.__("lowest"), max: trans.__("highest") };
   switch (column.kind) {
     case "field":
+      if (column.name === "last loss") return { how: hows.last, name: trans.__("loss") };
+      if (column.name === "lowest loss") return { how: hows.min, name: trans.__("loss") };
       return { how: "", name: fieldOf(column.name, trans) };
     case "config":
       return { how: "", name: column.name };
@@ -31,8 +33,10 @@ export function wordsOf(key: string, trans: TranslationBundle): string {
   return columnOf(key)?.kind === "at" ? `${name} ${how}` : `${how} ${name}`.trim();
 }
 
-function fieldOf(name: Extract<Column, { kind: "field" }>["name"], trans: TranslationBundle): string {
-  const words: Record<typeof name, string> = {
+type Named = Exclude<Extract<Column, { kind: "field" }>["name"], "last loss" | "lowest loss">;
+
+function fieldOf(name: Named, trans: TranslationBundle): string {
+  const words: Record<Named, string> = {
     name: trans.__("Name"),
     run: trans.__("Run"),
     outcome: trans.__("Outcome"),

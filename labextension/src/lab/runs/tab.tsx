@@ -173,6 +173,9 @@ function Contents(
           key={shown.page}
           id={shown.page}
           open={open}
+          changed={(run) => {
+            list.replace(run.id, run);
+          }}
           back={() => {
             open(null);
           }}

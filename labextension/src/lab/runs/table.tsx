@@ -139,7 +139,7 @@ export function RunTable({ list, chosen, sort, setSort, actions, theme, trans }:
 function isNumeric(list: RunList, key: string): boolean {
   const column = columnOf(key);
   if (column === null) return false;
-  if (column.kind === "field") return ["elapsed", "ranks", "number"].includes(column.name);
+  if (column.kind === "field") return ["elapsed", "ranks", "number", "last loss", "lowest loss"].includes(column.name);
   if (column.kind !== "config") return true;
   return list.listing.columns.find((one) => one.key === key)?.numeric === true;
 }
@@ -376,7 +376,11 @@ function Cell({
   const column = columnOf(key);
   const label = labelOf(run);
   if (column?.kind !== "field") {
-    return <Value value={valueOf(run, key, asked)} exact={column?.kind === "config"} />;
+    const diverged =
+      column?.kind === "metric" &&
+      column.how === "last" &&
+      run.losses.some((one) => one.name === column.name && one.last === null);
+    return <Value value={diverged ? NaN : valueOf(run, key, asked)} exact={column?.kind === "config"} />;
   }
   switch (column.name) {
     case "outcome": {
@@ -387,6 +391,10 @@ function Cell({
         </td>
       );
     }
+    case "last loss":
+      return <Value value={run.losses[0]?.last === null ? NaN : valueOf(run, key, asked)} title={lossTitle(run)} />;
+    case "lowest loss":
+      return <Value value={valueOf(run, key, asked)} title={lossTitle(run)} />;
     case "started":
       return <td title={new Date(run.started * 1000).toLocaleString()}>{startedAt(run.started)}</td>;
     case "elapsed":
@@ -444,15 +452,17 @@ function Cell({
 function Value({
   value,
   shown,
+  title,
   exact = false,
 }: {
   value: StoredRun["values"][number];
   shown?: string;
+  title?: string;
   exact?: boolean;
 }): JSX.Element {
   if (typeof value === "number") {
     return (
-      <td className="dtrain-runs-number" title={`${value}`}>
+      <td className="dtrain-runs-number" title={title ?? `${value}`}>
         {exact ? String(+value.toPrecision(6)).replace(/-/g, "−") : number(value)}
       </td>
     );
@@ -476,6 +486,14 @@ function Elapsed({ run }: { run: StoredRun }): JSX.Element {
 function Running({ run }: { run: StoredRun }): JSX.Element {
   useNow(1000);
   return <Fragment>{clock(elapsedOf(run))}</Fragment>;
+}
+
+/** All losses of a run, one a line. */
+function lossTitle(run: StoredRun): string {
+  const words = (value: number | null): string => number(value ?? NaN);
+  return run.losses
+    .map(({ name, last, best }) => `${name.slice(0, SHOWN)}: ${words(last)}, lowest ${words(best)}`)
+    .join("\n");
 }
 
 /** The time of today, else the day and the time. */
