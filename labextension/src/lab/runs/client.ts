@@ -53,7 +53,10 @@ export class RunsClient {
   }
 
   columns(id: number, points: number): Promise<RunColumns> {
-    return request(this.settings, "GET", ["runs", `${id}`, "metrics"], undefined, { points: `${points}` });
+    return request(this.settings, "GET", ["runs", `${id}`, "metrics"], undefined, {
+      points: `${points}`,
+      lineage: "1",
+    });
   }
 
   csv(id: number): Promise<string> {

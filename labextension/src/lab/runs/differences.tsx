@@ -32,7 +32,7 @@ export function Differences(props: {
   const { runs, config, same, versions, commits, code, metrics } = found;
   const parts: [title: string, rows: Difference[], exact: boolean][] = [
     [trans.__("Configuration"), config, true],
-    [trans.__("Results"), metrics, false],
+    [trans.__("Results"), metrics.filter(({ name }) => !/^\w+ epoch$/.test(name)), false],
     [trans.__("Versions"), versions, true],
     [trans.__("Commit"), commits, true],
   ];

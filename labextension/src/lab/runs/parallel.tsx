@@ -371,7 +371,7 @@ function AxisView(props: {
         {cut(axis.title, letters)}
       </text>
       {axis.scale.ticks.map(([share, value]) => (
-        <text key={String(value)} x={left - 6} y={up(share) + 4} textAnchor="end">
+        <text key={String(value)} x={left - 9} y={up(share) + 4} textAnchor="end">
           {typeof value === "number" ? (axis.metric ? short(value) : numberText(value)) : cut(value, 10)}
         </text>
       ))}
