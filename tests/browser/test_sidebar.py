@@ -193,7 +193,7 @@ def test_a_rank_is_looked_at_and_what_it_says_stays_text(browser, lab):
 
 
 def look_at_stored_runs(page: Page, panel) -> None:
-    """Trainings of the world: the list says how they ended, finds one, and shows each that is clicked in the Runs tab."""
+    """Trainings of the world: the list says how they ended, finds one, and shows those that are clicked in the tab."""
     history = panel.get_by_role("list", name="Earlier runs")
     search = panel.get_by_role("searchbox", name="Search runs")
     # The third one is no training, unless a slow machine took some seconds for it.
