@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import errno
 import os
 import sqlite3
 import time
@@ -249,6 +250,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         _make_file(path)
         if path.stat().st_size:
             with contextlib.closing(_connect(path, "ro")) as db:

@@ -27,7 +27,8 @@ REMOTE = {
     "interface": "lo",
 }
 """The options of a world on other hosts, with values."""
-NAMES = ["n", "gpus_per_rank", "name", "profile", "env", "mpiexec", "tensorboard", "snapshot_every", "auto_replace"]
+NAMES = ["n", "gpus_per_rank", "name", "profile", "env", "mpiexec", "tensorboard", "track", "snapshot_every"]
+NAMES += ["auto_replace"]
 NAMES += [*REMOTE, "chief", "ps", "torch_backend"]
 IN_SLURM = ["slurm", "nodes", "ntasks_per_node", "partition", "account", "time", "gres", "sbatch"]
 IN_SLURM[-1:-1] = ["gpus_per_node", "gpus_per_task", "cpus_per_task", "mem", "qos"]
@@ -127,10 +128,11 @@ def example(tmp_path, monkeypatch):
 def test_there_are_these_options():
     """The options have the order in which a person sees them."""
     assert [option.name for option in options.options()] == ALL
-    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:9]
+    assert [field.name for field in msgspec.structs.fields(WorldOptions)] == NAMES[:10]
 
 
-@pytest.mark.parametrize("name", NAMES)
+# `track` needs a tracker: tests/store/test_tracking.py has it.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "track"])
 def test_an_option_is_the_same_everywhere(name, example, capsys):
     """Signature, docstring, -h, schema, magic line and request."""
     option = next(option for option in options.options() if option.name == name)

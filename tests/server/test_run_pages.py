@@ -48,7 +48,7 @@ def runs(jp_environ, tmp_path):
     )
     world.say(1, 0, points("epoch", [0.0, 1.0, 2.0]))
     world.finish(1, when=BEGAN + 10)
-    context = RunContext("/home/a/my notes.ipynb", "Shapes CNN", "grid", f"{world.owner.id}/1", 2)
+    context = RunContext("/home/a/my notes.ipynb", "Shapes CNN", "grid", f"{world.owner.id}/1", first_step=2)
     for rank in (0, 1):
         started = Started(
             5, world.host, "", source="lr = 0.2\nfit()" if not rank else "", ranks=[] if rank else [0, 1], cell=4
@@ -178,7 +178,7 @@ async def test_the_page_of_a_run_has_all_that_is_known(ask, runs):
     assert (environment["ranks"], environment["packages"], environment["cpus"]) == ([0, 1], {"torch": "2.9"}, 2)
     assert (page["commit"]["hash"], page["commit"]["notes"]) == ("1a2b", ["`.env` is left out."])
     assert page["happenings"][0] == {"seconds": 24.0, "step": None, "words": "Rank 1 was replaced."}
-    assert "set opt.lr=0.05, by a.ipynb" in page["happenings"][1]["words"]
+    assert "opt.lr=0.05, by a.ipynb" in page["happenings"][1]["words"]
     assert page["cells"] == (
         "%%distributed -n 2 --group grid\nlr = 0.2  # the notebook had sent it\n"
         "seed = 1  # the notebook had sent it\nlr = 0.2\nfit()"

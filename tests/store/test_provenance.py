@@ -162,7 +162,7 @@ def test_a_run_that_trains_has_the_commit_of_its_notebook_and_one_that_does_not_
     fake.say(4, 0, Started(1, "h", "s", source="x", ranks=[0], context=RunContext(str(root / "a.ipynb"))))
     drain(writer, db)
     writer.close(db, "it was stopped")
-    commits = {run.number: run.commit for run in store.runs()}
+    commits = {number: store.run(f"{fake.owner.name}/{number}").commit for number in range(1, 5)}
 
     assert commits[1].branch == "topic"
     assert [commits[number] for number in (2, 3, 4)] == [None] * 3
