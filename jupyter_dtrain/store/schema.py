@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import errno
 import os
 import sqlite3
 import time
