@@ -48,7 +48,7 @@ _HEADER: Final = re.compile(r"(?i)\b(Bearer|Basic)(\s{1,4})[A-Za-z0-9._~+/=-]{12
 _OPTION: Final = re.compile(r"(?<!\S)(--?)([A-Za-z][\w-]*)([ \t]+)([^\s-]\S*)")
 _NAMED: Final = re.compile(
     r"""(?x)
-    (?<![\w.-]) (?P<name>[\w.-]+) (?P<quote>["']?) \]?
+    (?<![\w.-]) (?!\d[\d.]*[\s,]) (?P<name>[\w.-]+) (?P<quote>["']?) \]?
     (?P<sign> \s{0,8}(?: :[ ]?[A-Za-z_][\w.\[\]|,\ ]{0,60}?\s{0,4}=(?!=) | ={1,2}>? | :=? | , ) \s{0,8})
     """
 )
@@ -108,6 +108,10 @@ _FILES: Final = (
     *("credentials", "credentials.*", "*credentials*.json", "service-account*.json"),
     *("secrets", "secrets.json", "secrets.toml", "secrets.yml", "secrets.yaml", "secrets.ini", "*.secrets"),
 )
+_NEAR: Final = 256
+"""Characters behind a name in which it is judged whether its value is a secret."""
+_BEFORE: Final = 9
+"""Characters that may stand before a name in a line, and the end of the line before."""
 _SHORTEST: Final = 6
 """Characters of a variable of the environment that is looked for; shorter ones are in much text."""
 
@@ -199,24 +203,26 @@ def _redact_named(text: str) -> str:
         secret = is_secret_name(found["name"])
         if not (secret or _last(found["name"]) == "key") or (found["sign"].strip() == "," and not found["quote"]):
             continue
-        start, end = _value(text, found)
+        start, end = _value(text, found, len(text) if secret else min(len(text), found.end() + _NEAR))
         if end > start and (secret or _KEY.fullmatch(text, start, end)):
             parts += [text[done:start], REDACTED]
             done = at = end
     return "".join([*parts, text[done:]])
 
 
-def _value(text: str, found: re.Match[str]) -> tuple[int, int]:
-    """Where the value stands that is given to a name; nothing where that is code that only names one."""
+def _value(text: str, found: re.Match[str], last: int) -> tuple[int, int]:
+    """Where the value stands that is given to a name; nothing where that is code that only names one.
+
+    It is looked for up to ``last``: one text may have the same name a million times.
+    """
     at, sign = found.end(), found["sign"]
-    if (literal := _LITERAL.match(text, at)) is not None:
+    if (literal := _LITERAL.match(text, at, last)) is not None:
         return literal.span("text")
-    line = text.rfind("\n", 0, at) + 1
-    if sign == "=" and _LINE.fullmatch(text, line, found.start("name")):
-        stop = text.find("\n", at)
-        rest = text[at : len(text) if stop < 0 else stop].rstrip()
+    if sign == "=" and _begins_line(text, found.start("name")):
+        stop = text.find("\n", at, last)
+        rest = text[at : last if stop < 0 else stop].rstrip()
         return (at, at) if rest in _NOTHING or rest[:1] in {"$", "%", "["} else (at, at + len(rest))
-    bare = _BARE.match(text, at)
+    bare = _BARE.match(text, at, min(last, at + _NEAR))
     if bare is None or sign.strip() == "," or text[bare.end() : bare.end() + 1] in {"(", "["}:
         return at, at
     value = bare[0]
@@ -227,7 +233,14 @@ def _value(text: str, found: re.Match[str]) -> tuple[int, int]:
         named = "." in value or value[0].isupper() or _last(found["name"]) in value.lower()
         if named or sign[:1].isspace():
             return at, at
-    return bare.span()
+    return (_BARE.match(text, at, last) or bare).span()
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Whether a name at ``at`` begins a line of a file of settings, or of a difference of one."""
+    first = max(0, at - _BEFORE)
+    line = text.rfind("\n", first, at) + 1
+    return (line > 0 or first == 0) and _LINE.fullmatch(text, line, at) is not None
 
 
 def _last(name: str) -> str:

@@ -17,6 +17,7 @@ the next run gets a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from array import array
@@ -101,7 +102,13 @@ class MetricBuffer:
         """Whether a cell runs: points are kept only then."""
         self.epoch = time.time() - time.monotonic()
         """What :func:`time.monotonic` lacks to :meth:`now`."""
+        os.register_at_fork(after_in_child=self._forked)
         self._start()
+
+    def _forked(self) -> None:
+        """Keep nothing in a forked process: it has no thread that would record it, and its locks may stay locked."""
+        self._lock = threading.Lock()
+        self.on = False
 
     def _start(self) -> None:
         threading.Thread(target=self._loop, args=(self._flushing,), name="dtrain-metrics", daemon=True).start()

@@ -315,6 +315,13 @@ class Recorder:
         self._closing = False
         self._thread = threading.Thread(target=self._announce_loop, name="dtrain-recorder", daemon=True)
         self._thread.start()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """Record nothing in a forked process: its events would have the numbers of the rank's own."""
+        self._lock = threading.RLock()
+        self._wake, self._announcing = threading.Condition(self._lock), threading.Lock()
+        self._current, self._pending, self._pending_size = None, [], 0
 
     def renumber(self, rank: int) -> None:
         """Record later runs under the number ``rank``, with a log file of that number. No run goes on.

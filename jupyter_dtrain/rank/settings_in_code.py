@@ -17,6 +17,7 @@ import operator
 import re
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -32,8 +33,8 @@ TEXT: Final = 200
 """Characters of a text that is one."""
 DEPTH: Final = 4
 """Configurations in each other."""
-CODE: Final = 400_000
-"""Characters of a cell that are read."""
+CODE: Final = 100_000
+"""Characters up to which a cell is read: the training loop waits meanwhile."""
 FUNCTIONS: Final = 100
 """Functions of the user's that are followed."""
 
@@ -463,12 +464,15 @@ def is_of_library(kind: type) -> bool:
 
 
 def parse(code: str) -> ast.Module | None:
-    """The tree of a cell, without its magics; None for code that cannot be parsed."""
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    code = code[:CODE]
+    """The tree of a cell, without its magics; None for code that is too long, or cannot be parsed."""
+    if len(code) > CODE:
+        return None
     if code.lstrip().startswith("%%"):
         code = code.lstrip().partition("\n")[2]
+    with contextlib.suppress(Exception):  # it has magics: without them it takes a fraction of the time
+        return ast.parse(code)
+    from IPython.core.inputtransformer2 import TransformerManager
+
     try:
         return ast.parse(TransformerManager().transform_cell(code))  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 — SyntaxError, ValueError, RecursionError: the cell itself reports it
@@ -562,10 +566,10 @@ def _names(target: ast.expr) -> set[str]:
 
 def _expressions(one: ast.stmt) -> Iterator[ast.AST]:
     """The expressions of a statement itself, without those of the statements and functions in it."""
-    waiting: list[ast.AST] = [node for node in ast.iter_child_nodes(one) if not isinstance(node, ast.stmt)]
+    waiting = deque(node for node in ast.iter_child_nodes(one) if not isinstance(node, ast.stmt))
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
         if isinstance(node, (*_SCOPES, ast.ExceptHandler, ast.stmt)):
             continue
         yield node
-        waiting += list(ast.iter_child_nodes(node))
+        waiting += ast.iter_child_nodes(node)

@@ -82,7 +82,10 @@ class WeightLog:
         return [part for kind in found for part in kind[:: -(-len(kind) // TENSORS) or 1]]
 
     def _log(self, name: str, part: Part, step: int) -> None:
-        shape = part.facts().shape or ()
+        facts = part.facts()
+        if not facts.size:  # the ranks share this tensor, and this one has nothing of it
+            return
+        shape = facts.shape or ()
 
         def copy(room: int) -> Copies:
             return Copies([sampled(part, shape, SAMPLE, BINS, room)])

@@ -111,7 +111,6 @@ class Supervisor:
         self._announce: Callable[[dict[str, Any]], None] | None = None
         self._runs = OpenRuns(request.spool)
         seats = Seats(launcher, lambda: self._cluster.watches())  # noqa: PLW0108 — each launch has its own
-        self._keeper = Keeper(request, self._notice, self._state.number_run)
         self._actions = RankControl(
             request,
             self._runs_to_end,

@@ -66,7 +66,7 @@ class Tracking:
     @property
     def pids(self) -> set[int]:
         """The processes, which stay when the world ends."""
-        return {one.process.pid for one in self._sending if one.process is not None}
+        return {process.pid for one in self._sending if (process := one.process) is not None}
 
     def look(self, *, now: bool = False) -> None:
         """Start what does not run, and pass on words; at once, or if it is time. Never raises."""

@@ -110,7 +110,7 @@ def _commits(commits: Sequence[RunCommit | None]) -> list[RunDifference]:
             "message": one.message,
             "branch": one.branch,
             "remote": one.remote,
-            "uncommitted changes": "yes" if one.dirty else "no",
+            "uncommitted changes": "yes" if one.dirty else "unknown" if one.notes else "no",
         }
         for one in commits
     ]

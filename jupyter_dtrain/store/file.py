@@ -78,10 +78,12 @@ def last_number(store: Path, spool: Path, name: str) -> int:
 
 
 def _stored(store: Path, name: str) -> int:
-    # Deleted runs count: their numbers are not given again.
+    # Deleted runs count: their numbers are not given again. The first cell may come before a large file is migrated.
     query = "SELECT max(number) FROM runs JOIN worlds ON worlds.id = runs.world WHERE worlds.name = ?"
-    with contextlib.suppress(StoreFailed):
-        return StoreFile(store).ask(lambda db: db.execute(query, (name,)).fetchone()[0]) or 0
+    with contextlib.suppress(StoreFailed, sqlite3.Error):
+        if (db := open_for_reading(store, migrated=False)) is not None:
+            with contextlib.closing(db):
+                return db.execute(query, (name,)).fetchone()[0] or 0
     return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -71,10 +71,12 @@ def write(db: sqlite3.Connection, series: int, parts: Iterable[Series]) -> None:
 
 def extreme(columns: Columns, pick: Callable[[Iterable[float]], float]) -> tuple[float | None, int | None]:
     """The lowest or the highest finite value, as ``pick`` says, and its first step; None twice without one."""
-    finite = [value for value in columns.values if is_finite(value)]
-    if not finite:
+    values: Sequence[float] = columns.values
+    if not is_finite(sum(values)):  # rarely, and a migration reads all points of all runs
+        values = [value for value in values if is_finite(value)]
+    if not values:
         return None, None
-    found = pick(finite)
+    found = pick(values)
     return found, columns.steps[columns.values.index(found)]
 
 

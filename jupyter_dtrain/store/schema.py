@@ -270,8 +270,11 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return db
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection | None:
-    """A read-only connection; None before the first run is stored. Raises :class:`StoreFailed`."""
+def open_for_reading(path: Path, *, migrated: bool = True) -> sqlite3.Connection | None:
+    """A read-only connection; None before the first run is stored. Raises :class:`StoreFailed`.
+
+    ``migrated``: default, the file has all of this version's tables. To migrate a large one takes a minute.
+    """
     try:
         if not path.exists() or not path.stat().st_size:
             return None
@@ -283,7 +286,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
             if os.access(path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
             db, version = _checked(path, "ro&immutable=1")
-        if version < len(MIGRATIONS):
+        if version < len(MIGRATIONS) and (migrated or not version):
             db.close()
             if not version:
                 return None

@@ -116,7 +116,10 @@ def test_files() -> None:
     assert not any(map(is_secret_file, ["env.py", "keys.py", "train.py", "environment.yml", "core/secrets.py"]))
 
 
-@pytest.mark.parametrize("piece", ["a", "a=", "a:'", 'token="', "password:", "a.b-", "-----BEGIN PRIVATE KEY", "://a:"])
+PIECES = ("a", "a=", "a:'", 'token="', "password:", "a.b-", "-----BEGIN PRIVATE KEY", "://a:", "key=", "key='", "key=$")
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_the_time_grows_with_the_length_alone(piece: str) -> None:
     def seconds(length: int) -> float:
         text = piece * (length // len(piece))
@@ -126,3 +129,9 @@ def test_the_time_grows_with_the_length_alone(piece: str) -> None:
 
     small = max(seconds(50_000), 0.005)
     assert seconds(400_000) < 30 * small
+
+
+def test_a_long_secret_is_left_out_as_a_whole() -> None:
+    long = "ab1-" * 500
+    assert redact(f"password:{long}\nx") == f"password:{REDACTED}\nx"
+    assert redact(f"f(password='{long}', x=1)") == f"f(password='{REDACTED}', x=1)"

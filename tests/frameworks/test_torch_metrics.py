@@ -62,6 +62,30 @@ def test_what_a_cell_logs_without_a_step_lies_over_the_losses_also_where_it_goes
     assert second.steps == first.steps
 
 
+def test_what_a_cell_logs_in_a_second_training_goes_on_where_the_first_has_ended(torch_pair):
+    """Also with an optimizer that was there before; two that step in turn are one training."""
+    begin = (
+        START
+        + """
+import jupyter_dtrain
+def go(*chosen):
+    nn.Linear(3, 1)
+    for optimizer in chosen:
+        optimizer.zero_grad()
+        optimizer.step()
+    jupyter_dtrain.log(it=1)
+one, other = (torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1) for _ in range(2))
+"""
+    )
+    anew, _ = train(torch_pair, begin + "for _ in range(9): go(one)\nfor _ in range(9): go(other)")
+    turns, _ = train(torch_pair, begin + "for turn in range(9): go(*[one, other][turn % 3 > 0:])")
+    steps = [step for step, _ in points(anew, "it")]
+
+    assert steps[:9] == list(range(9))
+    assert (sorted(steps), steps[-6:]) == (steps, list(range(9, 15)))
+    assert [step for step, _ in points(turns, "it")] == list(range(9))
+
+
 def test_metrics_that_are_switched_off_show_nothing(torch_pair):
     run, noted = train(torch_pair, LOOP, metrics=False)
     after, _ = train(torch_pair, LOOP)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+import warnings
 
 import pytest
 
 from jupyter_dtrain.core.events import (
     CodeLine,
+    Configured,
     Dropped,
     Finished,
     MediaLogged,
@@ -364,3 +367,24 @@ def test_the_bytes_of_media_stay_in_the_spool(make_recorder, heard, path_of):
         (found,) = (body for body in bodies if isinstance(body, MediaLogged))
         assert (found.name, found.step, found.caption, len(found.data)) == ("sample", 3, "?", size)
         assert [body.text for body in bodies if isinstance(body, Output)] == ["still here\n"]
+
+
+def test_a_forked_process_records_nothing(make_recorder, heard, path_of):
+    """Its events would take the numbers of the rank's next ones, which readers then take for known."""
+    recorder = make_recorder()
+    recorder.begin(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: forks of a process with threads
+        pid = os.fork()
+    if not pid:
+        recorder.append(Configured({"x": "child"}, "set"))
+        recorder.write("stdout", "child")
+        recorder.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    recorder.append(Configured({"x": "parent"}, "set"))
+    recorder.finish("ok")
+    found = list(read_file(path_of(1)))
+
+    assert [event.seq for event in found] == [0, 1, 2]
+    assert found[1].body == Configured({"x": "parent"}, "set")

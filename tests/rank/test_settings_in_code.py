@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.rank.settings_in_code import CodeSettings
+from jupyter_dtrain.rank.settings_in_code import CODE, CodeSettings
 
 
 def settings(code, before="", **options):
@@ -173,3 +173,10 @@ def test_magics_change_nothing(code):
 def test_code_that_cannot_be_read_has_no_settings(code):
     """The cell itself says so."""
     assert list(CodeSettings(code).settings({"lr": 3})) == []
+
+
+def test_code_that_is_too_long_is_not_read():
+    """The training loop waits while it is read, so a cell that is mostly data has no settings."""
+    long = "lr = 3\ntext = '" + "x" * CODE + "'"
+
+    assert list(CodeSettings(long).settings({"lr": 3})) == []

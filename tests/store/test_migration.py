@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain.store import Store
+from jupyter_dtrain.store.file import last_number
 from jupyter_dtrain.store.schema import MIGRATIONS, open_for_reading
 
 DUMP = Path(__file__).with_name("version5.sql.xz")
@@ -79,3 +80,15 @@ def test_old_runs_are_read_as_new_ones(old):
     assert last.figures["loss"].low is None
     assert (first.config, first.group, first.lineage[0].id) == ({}, "", first.id)
     assert [run.number for run in store.select("accuracy.max>0.99", sort="-accuracy.max").runs] == [8, 6]
+
+
+def test_the_first_run_number_does_not_wait_for_a_migration(old):
+    """A world may run its first cell before a large file is migrated: its numbers go on from those of the old one."""
+    with closing(sqlite3.connect(old)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (name,) = db.execute("SELECT name FROM worlds").fetchone()
+        db.execute("BEGIN IMMEDIATE")  # as while another process migrates it
+
+        assert last_number(old, old.parent / "spool" / "world", name) == 10
+        db.execute("ROLLBACK")
+        assert db.execute("PRAGMA user_version").fetchone() == (version,)

@@ -35,6 +35,8 @@ MAX_GROUPS = 8
 _NO_SETTINGS = frozenset({"params", "initial_lr", "param_names", "name", "differentiable", "decoupled_weight_decay"})
 _SWITCHES = frozenset({"maximize", "capturable", "foreach", "fused", "amsgrad", "nesterov", "dampening"})
 """Settings that are off by default, and not worth a word then."""
+ALONE = 3
+"""Questions between which an optimizer has not stepped, and another has, after which its training has ended."""
 SHORTEST = 0.1
 """The least number of seconds over which a rate is measured; the first rate of a run may cover less."""
 
@@ -52,8 +54,8 @@ class Stepper:
     """One optimizer of a run."""
 
     __slots__ = (
-        *("base", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "sent", "settings"),
-        "thread",
+        *("base", "before", "count", "label", "met", "name", "named", "newest", "optimizer", "replicas", "sent"),
+        *("settings", "thread"),
     )
 
     def __init__(self, optimizer: Any, thread: object, name: str, label: str | None, count: int, met: int) -> None:
@@ -70,6 +72,8 @@ class Stepper:
         """The ranks that train the optimizer's model together, where that is known."""
         self.settings: dict[str, Any] = {}
         """Its hyper-parameters at its first step."""
+        self.before = 0
+        """The steps that others had made in this run when they stopped, and it went on alone."""
         self.newest: Step | None = None
         self.base: Step | None = None
         """Where the measurement of the next rate starts."""
@@ -149,6 +153,10 @@ class Steppers:
         self.found: dict[int, Stepper] = {}
         """The optimizers of the run, by their ids; a newer optimizer may have got such an id since."""
         self._all: list[Stepper] = []
+        self._asked: dict[Stepper, int] = {}
+        """What each optimizer had made when :meth:`most` was asked last."""
+        self._alone = 0
+        """How often in a row the one that is furthest had not stepped since, while others had."""
         self._shown = False
 
     def begin(self) -> None:
@@ -156,6 +164,7 @@ class Steppers:
         with self._lock:
             self.found = {}
             self._all = []
+            self._asked, self._alone = {}, 0
             self._shown = False
 
     def counts(self) -> dict[str, int]:
@@ -177,8 +186,27 @@ class Steppers:
         return found
 
     def most(self) -> int:
-        """How many steps an optimizer has made in this run: the largest number."""
-        return max((one.count for one in self._all), default=0)
+        """How many steps of an optimizer this run has made: the largest number of one.
+
+        Where that one has ended, and another trains on, as in a cell with two trainings, the steps of both.
+        """
+        if len(self._all) < 2:  # noqa: PLR2004 — mostly, and a loop may ask at each step
+            return sum(one.before + one.count for one in self._all)
+        with self._lock:
+            furthest = max(self._all, key=lambda one: one.before + one.count)
+            made = furthest.before + furthest.count
+            stepped = {one: one.count - self._asked.get(one, 0) for one in self._all}
+            self._asked = {one: one.count for one in self._all}
+            other = max(self._all, key=stepped.__getitem__)
+            if stepped[furthest]:
+                self._alone = 0
+            elif stepped[other]:
+                self._alone += 1
+                if self._alone == ALONE:
+                    self._alone = 0
+                    made += stepped[other]
+                    other.before = made - other.count
+            return made
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The hyper-parameters of the optimizers of this run, the first as ``optimizer``, others by their names."""
@@ -210,6 +238,7 @@ class Steppers:
         # made before is a second optimizer of the same training, and gets a curve of its own.
         if before is not None and self._births.get(optimizer, 0) > before.met:
             successor = Stepper(optimizer, thread, name, before.label, before.count, self._clock)
+            successor.before = before.before
             successor.newest, successor.base, successor.sent = before.newest, before.base, before.sent
             self._all[self._all.index(before)] = successor
             return successor

@@ -258,6 +258,8 @@ def copied(tensor: Any, places: Sequence[slice]) -> Callable[[], Any]:
     with torch.no_grad():
         tensor = tensor.detach()
         if tensor.is_sparse:
+            if len(places) > 1:
+                raise ValueError("it is sparse, and only histograms of sparse tensors are kept")
             tensor = tensor.coalesce().values()
         if tensor.is_quantized or tensor.layout is not torch.strided:
             tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense()

@@ -755,7 +755,7 @@ function Commit({ page, trans }: PartProps): JSX.Element {
       <p className="dtrain-page-row">
         {branch !== "" && <span>{trans.__("on %1", cut(branch, 100))}</span>}
         {remote !== "" && <span className="dtrain-page-origin">{cut(remote, 200)}</span>}
-        {!dirty && <span>{trans.__("All files were committed.")}</span>}
+        {!dirty && !notes.length && <span>{trans.__("All files were committed.")}</span>}
       </p>
       {notes.map((note) => (
         <small key={note}>{cut(note, 500)}</small>
