@@ -116,8 +116,8 @@ def redact(text: str, known: Collection[str] = (), *, named: bool = True) -> str
     """``text`` with :data:`REDACTED` for each secret.
 
     Those are keys of well-known forms, what is assigned to a name such as ``password``, passwords in addresses, and the
-    texts of ``known``, see :func:`environment_secrets`. The number of lines stays. Without ``named``, what stands behind
-    a name stays as it is: in text that is no code, ``token: cat`` is none.
+    texts of ``known``, see :func:`environment_secrets`. The number of lines stays. Without ``named``, what stands
+    behind a name stays as it is: in text that is no code, ``token: cat`` is none.
     """
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, REDACTED + "\n" * secret.count("\n"))

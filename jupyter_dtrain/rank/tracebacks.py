@@ -6,7 +6,7 @@ warnings name the user's line. A verb of the notebook that runs as a cell has no
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
 module reads the interpreter's own attributes, and :mod:`.user_text` makes the texts that only the class can give. All
-sizes are bounded. Errors are stored, so that secrets are left out of their texts, see :mod:`jupyter_dtrain.core.secrets`.
+sizes are bounded. Errors are stored, so secrets are left out of their texts, see :mod:`jupyter_dtrain.core.secrets`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ class Tracebacks:
         if name is not None and (not source or source.startswith("get_ipython().")):
             source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)
-        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, redact(source, environment_secrets())))
+        texts = (
+            shortened(text, MAX_SOURCE) for text in (name or place, function, redact(source, environment_secrets()))
+        )
         file, function, source = texts
         return Frame(file, line, function, source, own)
 
