@@ -93,11 +93,11 @@ def config(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
     for name, value in {**(values or {}), **named}.items():
         try:
             kept = clean_name(name)
-            if len(str(name)) > MAX_CONFIG_NAME:
-                _complain(f"config(): names are cut to {MAX_CONFIG_NAME} characters, such as {str(name)[:40]!r}…")
+            if isinstance(name, str) and len(name) > MAX_CONFIG_NAME:
+                _complain(f"config(): names are cut to {MAX_CONFIG_NAME} characters, such as {name[:40]!r}…")
             told[kept] = stored(kept, _number_in(value))
         except Exception as error:  # noqa: BLE001 — of a value that somebody's own class makes
-            _complain(f"config(): {str(name)[:80]!r} is left out: {error}")
+            _complain(f"config(): {clean_name(name)[:80]!r} is left out: {error}")
     if not told:
         return
     if (home := rank_home()) is not None:

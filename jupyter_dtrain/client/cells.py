@@ -23,6 +23,7 @@ from jupyter_dtrain.core.errors import BadRequest, BadSyntax
 from jupyter_dtrain.core.events import RunContext
 from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.run_names import WIDTH
+from jupyter_dtrain.core.secrets import environment_secrets, redact_command
 from jupyter_dtrain.core.stop_button import StopButton, shutdown
 from jupyter_dtrain.core.world import Ranks, parse_ranks, size_at
 from jupyter_dtrain.wire.messages import Cell, Watching
@@ -93,8 +94,9 @@ def _id_of_cell(shell: object) -> str:
 
 
 def script_name(script: str | os.PathLike[str], arguments: Sequence[Any] = ()) -> str:
-    """The name of a run of ``script``: its file and arguments, on one line."""
-    words = "".join(one if one.isprintable() else " " for one in " ".join([Path(script).name, *map(str, arguments)]))
+    """The name of a run of ``script``: its file and arguments, on one line, without secrets."""
+    command = redact_command([Path(script).name, *map(str, arguments)], environment_secrets())
+    words = "".join(one if one.isprintable() else " " for one in " ".join(command))
     return words if len(words) <= WIDTH else f"{words[: WIDTH - 1]}…"
 
 

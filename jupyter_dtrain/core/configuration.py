@@ -38,7 +38,11 @@ class NamedValues(dict[str, Any]):
 
 def clean_name(name: object) -> str:
     """``name`` as one line of at most :data:`MAX_NAME` characters, without secrets; two long ones stay different."""
-    text = " ".join(str.__str__(name).split() if issubclass(type(name), str) else str(name).split())
+    try:
+        words = str.__str__(name) if issubclass(type(name), str) else str(name)
+    except Exception:  # noqa: BLE001 — a key may be anything, and a name ends no cell
+        words = type(name).__name__
+    text = " ".join(words.split())
     text = redact(text.encode("utf-8", "replace").decode()) or "value"
     if len(text) <= MAX_NAME:
         return text

@@ -116,11 +116,12 @@ _SHORTEST: Final = 6
 """Characters of a variable of the environment that is looked for; shorter ones are in much text."""
 
 
-def redact(text: str, known: Collection[str] = ()) -> str:
+def redact(text: str, known: Collection[str] = (), *, named: bool = True) -> str:
     """``text`` with :data:`REDACTED` for each secret.
 
     Those are keys of well-known forms, what is assigned to a name such as ``password``, passwords in addresses, and the
-    texts of ``known``, see :func:`environment_secrets`. The number of lines stays.
+    texts of ``known``, see :func:`environment_secrets`. The number of lines stays. Without ``named``, what stands
+    behind a name stays as it is: in text that is no code, ``token: cat`` is none.
     """
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, REDACTED + "\n" * secret.count("\n"))
@@ -130,6 +131,8 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     text = _FORMS.sub(lambda found: REDACTED + "\n" * found[0].count("\n"), text)
     text = _ADDRESS.sub(lambda found: REDACTED if found[1] is None else f"{found[1]}:{REDACTED}", text)
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{REDACTED}", text)
+    if not named:
+        return text
     text = _OPTION.sub(
         lambda found: f"{found[1]}{found[2]}{found[3]}{REDACTED}" if is_secret_name(found[2]) else found[0], text
     )

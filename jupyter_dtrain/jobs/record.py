@@ -281,10 +281,14 @@ class JobRecord:
     ) -> None:
         """Note the exception that ends this rank; Python shows it as always."""
         frames = traceback.extract_tb(trace)[-FRAMES:]
+        known = environment_secrets()
         self._error = Error(
             kind.__name__,
-            str(error),
-            [Frame(one.filename, one.lineno or 0, one.name, redact(one.line or ""), cell=True) for one in frames],
+            redact(str(error), known),
+            [
+                Frame(one.filename, one.lineno or 0, one.name, redact(one.line or "", known), cell=True)
+                for one in frames
+            ],
         )
         original(kind, error, trace)
 

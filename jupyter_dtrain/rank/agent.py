@@ -60,6 +60,7 @@ from jupyter_dtrain.wire.messages import (
     REQUEST_MESSAGE,
     RUN_MESSAGE,
     VALUES_MESSAGE,
+    Cell,
     Done,
     accepted,
     from_content,
@@ -421,8 +422,11 @@ class Agent:
         if came:
             self._releasing.release()
         first = self._place.rank == min(cell.ranks)
-        source = redact(cell.code, environment_secrets()) if first else ""
-        self._recorder.begin(cell.run, cell.ranks, source, cell.cell, elastic=cell.elastic, joins=cell.joins)
+        known = environment_secrets()
+        source = redact(cell.code, known) if first else ""
+        self._recorder.begin(
+            cell.run, cell.ranks, source, _without_secrets(cell.cell, known), elastic=cell.elastic, joins=cell.joins
+        )
         for what, times in self._complaints.items():
             if times > 1:
                 self._recorder.write(
@@ -671,6 +675,17 @@ def _unfit(cell: RunCell) -> str:
     if cell.elastic:
         return "it goes on without ranks that die, so its ranks come to no step together"
     return "its ranks have joined those of another cell" if cell.joins is not None else ""
+
+
+def _without_secrets(cell: Cell, known: frozenset[str]) -> Cell:
+    """``cell`` with names that may be stored."""
+
+    def clean(name: str) -> str:
+        return redact(name, known, named=False)
+
+    context = cell.context
+    context = msgspec.structs.replace(context, heading=clean(context.heading), group=clean(context.group))
+    return msgspec.structs.replace(cell, run_name=clean(cell.run_name), context=context)
 
 
 def _run_command(_shell: Any, _command: str) -> None:

@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,8 @@ import msgspec
 
 from jupyter_dtrain.core.events import Body, MediaKind, MediaLogged, MimeBundle
 from jupyter_dtrain.core.media import KEPT
+from jupyter_dtrain.core.secrets import environment_secrets, redact
+from jupyter_dtrain.core.structs import readable
 
 from .interrupts import Shield
 from .media_copies import CopiedMedium, Copies, NoRoom, PartsOf, copies
@@ -284,7 +286,10 @@ class MediaLog:
         body: MediaLogged | None = None
         try:
             mime, data, note = copied.encode()
-            body = MediaLogged(name, copied.kind, step, number, mime, data, str(copied.caption)[:1000], note=note)
+            known = environment_secrets()
+            caption = redact(str(copied.caption)[:1000], known, named=False)
+            data = _without_secrets(copied.kind, data, known)
+            body = MediaLogged(name, copied.kind, step, number, mime, data, caption, note=note)
         except BaseException as error:  # noqa: BLE001 — whatever a library raises, the other things are kept
             words = str(error) if isinstance(error, ValueError) else words_of(error)
             self._say(f"{name!r} is left out: {words}", f"left out {name}")
@@ -304,3 +309,20 @@ class MediaLog:
                 self._emit(msgspec.structs.replace(body, left_out=missed))
             except Exception as error:  # noqa: BLE001 — without this thread nothing more would be kept
                 self._say(f"{name!r} cannot be recorded: {words_of(error)}", f"left out {name}")
+
+
+def _without_secrets(kind: MediaKind, data: bytes, known: Collection[str]) -> bytes:
+    """``data`` of text, or of a table, as :func:`redact` leaves it; of anything else as it is."""
+    # By form, and those of the environment: "token: cat" may be what a model has said.
+    if kind == "text":
+        return redact(data.decode("utf-8", "replace"), known, named=False).encode()
+    if kind != "table":
+        return data
+    table = msgspec.json.decode(data, type=readable(dict[str, Any]))
+
+    def clean(value: Any) -> Any:
+        return redact(value, known, named=False) if isinstance(value, str) else value
+
+    table["columns"] = [clean(one) for one in table["columns"]]
+    table["rows"] = [[clean(value) for value in row] for row in table["rows"]]
+    return msgspec.json.encode(table)

@@ -6,7 +6,7 @@ warnings name the user's line. A verb of the notebook that runs as a cell has no
 
 Under failure: an exception is the user's, and its class may replace every attribute that Python documents. So this
 module reads the interpreter's own attributes, and :mod:`.user_text` makes the texts that only the class can give. All
-sizes are bounded.
+sizes are bounded. Errors are stored, so secrets are left out of their texts, see :mod:`jupyter_dtrain.core.secrets`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from jupyter_dtrain.core.events import Error, Frame
-from jupyter_dtrain.core.secrets import redact
+from jupyter_dtrain.core.secrets import environment_secrets, redact
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch, caller
 from jupyter_dtrain.plugins.sources import called_in
@@ -99,13 +99,14 @@ class Tracebacks:
         syntax = issubclass(type(exception), SyntaxError)
         # First: a message that takes too long leaves no time for what comes after it.
         notes = words.ask(lambda: _notes(exception), lambda why: [f"<the list of its notes {why}>"])
+        known = environment_secrets()
         return Error(
             type_name(exception),
-            self._named(exception, words.text(lambda: exception, MAX_TEXT)),
+            redact(self._named(exception, words.text(lambda: exception, MAX_TEXT)), known),
             self._frames(traceback.walk_tb(_own(exception, "__traceback__")), verbs=False),
-            notes,
-            f"{type_name(cause)}: {words.text(lambda: cause, MAX_TEXT)}" if cause is not None else None,
-            self._named(exception, words.text(lambda: _place(exception), MAX_TEXT)) if syntax else None,
+            [redact(note, known) for note in notes],
+            f"{type_name(cause)}: {redact(words.text(lambda: cause, MAX_TEXT), known)}" if cause is not None else None,
+            redact(self._named(exception, words.text(lambda: _place(exception), MAX_TEXT)), known) if syntax else None,
             [self._error(member, words, depth + 1, room) for member in kept],
             len(found) - len(kept),
         )
@@ -186,7 +187,9 @@ class Tracebacks:
         if name is not None and (not source or source.startswith("get_ipython().")):
             source = self._written(place, line).strip() or source
         function = "" if code.co_name == "<module>" else _qualified(code)
-        texts = (shortened(text, MAX_SOURCE) for text in (name or place, function, redact(source)))
+        texts = (
+            shortened(text, MAX_SOURCE) for text in (name or place, function, redact(source, environment_secrets()))
+        )
         file, function, source = texts
         return Frame(file, line, function, source, own)
 

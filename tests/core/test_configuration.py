@@ -98,6 +98,16 @@ def test_secrets_are_not_stored():
     }
 
 
+def test_a_key_that_has_no_text_is_called_by_its_type():
+    """It raises nothing."""
+
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert clean_name(Mute()) == "Mute"
+
+
 def test_names_are_cut_and_stay_different():
     """Of 10,000 characters as well."""
     names = {clean_name("n" * 10_000 + end) for end in "ab"}

@@ -193,6 +193,17 @@ def test_text_and_tables_are_cut_with_a_note(said):
     assert rows.note == f"the first {len(kept['rows']):,} of 100,000 rows"
 
 
+def test_secrets_are_left_out_of_text_and_tables(said, monkeypatch):
+    """Those of the environment, and those of a known form; what only has the name of one is data."""
+    secret, key = "zebra-lamp-of-the-environment", "sk-0123456789abcdefghij"
+    monkeypatch.setenv("MY_API_KEY", secret)
+    text = said.one(Text(f"token: cat, {secret}", caption=key))
+    rows = said.one([{"token": "cat", "b": f"it is {key}", "c": 1}])
+
+    assert (text.data.decode(), text.caption) == ("token: cat, [redacted]", "[redacted]")
+    assert msgspec.json.decode(rows.data)["rows"] == [["cat", "it is [redacted]", 1]]
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -153,6 +153,20 @@ def test_a_long_message_is_cut(tracebacks):
     assert "x" * MAX_TEXT + " …" == error.evalue
 
 
+def test_a_secret_is_in_no_text_of_an_error(tracebacks, monkeypatch):
+    """Neither one of the environment nor one of a known form: an error is stored."""
+    secret, key = "zebra-lamp-of-the-environment", "sk-0123456789abcdefghij"
+    monkeypatch.setenv("MY_API_KEY", secret)
+    caught = ValueError(f"{secret} and {key} are refused by postgres://me:blue@host")
+    caught.__notes__ = [f"a note with {key}"]
+    caught.__cause__ = KeyError(secret)
+    error = tracebacks.error(caught)
+
+    assert error.evalue == "[redacted] and [redacted] are refused by postgres://me:[redacted]@host"
+    assert error.notes == ["a note with [redacted]"]
+    assert error.cause == "KeyError: '[redacted]'"
+
+
 def test_a_message_that_cannot_be_made_is_replaced(tracebacks):
     """The exception's own name stays."""
 

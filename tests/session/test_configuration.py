@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from jupyter_dtrain import Store
+from jupyter_dtrain import DistributedError, Store
 from jupyter_dtrain.core.configuration import MAX_NAME
 from jupyter_dtrain.core.events import Started
 from jupyter_dtrain.core.secrets import REDACTED
@@ -136,11 +136,13 @@ if __name__ == "__main__":
     main()
 """)
     view = Told()
-    world.run_script(script, ["--lr", "0.5", "--hub-token", "horse"], view=view, timeout=PATIENCE)
+    run = world.run_script(script, ["--lr", "0.5", "--hub-token", "horse"], view=view, timeout=PATIENCE)
 
     assert view.values == {"WARM": 10, "lr": 0.5, "width": 8, "hub_token": REDACTED, "depth": 3, "world_size": 2}
     assert view.environments[0].command == [str(script), "--lr", "0.5", "--hub-token", REDACTED]
-    assert "horse" not in str([view.values, view.environments])
+    assert "horse" not in str([view.values, view.environments, view.all])
+    assert "horse" not in str([list(read_file(spool)) for spool in view.spools])
+    assert run.outcome == "ok"
 
 
 def test_no_secret_arrives(world, store):
@@ -153,9 +155,16 @@ config = {{"token": api_key, "own": mine, "url": "https://me:{SECRET}@example.or
 def train(key): pass
 train(mine)
 jupyter_dtrain.config(secret=mine, note=f"it is {{mine}}", more=["{KEY}"])
-jupyter_dtrain.log(loss=1)
+jupyter_dtrain.log(loss=1, said=f"it is {{mine}}", rows=[{{"a": mine, "b": "{KEY}"}}])
+try:
+    raise KeyError(mine)
+except KeyError:
+    raise ValueError(f"no way to {{mine}} with {KEY}")
 """
-    told, run = tell(world, code)
+    told = Told()
+    with pytest.raises(DistributedError, match=r"no way to \[redacted\] with \[redacted\]"):
+        world.run(code, view=told, timeout=PATIENCE, name=f"with {KEY}"[:60], group=SECRET)
+    run = world.last_run
     until(lambda: any(one.number == run.number and one.config for one in Store(store).runs()))
 
     assert told.values["config.lr"] == 0.5

@@ -20,7 +20,7 @@ const MORE = 200;
 const PERIOD = 2000;
 
 /** Milliseconds without a key after which a filter is sent. */
-const TYPED = 250;
+const TYPED = 100;
 
 /** The steward stores the end of a run about a second after it. */
 const SETTLED = 1500;

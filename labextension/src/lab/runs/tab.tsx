@@ -6,7 +6,7 @@
 import "../../../style/runs.css";
 
 import { ReactWidget } from "@jupyterlab/apputils";
-import { type JSX, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { type JSX, type ReactNode, memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { onThemeChange, themeOf, type Theme } from "../../theme";
 import { MAGIC } from "../cellTarget";
 import { h } from "../jsx";
@@ -154,17 +154,21 @@ function Contents(
       save(fileName(`${run.world}-${run.number}`, "csv"), new Blob([text], { type: "text/csv" }));
     });
   };
+  const labels = ids.map((id) => {
+    const run = known.get(id);
+    return run === undefined ? null : `${labelOf(run)} ${run.name}`.trim();
+  });
   const runs = useMemo(
     () =>
-      ids.flatMap((id): Chosen[] => {
+      ids.flatMap((id, place): Chosen[] => {
         const found = columns.get(id);
-        const run = known.get(id);
-        if (found === undefined || run === undefined) return [];
-        return [{ id, columns: found, label: `${labelOf(run)} ${run.name}`.trim() }];
+        const label = labels[place];
+        return found === undefined || label === null || label === undefined ? [] : [{ id, columns: found, label }];
       }),
-    [ids, columns, known],
+    // Another order of the list changes no chart.
+    [ids, columns, JSON.stringify(labels)],
   );
-  const attempt = (task: () => Promise<unknown>): Promise<boolean> => actions.attempt(task);
+  const attempt = useCallback((task: () => Promise<unknown>): Promise<boolean> => actions.attempt(task), [actions]);
   const shared = { client, trans, theme, attempt };
   return (
     <div className="dtrain-runs-page" role="region" aria-label={trans.__("Runs")}>
@@ -257,7 +261,7 @@ function Contents(
           {ids.length > 0 && beside === "parallel" && <Parallel ids={ids} choose={choose} {...shared} />}
           <div className="dtrain-run dtrain-runs-charts">
             {runs.length > 0 ? (
-              <Charts {...{ runs, theme, trans, attempt }} />
+              <DrawnCharts {...{ runs, theme, trans, attempt }} />
             ) : (
               listing.runs.length > 0 && (
                 <p className="dtrain-quiet">
@@ -273,6 +277,9 @@ function Contents(
     </div>
   );
 }
+
+/** Charts are the most that the tab draws: only if something in them has changed. */
+const DrawnCharts = memo(Charts);
 
 const REPORTS: Record<ReportFormat, string> = { html: "text/html", md: "text/markdown", csv: "text/csv" };
 
