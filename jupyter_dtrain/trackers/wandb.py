@@ -67,6 +67,10 @@ class WandB(Tracker):
 
         root = state.place.setdefault("root", str(Path(os.environ.get("WANDB_DIR") or Path.cwd()).absolute()))
         _clear(state, facts.id)
+        # Where it cannot write, W&B would take a folder for temporary files, and nobody would find the run.
+        Path(root, "wandb").mkdir(parents=True, exist_ok=True)
+        if not os.access(Path(root, "wandb"), os.W_OK | os.X_OK):
+            raise PermissionError(f"{root} cannot be written to")
         settings = wandb.Settings(
             console="off",
             disable_code=True,

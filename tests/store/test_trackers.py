@@ -10,6 +10,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
+from jupyter_dtrain import TrackFailed
 from jupyter_dtrain.core.events import Error, Metrics
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.settings import STORE_VARIABLE
@@ -229,6 +230,18 @@ def test_what_arrived_after_the_position_is_not_sent_twice(make_world, db, store
     everything = b"".join(path.read_bytes() for path in place.folder.rglob("*") if path.is_file())
     assert b"no such key [redacted]" in everything
     assert b"sk-error" not in everything
+
+
+@pytest.mark.parametrize("place", ["wandb"], indirect=True)
+def test_a_folder_that_cannot_be_made_is_told(fake, db, store, place, monkeypatch):
+    fake.begin(1)
+    fake.say(1, 0, points("loss", [1.0]))
+    fake.finish(1)
+    drain(fake.writer, db)
+    (place.folder / "later").write_text("in the way")
+    monkeypatch.setenv("WANDB_DIR", str(place.folder / "later"))
+    with pytest.raises(TrackFailed, match=r"W&B does not take run world/1: .*later"):
+        track(store.run_with_id(1), place.target)
 
 
 @pytest.mark.parametrize("place", ["mlflow", "wandb"], indirect=True)
