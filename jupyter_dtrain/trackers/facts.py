@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.secrets import redact
 from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.store.stored_run import StoredRun
 
@@ -152,12 +153,12 @@ def read_facts(db: sqlite3.Connection, run: StoredRun) -> SentFacts:
     happenings = db.execute("SELECT time, words FROM happenings WHERE run = ? ORDER BY time, id", (run.id,)).fetchall()
     row = db.execute("SELECT told FROM commits WHERE run = ?", (run.id,)).fetchone()
     commit: dict[str, Any] = {} if row is None else msgspec.json.decode(row[0], type=readable(dict[str, Any]))
-    error = next((f"rank {rank}: {one.ename}: {one.evalue}"[:WORDS] for rank, one in run.errors.items()), "")
+    error = next((redact(f"rank {rank}: {one.ename}: {one.evalue}")[:WORDS] for rank, one in run.errors.items()), "")
     return SentFacts(
         key=f"{run.world_id}/{run.number}",
         label=run.label,
         name=run.name or run.label,
-        note=run.note,
+        note=redact(run.note),
         tags=run.tags,
         group=run.group,
         config=run.config,
@@ -168,7 +169,7 @@ def read_facts(db: sqlite3.Connection, run: StoredRun) -> SentFacts:
         error=error,
         about=_about(run, commit),
         diff=str(commit.get("diff") or ""),
-        happenings=[Happening(*one) for one in happenings],
+        happenings=[Happening(when, redact(words)) for when, words in happenings],
     )
 
 
@@ -181,6 +182,7 @@ def _about(run: StoredRun, commit: dict[str, Any]) -> dict[str, str]:
         "ranks": str(len(run.ranks)),
         "notebook": run.notebook,
         "heading": run.heading,
+        "resumes": next((one.label for one in run.lineage if one.id == run.resumes), ""),
         "hosts": ", ".join(dict.fromkeys(part.host for part in run.parts.values() if part.host)),
     }
     if one is not None:
@@ -190,7 +192,8 @@ def _about(run: StoredRun, commit: dict[str, Any]) -> dict[str, str]:
             "devices": ", ".join(dict.fromkeys(device for each in environments.values() for device in each.devices)),
             "packages": ", ".join(f"{name} {version}" for name, version in sorted(one.packages.items())),
         }
-    for name in ("hash", "branch", "remote", "message", "dirty"):
-        if (value := commit.get(name)) not in (None, ""):
-            found["commit" if name == "hash" else f"commit {name}"] = str(value)
+    for name in ("hash", "branch", "remote", "message", "dirty", "notes", "untracked", "folder"):
+        if (value := commit.get(name)) not in (None, "", []):
+            told = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+            found["commit" if name == "hash" else f"commit {name}"] = told
     return {name: value for name, value in found.items() if value}

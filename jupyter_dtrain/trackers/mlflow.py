@@ -35,6 +35,8 @@ LONGEST: Final = 5000
 NAME: Final = 250
 
 _UNSAFE: Final = re.compile(r"[^\w\-. :/]")
+_NO_IMAGE: Final = re.compile(r"[^a-zA-Z0-9_\-./ ]")
+"""What MLflow refuses in the name of an image, beside what it refuses in others."""
 
 
 class Mlflow(Tracker):
@@ -176,11 +178,13 @@ class _Run(TrackedRun):
             return False
         import io
 
+        key = _NO_IMAGE.sub("_", key)
         when = int(1000 * medium.time) + medium.number  # tells the images of one step apart
         if self._again:
-            # MLflow's own form of the name; the rest of it is random.
-            begins = f"images/{key.replace('/', '#')}%step%{medium.step}%timestamp%{when}%"
-            if any(one.path.startswith(begins) for one in self._client.list_artifacts(self._run, "images")):
+            # MLflow's own form of the name, with either sign by its version; the rest of it is random.
+            words = [f"images/{key.replace('/', '#')}", "step", str(medium.step), "timestamp", str(when), ""]
+            begins = re.compile("[+%]".join(map(re.escape, words)))
+            if any(begins.match(one.path) for one in self._client.list_artifacts(self._run, "images")):
                 return True
         image = PIL.Image.open(io.BytesIO(medium.data))
         self._client.log_image(self._run, image, key=key, step=medium.step, timestamp=when)

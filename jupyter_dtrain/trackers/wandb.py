@@ -37,6 +37,8 @@ STEP: Final = "step"
 """The metric with the step."""
 TAG: Final = 64
 """Characters of a tag."""
+INTERRUPTED: Final = 255
+"""W&B's exit code of a run that a person has interrupted."""
 CORE: Final = "wandb-core"
 """The program of W&B's own process."""
 
@@ -63,8 +65,12 @@ class WandB(Tracker):
         """The run, from its beginning."""
         import wandb
 
-        _clear(state, facts.id)
         root = state.place.setdefault("root", str(Path(os.environ.get("WANDB_DIR") or Path.cwd()).absolute()))
+        _clear(state, facts.id)
+        # Where it cannot write, W&B would take a folder for temporary files, and nobody would find the run.
+        Path(root, "wandb").mkdir(parents=True, exist_ok=True)
+        if not os.access(Path(root, "wandb"), os.W_OK | os.X_OK):
+            raise PermissionError(f"{root} cannot be written to")
         settings = wandb.Settings(
             console="off",
             disable_code=True,
@@ -135,7 +141,9 @@ class _Run(TrackedRun):
     def describe(self, facts: SentFacts) -> None:
         run = self._run
         about = {name.replace(" ", "_"): value for name, value in facts.about.items()}
-        run.config.update({**facts.config, "dtrain": {"label": facts.label, **about}}, allow_val_change=True)
+        about |= {"label": facts.label, "error": facts.error}
+        own = {name: value for name, value in about.items() if value} | {"started": facts.started}
+        run.config.update({**facts.config, "dtrain": own}, allow_val_change=True)
         run.name = facts.name[:128]
         run.notes = facts.notes
         run.tags = tuple(dict.fromkeys(tag[:TAG] for tag in facts.tags))
@@ -147,7 +155,7 @@ class _Run(TrackedRun):
             self._diff = facts.diff
 
     def end(self, facts: SentFacts) -> None:
-        self._run.finish(exit_code=1 if facts.failed else 0)
+        self._run.finish(exit_code=INTERRUPTED if facts.outcome == "interrupted" else 1 if facts.failed else 0)
 
     def leave(self) -> None:
         self._run.finish(exit_code=1)
@@ -165,9 +173,20 @@ def _clear(state: TrackedState, run: str) -> None:
                     if words[words.index("--pid") + 1] == sender:
                         process.kill()
                         process.wait(5)
-    path = Path(folder)
-    if folder and re.fullmatch(rf"(offline-)?run-\d+_\d+-{run}", path.name):
-        shutil.rmtree(path, ignore_errors=True)
+    unfinished = [Path(folder)] if folder else []
+    # A sender that is killed while W&B begins the run has not told its folder.
+    senders = tuple(f":{one} [" for one in (sender, os.getpid()) if one)
+    begun = Path(state.place["root"], "wandb").glob(f"*run-*-{run}")
+    unfinished += [path for path in begun if any(one in _first_line(path / "logs" / "debug.log") for one in senders)]
+    for path in unfinished:
+        if re.fullmatch(rf"(offline-)?run-\d+_\d+-{run}", path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _first_line(path: Path) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline(1000)
+    return ""
 
 
 def _safe(name: str) -> str:

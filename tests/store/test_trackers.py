@@ -7,15 +7,21 @@ import os
 import signal
 from contextlib import closing
 
+import msgspec
 import pytest
 
+from jupyter_dtrain import TrackFailed
 from jupyter_dtrain.core.events import Error, Metrics
 from jupyter_dtrain.core.metrics import Columns, pack
 from jupyter_dtrain.core.settings import STORE_VARIABLE
+from jupyter_dtrain.store import Store
+from jupyter_dtrain.store.importing import import_runs
+from jupyter_dtrain.store.importing.foreign import own_id
+from jupyter_dtrain.store.run_page import commit_of
 from jupyter_dtrain.store.schema import open_for_writing
 from jupyter_dtrain.trackers.sender import SendJob
 from jupyter_dtrain.trackers.starting import start_sender
-from jupyter_dtrain.trackers.state import read_state
+from jupyter_dtrain.trackers.state import Claim, read_state
 from jupyter_dtrain.trackers.tracking import track
 from tests.store.conftest import drain, gone_process, points
 
@@ -186,6 +192,93 @@ def test_media_events_and_the_outcome_go_along(make_world, db, store, place):
         assert end == 1
     else:
         assert everything.count(PNG) == 1
+
+
+def test_what_arrived_after_the_position_is_not_sent_twice(make_world, db, store, place):
+    """The process is killed after the tracker has taken a batch, and before the position is written."""
+    fake = make_world(owner=gone_process())
+    fake.begin(1)
+    fake.say(1, 0, points("loss", [1.0, 2.0]), Error("ValueError", f"no such key {'sk-' + 'error' * 6}", []))
+    fake.finish(1, outcome="interrupted")
+    drain(fake.writer, db)
+    fake.writer.close(db, "over")
+    db.execute(
+        "INSERT INTO media (run, rank, name, step, number, kind, time, mime, caption, note, data) "
+        "VALUES (1, 0, 'a: größe', 1, 0, 'image', 1001.0, 'image/png', '', '', ?)",
+        (PNG,),
+    )
+    run = store.run_with_id(1)
+    track(run, place.target)
+
+    (text,) = db.execute("SELECT state FROM tracked").fetchone()
+    state = read_state(text)
+    state.sent, state.medium, state.claim = {}, 0, Claim(fake.host, *gone_process(), 1000.0)
+    db.execute("UPDATE tracked SET state = ?, done = 0", (msgspec.json.encode(state).decode(),))
+    # As W&B leaves it when its process is killed while it begins.
+    begun = place.folder / "wandb" / f"offline-run-20260101_000000-{own_id(fake.owner.id, 1)}"
+    (begun / "logs").mkdir(parents=True)
+    (begun / "logs" / "debug.log").write_text(f"2026 INFO MainThread:{state.claim.pid} [wandb_init.py] Logging\n")
+    track(run, place.target)
+
+    assert place.points["loss"] == [(0, 1.0), (1, 2.0)]
+    files = [path for path in place.folder.rglob("*.png") if "compressed" not in path.name]
+    assert len(files) == 1
+    if place.tracker == "wandb":
+        (file,) = wandb_files(place.folder)
+        (end,) = [record.exit.exit_code for record in wandb_records(file) if record.HasField("exit")]
+        assert end == 255
+    everything = b"".join(path.read_bytes() for path in place.folder.rglob("*") if path.is_file())
+    assert b"no such key [redacted]" in everything
+    assert b"sk-error" not in everything
+
+
+@pytest.mark.parametrize("place", ["wandb"], indirect=True)
+def test_a_folder_that_cannot_be_made_is_told(fake, db, store, place, monkeypatch):
+    fake.begin(1)
+    fake.say(1, 0, points("loss", [1.0]))
+    fake.finish(1)
+    drain(fake.writer, db)
+    (place.folder / "later").write_text("in the way")
+    monkeypatch.setenv("WANDB_DIR", str(place.folder / "later"))
+    with pytest.raises(TrackFailed, match=r"W&B does not take run world/1: .*later"):
+        track(store.run_with_id(1), place.target)
+
+
+@pytest.mark.parametrize("place", ["mlflow", "wandb"], indirect=True)
+def test_what_a_tracker_has_comes_back(make_world, db, store, place, tmp_path, monkeypatch):
+    fake = make_world(owner=gone_process())
+    fake.begin(1)
+    fake.say(1, 0, points("loss", [1.0, 2.0], first=7), Error("ValueError", "no such thing", []))
+    fake.finish(1, outcome="error")
+    drain(fake.writer, db)
+    fake.writer.close(db, "over")
+    config = {"lr": 0.1, "sizes": [1, 2], "name": "<b>", "model.depth": 3}
+    db.execute("UPDATE runs SET config = ?, batch = 'sweep'", (json.dumps(config),))
+    told = {"hash": "0123abcd", "branch": "main", "message": "First", "dirty": True}
+    db.execute("INSERT INTO commits (run, told) VALUES (1, ?)", (json.dumps(told),))
+    db.execute(
+        "INSERT INTO media (run, rank, name, step, number, kind, time, mime, caption, note, data) "
+        "VALUES (1, 0, 'digit', 8, 0, 'image', 1001.0, 'image/png', '', '', ?)",
+        (PNG,),
+    )
+    before = store.run_with_id(1)
+    before.edit(name="a name", note="a note", tags=["best"])
+    track(before, place.target)
+
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "empty.sqlite"))
+    (after,) = import_runs(place.folder / "runs.db" if place.tracker == "mlflow" else place.folder)
+
+    facts = [(run.name, run.note, run.tags, run.group, run.config, run.outcome) for run in (before, after)]
+    assert facts[0] == ("a name", "a note", ["best"], "sweep", config, "error")
+    assert facts[1] == facts[0]
+    assert abs(after.started - before.started) < 0.01
+    assert {name: (*series[0].steps, *series[0].values) for name, series in after.metrics.items()} == {
+        "loss": (7, 8, 1.0, 2.0)
+    }
+    assert [(medium.name, medium.step, medium.kind) for medium in after.media] == [("digit", 8, "image")]
+    assert after.errors[0].evalue == "no such thing"
+    commit = commit_of(Store.open(), after.id)
+    assert (commit.hash, commit.branch, commit.message, commit.dirty) == tuple(told.values())
 
 
 def test_each_rank_on_demand_and_steps_that_begin_again(fake, db, store, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -101,6 +102,20 @@ class ForeignRun:
         for name, value in flat(values):
             self.config[name] = redact_value(name, json_value(value))
 
+    def take_own(self, told: Mapping[str, str]) -> None:
+        """Take what one of our trackers has told the tool of a run of ours, beside what every run has there."""
+        with contextlib.suppress(ValueError):
+            self.started = real(float(told.get("started", ""))) or self.started
+        found = code(*(told.get(name, "") for name in ("commit", "commit_remote", "commit_branch")))
+        if found is not None:
+            message, dirty = redact(told.get("commit_message", ""))[:1000], told.get("commit_dirty") == "True"
+            self.commit = msgspec.structs.replace(found, message=message, dirty=dirty)
+        # RANK: TYPE: MESSAGE
+        _, _, error = told.get("error", "").partition(": ")
+        kind, sign, words = error.partition(":")
+        if sign:
+            self.error = kind, redact(words.strip())
+
     def settled(self) -> ForeignRun:
         """Itself, with its words in the bounds that a person's words have here, and without secrets."""
         self.name = _line(redact(self.name), WIDTH)
@@ -154,11 +169,14 @@ def json_value(value: Any) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The number or the boolean that a text is, as tools store hyper-parameters; else the text."""
+    """The number, boolean or list that a text is, as tools store hyper-parameters; else the text."""
     if text in ("True", "False", "true", "false"):
         return text in ("True", "true")
     if text in ("None", "null"):
         return None
+    if text.startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            return msgspec.json.decode(text, type=readable(list[Any]))
     for kind in (int, float):
         try:
             found = kind(text)

@@ -97,6 +97,8 @@ def _add(found: Found, told: _Told) -> None:
         return
     about = "mlflow.source.git."
     run.commit = code(*(tags.get(f"{about}{name}", "") for name in ("commit", "repoURL", "branch")))
+    if run.ours:
+        run.take_own({key.removeprefix("dtrain.").replace(" ", "_"): value for key, value in tags.items()})
     if source := tags.get("mlflow.source.name"):
         run.environment = Environment("", command=command([source]))
     if told.artifacts is not None:

@@ -176,6 +176,8 @@ class _Reader:
         self._environment: dict[str, Any] = {}
         self._steps: list[tuple[str, str]] = []
         """Patterns of metrics' names, and the metric that counts the steps of each."""
+        self._hidden: set[str] = set()
+        """Metrics that only count steps."""
         self._lines: list[str] = []
         self._last = 0.0
 
@@ -241,7 +243,7 @@ class _Reader:
         for config in fields.get(4, ()):
             self._take_config(message(config))
         self._take_code(fields.get(21, ()))
-        run.started = _moment(fields, 17) or self.log.stat().st_mtime
+        run.started = run.started or _moment(fields, 17) or self.log.stat().st_mtime
         self._last = max(self._last, run.started + float(_number(fields, 20)))
 
     def _take_code(self, told: Iterable[bytes]) -> None:
@@ -252,6 +254,11 @@ class _Reader:
     def _take_config(self, fields: Fields) -> None:
         values = _items(fields.get(1, ()))
         values.pop("_wandb", None)
+        own = values.pop("dtrain", None)
+        if isinstance(own, Mapping) and "label" in own:
+            self._found.take_own({str(name): str(value) for name, value in own.items()})
+        elif own is not None:
+            values["dtrain"] = own
         self._found.set_config(values)
 
     def _take_history(self, fields: Fields) -> None:
@@ -266,8 +273,10 @@ class _Reader:
             when = self._found.started + (real(runtime) or 0.0)
         self._last = max(self._last, when)
         for name, value in row.items():
+            if name in self._hidden:
+                continue
             if isinstance(value, Mapping) and "_type" in value:
-                self._take_media(name, step, when, value)
+                self._take_media(name, self._step_of(name, row, step), when, value)
                 continue
             for path, one in flat({name: value}):
                 if isinstance(one, float) or real(one) is not None:
@@ -315,6 +324,8 @@ class _Reader:
                 columns.values.append(number * factor)
 
     def _take_metric(self, fields: Fields) -> None:
+        if any(_number(message(options), 2) for options in fields.get(6, ())):
+            self._hidden.add(_text(fields, 1))
         if counter := _text(fields, 4):
             self._steps.append((_text(fields, 1) or _text(fields, 2), counter))
 
