@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -45,7 +45,8 @@ class RunsReport:
 
     def __init__(self, runs: Iterable[StoredRun], notes: str = "") -> None:
         """Raises :class:`BadRequest` without a run, and for more than :data:`MOST_RUNS`."""
-        self.runs = [ReportedRun(run) for run in {run.id: run for run in runs}.values()]
+        chosen = {run.id: run for run in runs}
+        self.runs = [ReportedRun(run, chosen) for run in chosen.values()]
         if not self.runs:
             raise BadRequest("A report needs a run: name one or more.")
         if len(self.runs) > MOST_RUNS:
@@ -104,7 +105,8 @@ class RunsReport:
 class ReportedRun:
     """One run of a report, read once, with its colour and its dashes."""
 
-    def __init__(self, run: StoredRun) -> None:
+    def __init__(self, run: StoredRun, chosen: Container[int] = ()) -> None:
+        """``chosen``: the ids of the report's runs."""
         self.run = run
         self.colour = self.dash = 0
         self.name = run.name or run.label
@@ -112,10 +114,12 @@ class ReportedRun:
         """Its name, with its label where another run of the report has the same name."""
         known = environment_secrets()
         self.config = {name: redact_value(name, value, known) for name, value in run.config.items()}
-        self.metrics: Mapping[str, Mapping[int, Columns]] = run.metrics if run.resumes is None else run.whole_metrics
-        """All points, with those of the runs whose training it goes on with."""
-        self.figures = measures(self.metrics, run.first_step if run.resumes is None else 0)
-        """Last, lowest and highest value of each metric; of a speed, the run's alone."""
+        own = run.metrics
+        joined = run.resumes is not None and not any(one.id in chosen for one in run.lineage[:-1])
+        self.metrics: Mapping[str, Mapping[int, Columns]] = run.whole_metrics if joined else own
+        """All points, with those of the runs whose training it goes on with, unless these have curves of their own."""
+        self.figures = measures(own, run.first_step)
+        """Last, lowest and highest value of each metric, as the list of runs has them: of this run alone."""
         for name in (STEPS_PER_SECOND, SAMPLES_PER_SECOND):
             if (figures := self.figures.pop(mean_of(name), None)) is not None:
                 self.figures[name] = figures

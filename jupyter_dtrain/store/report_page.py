@@ -433,7 +433,8 @@ def _media(one: ReportedRun, room: _Room) -> Iterator[str]:
     for medium in one.run.media:
         names.setdefault(medium.name, []).append(medium)
     logged = one.run.media_logged
-    for name, media in names.items():
+    # Histograms of weights are many, and what people look at first has the room before them.
+    for name, media in sorted(names.items(), key=lambda item: item[1][0].kind == "histogram"):
         shown = [_medium(one, medium) for medium in _some(media) if room.take(_size(medium))]
         total = max(len(media), sum(logged.get(name, {}).values()))
         drawn = [figure for figure in shown if figure]

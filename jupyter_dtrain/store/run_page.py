@@ -188,6 +188,8 @@ def lines_again(run: StoredRun, command: Sequence[str]) -> tuple[str, str]:
     size = max(run.size, 1)
     some = "" if len(run.ranks) in (0, size) else f" -r {format_ranks(set(run.ranks))}"
     group = f" --group {shlex.quote(run.group)}" if run.group else ""
+    if run.resumes is not None and (before := run.lineage[-2:-1]):
+        group += f" --resume {shlex.quote(before[0].label)}"
     job = ""
     if run.notebook:
         job = f"jupyter dtrain export {shlex.quote(run.notebook)} --to torchrun -n {size}"

@@ -397,7 +397,7 @@ def troubles(run: Kept) -> list[str]:
     """The errors of the run, once for all ranks that share one."""
     found: dict[str, list[int]] = {}
     for error, ranks in sorted(distinct(run.errors, {}), key=lambda one: is_echo(one[0])):
-        found.setdefault(f"{error.ename}: {error.evalue}"[:_WIDTH], []).extend(ranks)
+        found.setdefault(_short(f"{error.ename}: {error.evalue}", _WIDTH), []).extend(ranks)
     for rank, part in run.parts.items():
         if part.words:
             found.setdefault(part.words, []).append(rank)
@@ -489,5 +489,5 @@ def _loss(run: Kept) -> tuple[str, str]:
     return last if loss.name == "loss" else f"{last} ({_short(loss.name)})", number(loss.best)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+def _short(name: str, most: int = _NAME) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { diffCounts, diffLines } from "../src/lab/runs/diff";
-import { histogramOf, placeOf, tableOf } from "../src/lab/runs/media";
+import { histogramOf, histogramsLast, placeOf, tableOf } from "../src/lab/runs/media";
 import { bestFigure, bestMetric } from "../src/lab/runs/parallel";
 import { inside, scaleOf } from "../src/lab/runs/scales";
 import { cut, valueText } from "../src/lab/runs/values";
@@ -34,6 +34,16 @@ describe("a difference", () => {
 });
 
 describe("media", () => {
+  it("has the histograms of weights after what else there is", () => {
+    const names = [
+      ["weights/a", "histogram"],
+      ["predictions", "image"],
+      ["gradients/a", "histogram"],
+      ["words", "text"],
+    ].map(([name = "", kind = ""]) => ({ name, kind, ranks: [0], steps: [1], kept: 1, logged: 1 }));
+    expect(histogramsLast(names).map(({ name }) => name)).toEqual(["predictions", "words", "weights/a", "gradients/a"]);
+  });
+
   it("show the newest thing that is not after a step", () => {
     expect([null, 0, 29, 40, 1000].map((step) => placeOf([29, 59, 89], step))).toEqual([2, 0, 0, 0, 2]);
     expect(placeOf([], null)).toBe(0);

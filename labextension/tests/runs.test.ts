@@ -3,7 +3,15 @@ import { styleOf } from "../src/lab/runs/colours";
 import { metricFamilies, metricFigures, resourceFigures, type Chosen } from "../src/lab/runs/figures";
 import { fileName } from "../src/lab/runs/files";
 import { aligned, lineOf, meanOf, nearest, pointsOf, thinned, type Points } from "../src/lab/runs/lines";
-import { columnOf, isAsked, keyOf, usualColumns, valueOf, type Column as TableColumn } from "../src/lab/runs/columns";
+import {
+  columnOf,
+  isAsked,
+  keyOf,
+  usualColumns,
+  valueOf,
+  withColumn,
+  type Column as TableColumn,
+} from "../src/lab/runs/columns";
 import { conditionOf, conditionsOf, replaced, toggled, wantedOf } from "../src/lab/runs/conditions";
 import { clicked, placeOf } from "../src/lab/runs/sorting";
 import { drawSvg, type Picture } from "../src/lab/runs/svg";
@@ -207,6 +215,13 @@ describe("the table", () => {
       ...["config:lr", "config:width", "outcome"],
     ]);
     expect(usualColumns([], []).slice(0, 3)).toEqual(["last loss", "lowest loss", "outcome"]);
+  });
+
+  it("gets a metric beside the others, and a field at its end", () => {
+    const now = ["last loss", "config:lr", "outcome", "tags"];
+    expect(withColumn(now, "metric:f1:max")).toEqual(["last loss", "config:lr", "metric:f1:max", "outcome", "tags"]);
+    expect(withColumn(now, "group")).toEqual([...now, "group"]);
+    expect(withColumn(["outcome"], "config:lr")).toEqual(["config:lr", "outcome"]);
   });
 
   it("reads tags from text", () => {

@@ -179,8 +179,9 @@ async def test_the_page_of_a_run_has_all_that_is_known(ask, runs):
     assert (page["commit"]["hash"], page["commit"]["notes"]) == ("1a2b", ["`.env` is left out."])
     assert page["happenings"][0] == {"seconds": 24.0, "step": None, "words": "Rank 1 was replaced."}
     assert "opt.lr=0.05, by a.ipynb" in page["happenings"][1]["words"]
+    before = page["lineage"][0]["label"]
     assert page["cells"] == (
-        "%%distributed -n 2 --group grid\nlr = 0.2  # the notebook had sent it\n"
+        f"%%distributed -n 2 --group grid --resume {before}\nlr = 0.2  # the notebook had sent it\n"
         "seed = 1  # the notebook had sent it\nlr = 0.2\nfit()"
     )
     assert page["job"] == "jupyter dtrain export '/home/a/my notes.ipynb' --to torchrun -n 2"

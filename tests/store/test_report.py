@@ -221,6 +221,10 @@ def test_a_run_that_goes_on_has_one_curve(store, db, fake):
 
     assert list(report.runs[0].metrics["loss"][0].steps) == [0, 1, 2, 3, 4, 5]
     assert "goes on withworld/1, from step 3 on" in Seen(written(report, "html")).text
+    assert report.runs[0].figures["loss"] == (2.0, 2.0, 2.0)
+    # Beside the run before it, each has its own part of the curve.
+    both = RunsReport([store.run(1), store.run(2)])
+    assert [list(one.metrics["loss"][0].steps) for one in both.runs] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_evaluations_lie_over_training():

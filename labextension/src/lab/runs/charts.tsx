@@ -458,7 +458,11 @@ function epochs(value: number): string {
   return `${+value.toFixed(2)}`;
 }
 
-const ON_X: Record<Axis, (value: number) => string> = { step: steps, time: clock, epoch: epochs };
+/** A moment of a run; those of a short one are told from each other. */
+const moments = (value: number): string =>
+  value < 60 && value !== 0 ? `${Number(value.toFixed(value < 10 ? 2 : 1))} s` : clock(value);
+
+const ON_X: Record<Axis, (value: number) => string> = { step: steps, time: moments, epoch: epochs };
 
 const ROUND: Record<Exclude<Unit, "number">, (value: number) => string> = {
   percent: (value) => `${+value.toPrecision(3)} %`,

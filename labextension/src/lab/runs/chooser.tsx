@@ -6,7 +6,7 @@ import { type JSX, useState } from "react";
 import { h } from "../jsx";
 import type { ColumnChoice, RunListing } from "../messages";
 import { Tool } from "../section";
-import { columnOf, FIELDS, isScore, keyOf, type Column } from "./columns";
+import { columnOf, FIELDS, isScore, keyOf, withColumn, type Column } from "./columns";
 import { headOf } from "./heads";
 import { Popover } from "./popover";
 
@@ -42,7 +42,7 @@ function Choices({ listing, columns, choose, usual, trans }: Props): JSX.Element
     all.filter(({ name }) => name.toLowerCase().includes(sought));
   const set = (column: Column, on: boolean): void => {
     const key = keyOf(column);
-    choose(on ? [...columns, key] : columns.filter((one) => one !== key));
+    choose(on ? withColumn(columns, key) : columns.filter((one) => one !== key));
   };
   const move = (from: number, to: number): void => {
     const next = [...columns];
@@ -156,7 +156,7 @@ function Choices({ listing, columns, choose, usual, trans }: Props): JSX.Element
       {fields.length > 0 && (
         <fieldset>
           <legend>{trans.__("Fields")}</legend>
-          {fields.map(({ column, head }) => check(column, head.name))}
+          {fields.map(({ column, head }) => check(column, `${head.how} ${head.name}`.trim()))}
         </fieldset>
       )}
       {metrics.length + configs.length + fields.length === 0 && (

@@ -102,6 +102,13 @@ export function usualColumns(configs: readonly ColumnChoice[], metrics: readonly
   return found.map(keyOf);
 }
 
+/** The columns with one more: a metric or a value of the configuration stands before the fields, where it is seen. */
+export function withColumn(columns: readonly string[], key: string): string[] {
+  const asked = columns.map(isAsked);
+  const place = isAsked(key) ? asked.lastIndexOf(true) + 1 : columns.length;
+  return [...columns.slice(0, place), key, ...columns.slice(place)];
+}
+
 /** The value of a run in one of the columns that were `asked` for. */
 export function valueOf(run: StoredRun, key: string, asked: readonly string[]): StoredRun["values"][number] {
   const place = asked.indexOf(key);

@@ -79,7 +79,8 @@ export function Media(props: {
   /** The step that all cards show, or the newest before it; null for the newest. */
   const [step, setStep] = useState<number | null>(null);
   const cache = useMemo(() => new Cache(client), [client]);
-  const shown = all ? names : names.slice(0, FIRST);
+  const ordered = useMemo(() => histogramsLast(names), [names]);
+  const shown = all ? ordered : ordered.slice(0, FIRST);
   return (
     <div className="dtrain-media">
       {names.length > 1 && (
@@ -118,6 +119,11 @@ export function Media(props: {
       )}
     </div>
   );
+}
+
+/** Histograms of a model's weights are many: what else a run has logged stands before them. */
+export function histogramsLast(names: readonly MediaName[]): MediaName[] {
+  return [...names].sort((one, other) => Number(one.kind === "histogram") - Number(other.kind === "histogram"));
 }
 
 /** The place of the newest of `steps` that is not after `step`; the first if all are. */

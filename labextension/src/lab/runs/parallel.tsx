@@ -285,6 +285,7 @@ function Drawing(props: {
               key={axis.key}
               {...{ axis, room, trans }}
               left={left(index)}
+              last={index > 0 && index === axes.length - 1}
               up={up}
               part={brushes.get(index) ?? null}
               brush={(part) => {
@@ -346,13 +347,15 @@ const MOVED = 0.05;
 function AxisView(props: {
   axis: Axis;
   left: number;
+  /** Whether it is the last of several: no line goes on at its right, where its values stand. */
+  last: boolean;
   room: number;
   up: (share: number) => number;
   part: Brush | null;
   brush: (part: Brush | null) => void;
   trans: TranslationBundle;
 }): JSX.Element {
-  const { axis, left, room, up, part, brush, trans } = props;
+  const { axis, left, last, room, up, part, brush, trans } = props;
   const begun = useRef<number | null>(null);
   const letters = Math.max(6, Math.floor(room / 7));
   const shareAt = (event: PointerEvent<SVGElement>): number => {
@@ -371,7 +374,7 @@ function AxisView(props: {
         {cut(axis.title, letters)}
       </text>
       {axis.scale.ticks.map(([share, value]) => (
-        <text key={String(value)} x={left - 9} y={up(share) + 4} textAnchor="end">
+        <text key={String(value)} x={last ? left + 9 : left - 9} y={up(share) + 4} textAnchor={last ? "start" : "end"}>
           {typeof value === "number" ? (axis.metric ? short(value) : numberText(value)) : cut(value, 10)}
         </text>
       ))}
