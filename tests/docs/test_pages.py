@@ -14,6 +14,7 @@ PAGES = (
     "docs/start.md",
     "docs/guide/cells.md",
     "docs/guide/losses.md",
+    "docs/guide/runs.md",
     "docs/coming-from/notebook-launcher.md",
     pytest.param(
         "docs/guide/elastic.md",
