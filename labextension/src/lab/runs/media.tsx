@@ -24,6 +24,9 @@ const FIRST = 12;
 /** Things of one step that are shown at once. */
 const TILES = 64;
 
+/** Notes below a card; each thing has its own as its title. */
+const NOTES = 1;
+
 /** Rows and columns of a table, and letters of a text, that are shown. */
 const ROWS = 200;
 const COLUMNS = 50;
@@ -225,7 +228,8 @@ function Card(props: {
       </div>
       {[
         shown.length > TILES && trans.__("%1 more at this step.", shown.length - TILES),
-        ...notes.map((note) => cut(note)),
+        ...notes.slice(0, NOTES).map((note) => cut(note)),
+        notes.length > NOTES && trans.__("Hold the pointer over one for its own note."),
         name.logged > name.kept &&
           trans.__("%1 of %2 that were logged are kept.", count(name.kept), count(name.logged)),
         index !== null &&
@@ -267,7 +271,7 @@ function Tile({ medium, shared, ranks }: { medium: MediumHead; shared: Shared; r
     .filter((part) => part !== "")
     .join(" · ");
   return (
-    <div className="dtrain-media-tile">
+    <div className="dtrain-media-tile" title={medium.note}>
       {problem !== "" ? (
         <p className="dtrain-trouble">{problem}</p>
       ) : shown === null ? (
