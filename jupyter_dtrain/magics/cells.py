@@ -11,12 +11,14 @@ from IPython.core import display_functions
 from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell, script_name
+from jupyter_dtrain.client.resuming import NONE
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld
 from jupyter_dtrain.core.gpus import count_gpus
 from jupyter_dtrain.core.world import parse_ranks, quantity
 from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.scaling import Speedup, speedup
 from jupyter_dtrain.session import Session, current, open_sessions
+from jupyter_dtrain.store import Store
 from jupyter_dtrain.wire.values import pickle_values
 
 from .offers import notebook_names, rank_names, scripts, some_ranks
@@ -44,6 +46,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     # The session checks as well, but a cell that cannot run must not start a world.
     check_syntax(cell, current_cell(cell).above)
     inputs = _inputs(args.inputs, namespace)
+    if args.resume.strip().lower() not in ("", NONE):
+        Store.open().run(args.resume)
     session = _session(args.ranks, inputs, start_options(args, FIRST))
     before = session.last_run
     usual = msgspec.structs.asdict(session.request.cells)

@@ -14,10 +14,11 @@ def test_a_run_has_the_notebook_and_the_heading_of_its_cell_its_group_and_what_i
     cells = [("markdown", "# Shapes\n\n## The CNN"), ("code", FIRST), ("markdown", "## Later"), ("code", SECOND)]
     file.write_text(json.dumps({"cells": [{"cell_type": kind, "source": text} for kind, text in cells]}))
     notebook = open_notebook(JPY_SESSION_NAME=str(file))
-    notebook.ok("%load_ext jupyter_dtrain\n%distributed start -n 2 --name places")
+    notebook.ok("%load_ext jupyter_dtrain")
+    refused = notebook.run("%%distributed -n 2 --resume nowhere/1\n1")
+    started = notebook.ok("%distributed start -n 2 --name places")
     notebook.ok(FIRST)
     second = notebook.ok(SECOND)
-    refused = notebook.run("%%distributed --resume nowhere/1\n1")
     loads = notebook.value(
         "[(run.notebook, run.heading, run.name, run.group, run.first_step) "
         "for run in __import__('jupyter_dtrain').runs(world='places')]"
@@ -25,8 +26,9 @@ def test_a_run_has_the_notebook_and_the_heading_of_its_cell_its_group_and_what_i
 
     assert "goes on with run places/1, from step 3 on" in second.said
     assert "There is no run nowhere/1" in refused.said
+    assert "World 'places' is up" in started.said  # the refused cell has started none
     assert loads == [
-        (str(file), "Later", "Later [3]", "", 3),
-        (str(file), "The CNN", "The CNN [2]", "sweep", 0),
+        (str(file), "Later", "Later [5]", "", 3),
+        (str(file), "The CNN", "The CNN [4]", "sweep", 0),
     ]
     notebook.ok("%distributed stop")
