@@ -284,7 +284,7 @@ class JobRecord:
         known = environment_secrets()
         self._error = Error(
             kind.__name__,
-            redact(str(error), known),
+            redact(str(error), known, named=False),
             [
                 Frame(one.filename, one.lineno or 0, one.name, redact(one.line or "", known), cell=True)
                 for one in frames

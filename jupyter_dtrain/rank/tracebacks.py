@@ -100,12 +100,17 @@ class Tracebacks:
         # First: a message that takes too long leaves no time for what comes after it.
         notes = words.ask(lambda: _notes(exception), lambda why: [f"<the list of its notes {why}>"])
         known = environment_secrets()
+
+        def told(text: str) -> str:
+            # Prose may name a token without giving it: "The question is 'token: '."
+            return redact(text, known, named=False)
+
         return Error(
             type_name(exception),
-            redact(self._named(exception, words.text(lambda: exception, MAX_TEXT)), known),
+            told(self._named(exception, words.text(lambda: exception, MAX_TEXT))),
             self._frames(traceback.walk_tb(_own(exception, "__traceback__")), verbs=False),
-            [redact(note, known) for note in notes],
-            f"{type_name(cause)}: {redact(words.text(lambda: cause, MAX_TEXT), known)}" if cause is not None else None,
+            [told(note) for note in notes],
+            f"{type_name(cause)}: {told(words.text(lambda: cause, MAX_TEXT))}" if cause is not None else None,
             redact(self._named(exception, words.text(lambda: _place(exception), MAX_TEXT)), known) if syntax else None,
             [self._error(member, words, depth + 1, room) for member in kept],
             len(found) - len(kept),
