@@ -88,6 +88,8 @@ class MetricBuffer:
         """The step from which the run counts."""
         self._counts: defaultdict[str, int] = defaultdict(lambda: self.first_step)
         self._counters: list[Callable[[], int]] = []
+        self._own: set[str] = set()
+        """The names that count by themselves, though an optimizer steps."""
         self._early: dict[str, bool] = {}
         """Whether what the user logs under a name comes before the step of its turn of the loop, by name."""
         self._library: int | None = None
@@ -148,6 +150,7 @@ class MetricBuffer:
             self._logged.clear()
             self._counts.clear()
             self._early.clear()
+            self._own.clear()
             self._library = None
             self.first_step, self._opening = first_step, opening
             self.step = None
@@ -253,8 +256,8 @@ class MetricBuffer:
         """The step of what the user logs now under ``name`` without one, which counts as logged then.
 
         It is the step that the optimizer has just made. Where the first value of a name came before any step, each is
-        that of the step to come: a loop may log before it steps. Without an optimizer that steps in this run it is one
-        more than last time.
+        that of the step to come: a loop may log before it steps. It is one more than last time without an optimizer
+        that steps in this run, and for a name that was logged several times before each of its steps.
         """
         with self._lock:
             step = self._user_step(name)
@@ -288,7 +291,12 @@ class MetricBuffer:
     def _user_step(self, name: str) -> int:
         made = self._made()
         early = self._early.setdefault(name, not made)
-        return self.first_step + made - (0 if early else 1) if made else self._counts[name]
+        if made and early and self._counts[name] > self.first_step + made:
+            # The loop logs it more often than the optimizer steps, as for each part of a batch: it counts by itself.
+            self._own.add(name)
+        if not made or name in self._own:
+            return self._counts[name]
+        return self.first_step + made - (0 if early else 1)
 
     def _lacking(self, step: int) -> int:
         # A library that has loaded a checkpoint of its own goes on from there by itself, if not from the newest step.
