@@ -456,7 +456,7 @@ def test_ranks_stop_where_a_value_differs_between_them(world):
     assert {one.said.startswith(words) for one in prompts.values()} == {True}
     assert {one.said.split("\n")[2] for one in prompts.values()} <= {"-> while go:", "-> dtrain.step()"}
     world.answer("!go = False")
-    until(lambda: {one.number for one in world.prompts.values()} == {2})
+    until(lambda: [one.number for one in world.prompts.values()] == [2] * 3)
     world.answer("c")
     assert cell.wait(PATIENCE)
     assert cell.outcome == "ok"
