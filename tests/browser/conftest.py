@@ -41,6 +41,15 @@ def patience() -> None:
 
 
 @pytest.fixture(scope="module")
+def own_store(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A store with the runs of one file of tests alone, for its JupyterLab too: ask for it before that."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("JUPYTER_DTRAIN_STORE", str(tmp_path_factory.mktemp("store") / "runs.sqlite"))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
 def lab(browser: Browser, long_hold: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab, of one file of tests: it sees no worlds but theirs."""
     server = Lab(tmp_path_factory.mktemp("lab"))

@@ -95,7 +95,7 @@ def train(world: FakeWorld, run: int, rate: float, resumes: str = "", failure: s
     first = 90 if resumes else 0
     source = f"lr = {rate}\nfor epoch in range(3):\n    train(model, lr)\n    evaluate(model)"
     for rank in range(2):
-        context = RunContext("/home/me/shapes_cnn.ipynb", "Shapes CNN", "sweep", resumes, first)
+        context = RunContext("/home/me/shapes_cnn.ipynb", "Shapes CNN", "sweep", resumes, first_step=first)
         started = Started(
             *(100 + rank, f"node{rank}", str(spool_path(world.folder, run, rank))),
             source=source if rank == 0 else "",
@@ -126,6 +126,11 @@ def train(world: FakeWorld, run: int, rate: float, resumes: str = "", failure: s
             world.say(run, rank, Error("ZeroDivisionError", failure, frames), when=began + 90)
         outcome = "error" if failure and rank == 1 else "ok"
         world.finish(run, [rank], outcome=outcome, when=began + 91)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(own_store: None) -> None:
+    """These tests see no runs but their own."""
 
 
 @pytest.fixture(scope="module")

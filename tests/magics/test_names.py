@@ -62,7 +62,7 @@ def settled(notebook, typed, offered):
     [
         ("%distributed st", ["stacks", "start", "status", "step", "stop", "stop-after"]),
         ("x = 1\n%distributed at", ["attach"]),
-        ("%distributed start --t", ["--tensorboard", "--time", "--torch-backend"]),
+        ("%distributed start --t", ["--tensorboard", "--time", "--torch-backend", "--track"]),
         ("%distributed start --torch-backend ", ["auto", "gloo", "nccl"]),
         ("%distributed start --torch-backend=g", ["--torch-backend=gloo"]),
         ("%distributed auto o", ["off", "on"]),

@@ -63,7 +63,7 @@ def test_runs_are_shown_compared_and_deleted_below_their_noun(trained):
     trained.ok("%%distributed\n2")
     second = trained.value("__import__('jupyter_dtrain').current().last_run.number")
     first = second - 1
-    listed = trained.ok("%distributed runs -n 50").display_texts[0]
+    listed = trained.ok("%distributed runs -n 50 --all").display_texts[0]
     shown = trained.ok(f"%distributed runs show {first}").display_texts
     short = trained.ok(f"%distributed show {first}").display_texts
     trained.ok(f"%distributed runs compare {first}-{second}")
