@@ -88,8 +88,8 @@ class MetricBuffer:
         """The step from which the run counts."""
         self._counts: defaultdict[str, int] = defaultdict(lambda: self.first_step)
         self._counters: list[Callable[[], int]] = []
-        self._own: set[str] = set()
-        """The names that count by themselves, though an optimizer steps."""
+        self._own: dict[str, bool] = {}
+        """Whether a name counts by itself, though an optimizer steps."""
         self._early: dict[str, bool] = {}
         """Whether what the user logs under a name comes before the step of its turn of the loop, by name."""
         self._library: int | None = None
@@ -291,10 +291,10 @@ class MetricBuffer:
     def _user_step(self, name: str) -> int:
         made = self._made()
         early = self._early.setdefault(name, not made)
-        if made and early and self._counts[name] > self.first_step + made:
-            # The loop logs it more often than the optimizer steps, as for each part of a batch: it counts by itself.
-            self._own.add(name)
-        if not made or name in self._own:
+        if not made:
+            return self._counts[name]
+        # Logged several times before the first step, as for each part of a batch: it counts by itself.
+        if self._own.setdefault(name, early and self._counts[name] > self.first_step + made):
             return self._counts[name]
         return self.first_step + made - (0 if early else 1)
 
