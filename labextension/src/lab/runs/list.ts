@@ -13,7 +13,7 @@ import { MOST, type RunsClient } from "./client";
 import { isAsked, usualColumns } from "./columns";
 
 /** Runs that the list shows at first, and so many more when a person asks for them. */
-export const PAGE = 50;
+export const PAGE = 30;
 const MORE = 200;
 
 /** Milliseconds between two questions whether the store has changed. */
