@@ -13,8 +13,9 @@ from msgspec import UNSET, UnsetType
 from jupyter_dtrain.core.events import RankState
 from jupyter_dtrain.core.start_failures import StartFailure
 from jupyter_dtrain.store.losses import Loss
+from jupyter_dtrain.store.provenance import RunCommit
 from jupyter_dtrain.store.run_columns import CellValue, ColumnHead
-from jupyter_dtrain.store.run_page import MediaName, MediumHead, PageTracker, RunCommit
+from jupyter_dtrain.store.run_page import MediaName, MediumHead, PageTracker
 from jupyter_dtrain.store.selection import ColumnChoice, RunGroup
 from jupyter_dtrain.store.views import TableView
 from jupyter_dtrain.view.contents import HeldRow

@@ -13,7 +13,7 @@ import msgspec
 
 from jupyter_dtrain.view.made import CodeDifference, Differences, RunDifference
 
-from .run_page import RunCommit
+from .provenance import RunCommit
 from .stored_run import StoredRun
 
 LINES: Final = 2000

@@ -49,10 +49,10 @@ _DIFF: Final = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-renames"
 _NOTEBOOKS: Final = "**/*.ipynb"
 
 
-class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunCommit(msgspec.Struct, frozen=True):
     """A commit, and the difference between it and the working folder."""
 
-    hash: str
+    hash: str = ""
     branch: str = ""
     """Empty where HEAD is on none."""
     remote: str = ""
@@ -76,7 +76,7 @@ class Commits:
 
     def __init__(self) -> None:
         self._wanted: queue.Queue[tuple[int, str]] = queue.Queue(WAITING)
-        self._found: queue.SimpleQueue[tuple[int, Commit]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[tuple[int, RunCommit]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._open = 0
         """Runs whose commits are neither found nor taken."""
@@ -92,7 +92,7 @@ class Commits:
             with self._lock:
                 self._open += 1
 
-    def found(self, patience: float = 0.0) -> list[tuple[int, Commit]]:
+    def found(self, patience: float = 0.0) -> list[tuple[int, RunCommit]]:
         """What was found since the last call, by run. ``patience``: seconds to wait for what is still looked for."""
         deadline = time.monotonic() + patience
         while self._open and time.monotonic() < deadline:
@@ -115,7 +115,7 @@ class Commits:
                     self._open -= 1
 
 
-def read_commit(folder: str | Path) -> Commit | None:
+def read_commit(folder: str | Path) -> RunCommit | None:
     """The commit of the repository in which ``folder`` lies; None without git, a repository, or a commit."""
     place = Path(folder)
     if not place.is_dir():
@@ -136,7 +136,7 @@ def read_commit(folder: str | Path) -> Commit | None:
         notes.append(f"git has not said within {DEADLINE:g} s which files have changed.")
     untracked = [one[3:] for one in changed if one.startswith("?? ")]
     known = [one[3:] for one in changed if one and not one.startswith("?? ")]
-    return Commit(
+    return RunCommit(
         commit,
         clean(_ask(root, "symbolic-ref", "--quiet", "--short", "HEAD")),
         _USER.sub("", clean(_remote(root))),

@@ -19,7 +19,8 @@ from jupyter_dtrain.view.labels import ending_of, took
 from jupyter_dtrain.view.saved import mean_of
 from jupyter_dtrain.view.stored import mean_curve, measures, moment, style_of, troubles
 
-from .run_page import RunCommit, commit_of, happenings_of
+from .provenance import RunCommit
+from .run_page import commit_of, happenings_of
 from .stored_run import StoredRun
 
 MOST_RUNS: Final = 50

@@ -17,6 +17,7 @@ from jupyter_dtrain.core.structs import UNREADABLE, readable
 from jupyter_dtrain.core.world import format_ranks
 
 from .file import StoreFile
+from .provenance import RunCommit
 from .stored_run import StoredRun
 
 MOST_MEDIA: Final = 5000
@@ -72,26 +73,6 @@ class PageTracker(msgspec.Struct, frozen=True):
     done: bool
     words: str
     """Why it does not go on; mostly empty."""
-
-
-class RunCommit(msgspec.Struct, frozen=True):
-    """The state of the code's folder under git when the run began."""
-
-    hash: str = ""
-    branch: str = ""
-    remote: str = ""
-    message: str = ""
-    """Its first line."""
-    dirty: bool = False
-    """Whether files differed from it."""
-    diff: str = ""
-    """How they differed; bounded."""
-    notes: list[str] = []
-    """Sentences on what the diff leaves out."""
-    untracked: list[str] = []
-    """Files that git neither knows nor ignores: names."""
-    folder: str = ""
-    """The folder of the repository."""
 
 
 def commit_of(store: StoreFile, run: int) -> RunCommit | None:

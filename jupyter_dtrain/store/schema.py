@@ -180,7 +180,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         """CREATE TABLE commits (
             run INTEGER PRIMARY KEY REFERENCES runs ON DELETE CASCADE,
-            told BLOB NOT NULL  -- JSON, a provenance.Commit
+            told BLOB NOT NULL  -- JSON, a provenance.RunCommit
         )""",
         """CREATE TABLE media (
             id INTEGER PRIMARY KEY,

@@ -30,7 +30,7 @@ from .figures import FIGURES, Figure, figures_of
 from .happenings import RunHappening
 from .losses import Loss, Newest
 from .media import Medium, find_media
-from .provenance import Commit
+from .provenance import RunCommit
 
 if TYPE_CHECKING:
     from .file import StoreFile
@@ -435,11 +435,11 @@ class StoredRun:
             return {rank: msgspec.json.decode(told, type=readable(Environment)) for rank, told in rows}
 
     @property
-    def commit(self) -> Commit | None:
+    def commit(self) -> RunCommit | None:
         """The state of its code under git when it began; None where it was not under git, and for earlier versions."""
         rows = self._rows("SELECT told FROM commits WHERE run = ?")
         with self._store.reading():
-            return msgspec.json.decode(rows[0][0], type=readable(Commit)) if rows else None
+            return msgspec.json.decode(rows[0][0], type=readable(RunCommit)) if rows else None
 
     @property
     def happenings(self) -> list[RunHappening]:

@@ -51,7 +51,7 @@ from jupyter_dtrain.wire.steward_messages import Followed
 
 from . import configuration, happenings, media, text_storage
 from .columns import ColumnWriter, Fresh
-from .provenance import Commit, Commits
+from .provenance import Commits, RunCommit
 from .schema import transaction
 from .source import Read, SpoolFolder
 
@@ -179,7 +179,7 @@ class StoreWriter:
         """
         self._folder = folder
         self._commits = Commits()
-        self._commits_found: list[tuple[int, Commit]] = []
+        self._commits_found: list[tuple[int, RunCommit]] = []
         """Those that are not in the file yet."""
         self._happened: list[tuple[int, float, str]] = []
         """What happened to runs, by number, and is not in the file yet."""

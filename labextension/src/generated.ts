@@ -712,20 +712,22 @@ export interface PageEnvironment {
   memory: number;
 }
 
-/** The state of the code's folder under git when the run began. */
+/** A commit, and the difference between it and the working folder. */
 export interface RunCommit {
   hash: string;
+  /** Empty where HEAD is on none. */
   branch: string;
+  /** The address of the repository that it is from, without who may go there; empty for none. */
   remote: string;
-  /** Its first line. */
+  /** The first line. */
   message: string;
-  /** Whether files differed from it. */
+  /** Whether files that git knows differed from it, or there were files that git neither knows nor ignores. */
   dirty: boolean;
-  /** How they differed; bounded. */
+  /** The differences of the files that git knows; at most :data:`LARGEST` bytes. */
   diff: string;
-  /** Sentences on what the diff leaves out. */
+  /** Sentences on what :attr:`diff` leaves out. */
   notes: string[];
-  /** Files that git neither knows nor ignores: names. */
+  /** Files and folders that git neither knows nor ignores: names, at most :data:`NAMES`. */
   untracked: string[];
   /** The folder of the repository. */
   folder: string;

@@ -23,7 +23,7 @@ from jupyter_dtrain.core.events import (
     Steered,
 )
 from jupyter_dtrain.store import Store
-from jupyter_dtrain.store.run_page import RunCommit
+from jupyter_dtrain.store.provenance import RunCommit
 from jupyter_dtrain.store.schema import open_for_writing
 from tests.store.conftest import FakeWorld, drain, points
 

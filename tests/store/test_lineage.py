@@ -10,7 +10,8 @@ import pytest
 
 from jupyter_dtrain.core.events import Configured, Environment
 from jupyter_dtrain.store import Comparison
-from jupyter_dtrain.store.run_page import RunCommit, about
+from jupyter_dtrain.store.provenance import RunCommit
+from jupyter_dtrain.store.run_page import about
 from tests.store.conftest import drain, points
 
 

@@ -21,7 +21,7 @@ from jupyter_dtrain.core.run_names import NOTE, TAG, TAGS, WIDTH
 from jupyter_dtrain.core.secrets import redact, redact_command, redact_value
 from jupyter_dtrain.core.structs import readable
 
-from ..run_page import RunCommit
+from ..provenance import RunCommit
 
 MEDIUM_BYTES: Final = 1 << 20
 """Bytes of one picture; a larger one is left out and counted."""
