@@ -18,7 +18,6 @@ import contextlib
 import logging
 import math
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ import msgspec
 from jupyter_dtrain.core.causes import LEFT
 from jupyter_dtrain.core.errors import WorldLost
 from jupyter_dtrain.core.events import Event, from_wire
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.core.stop_button import Latch, shutdown
 
 from .missed_events import QUIET
@@ -213,7 +213,7 @@ class RunScheduler:
 
     def _place(self) -> str:
         """Where the scheduler's thread is, in words."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 — public but for its name
+        frame = frame_of(self._thread.ident)
         return "it has ended" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
     # The scheduler's thread.

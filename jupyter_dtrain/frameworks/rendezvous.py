@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from jupyter_dtrain.core.world import count_ranks
+from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import meant, raises_on_purpose
 
 ARRIVAL_POLL = 0.02
@@ -90,4 +91,4 @@ def arriving_in(frame: FrameType) -> str:
 
     The wait polls, and so uses some CPU.
     """
-    return str(frame.f_locals["call"]) if frame.f_code in _WAITS else ""
+    return str(locals_of(frame)["call"]) if frame.f_code in _WAITS else ""

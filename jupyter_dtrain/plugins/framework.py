@@ -36,6 +36,7 @@ from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorTyp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_dtrain.core.contents import Kind, PartSummary
+from jupyter_dtrain.core.frames import variables_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -670,12 +671,13 @@ def locals_of(frame: FrameType) -> Mapping[str, Any]:
 
     Before Python 3.13, ``f_locals`` of a function's frame is a copy that the frame keeps until the function ends.
     """
-    found = frame.f_locals
+    found = variables_of(frame)
     if type(found) is not dict or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return found
     kept = dict(found)
-    # The function itself may hold it: locals() gives the same copy.
-    if sys.getrefcount(found) <= _OWN_REFERENCES:
+    # The function itself may hold it, as locals() gives the same copy. And of a frame that is traced, Python puts the
+    # copy back.
+    if sys.getrefcount(found) <= _OWN_REFERENCES and frame.f_trace is None:
         found.clear()
     return kept
 

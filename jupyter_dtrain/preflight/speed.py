@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jupyter_dtrain.core.errors import StartFailed
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.core.structs import readable
 from jupyter_dtrain.launch.mpi import find_mpiexec, probe_mpi
 from jupyter_dtrain.launch.programs import Unreached, first_words, run_here
@@ -151,7 +152,7 @@ def main() -> None:
     rank, thread = MPI.COMM_WORLD.rank, threading.get_ident()
 
     def late() -> None:
-        where = place(traceback.extract_stack(sys._current_frames()[thread]))  # noqa: SLF001 — the only way to it
+        where = place(traceback.extract_stack(frame_of(thread)))
         send("late", {"rank": rank, "why": where})
 
     # MPI's words on the end of a job are longer than a finding, and would stand in place of these.

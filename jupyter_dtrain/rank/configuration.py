@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_dtrain.core.configuration import clean_name, fields_of, stored
 from jupyter_dtrain.core.environment import read_environment
 from jupyter_dtrain.core.events import Body, ConfigOrigin, Configured
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.patches import Patch, caller
@@ -237,7 +237,7 @@ class Configuration:
     def _in_calls(self) -> Iterator[CodeSetting]:
         """The arguments of the user's functions that the main thread is in, and the configurations that they hold."""
         inner: list[FrameType] = []
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented
+        frame = frame_of(threading.main_thread().ident)
         while frame is not None and len(inner) < FRAMES:
             code = frame.f_code
             if code.co_name == "<module>" and (code.co_filename.startswith(CELLS) or is_script(code.co_filename)):

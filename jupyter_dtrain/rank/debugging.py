@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from IPython.core.error import UsageError
 
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import Patch, caller, meant
 from jupyter_dtrain.wire.prompt_messages import Evaluate, Evaluated, LastError, ReadLastError
@@ -181,7 +182,7 @@ class RankDebugger:
         """
         if self._prompts.run != question.run or (wait := self._waits()) is None:
             return Evaluated("", "")
-        frame = sys._current_frames().get(self._main)  # noqa: SLF001 — documented in spite of its name
+        frame = frame_of(self._main)
         stack = [step for step, _ in traceback.walk_stack(frame)]
         own = [step for step in stack if self._is_own(step.f_code.co_filename)]
         if not own:

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_dtrain.core.contents import Kind
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.core.memory import HOST, HeldMemory, RankMemory
 from jupyter_dtrain.plugins.framework import Attributes, Holds, Inner, Owned, TensorMemory, locals_of, of_ipython
 from jupyter_dtrain.plugins.libraries import is_library
@@ -209,7 +210,7 @@ class Holdings:
 
     def _running(self) -> Iterator[tuple[str, Any]]:
         """The variables of the functions that the cell is in."""
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented so
+        frame = frame_of(threading.main_thread().ident)
         frames: list[FrameType] = []
         while frame is not None and len(frames) < FRAMES:
             frames.append(frame)

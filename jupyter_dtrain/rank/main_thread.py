@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import queue
 import selectors
-import sys
 import threading
 import time
 import weakref
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from jupyter_dtrain.core.declarations import is_collective
+from jupyter_dtrain.core.frames import frame_of, frames_of_threads
 from jupyter_dtrain.core.processes import work_beneath
 from jupyter_dtrain.core.stacks import Stack, Wait
 from jupyter_dtrain.plugins.libraries import is_library
@@ -121,10 +121,8 @@ class MainThread:
 
     def begin(self) -> None:
         """Note that a cell begins, and which threads were there before it."""
-        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        self._older = frozenset(frames)
-        # A frame that holds itself, and with it all others and the message of the cell, would live until a collection.
-        frames.pop(threading.get_ident(), None)
+        frames = frames_of_threads()
+        self._older = frozenset({*frames, threading.get_ident()})
         if self._engines is None:
             self._engines = weakref.WeakSet(threading.enumerate())
         self._busy = frozenset(ident for _, ident, _ in self._users() if not _waits_for_work(frames.get(ident)))
@@ -146,8 +144,7 @@ class MainThread:
 
         A thread that is to be called waiting gets :data:`MOMENT` seconds to go on.
         """
-        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        frames.pop(threading.get_ident(), None)
+        frames = frames_of_threads()
         own = [(one, frames.get(ident)) for one, ident, _ in self._users() if ident not in self._busy]
         self._left = [one for one, frame in own if not _waits_for_work(frame)]
         until = time.monotonic() + MOMENT
@@ -175,8 +172,7 @@ class MainThread:
 
     def is_alone(self) -> bool:
         """Whether no thread of a cell is in code of the user's, so that between cells nothing of theirs runs."""
-        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        frames.pop(threading.get_ident(), None)
+        frames = frames_of_threads()
         return not any(_is_users(frames.get(ident)) for _, ident, _ in self._users())
 
     def waits(self) -> Wait | None:
@@ -191,9 +187,7 @@ class MainThread:
         """The calls in which ``threads`` wait for other ranks, in their order."""
         before = {thread: _used(native) for thread, native in threads().items()}
         time.sleep(LISTEN)
-        frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-        # A frame that holds itself, and with it all others, would live until Python collects garbage.
-        frames.pop(threading.get_ident(), None)
+        frames = frames_of_threads()
         found = {}
         # Asked anew: a thread may have ended meanwhile, and another have begun under its number.
         for thread, native in threads().items():
@@ -281,7 +275,7 @@ class MainThread:
         return 0
 
     def _frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._main)  # noqa: SLF001 — documented in spite of its name
+        return frame_of(self._main)
 
     def _suspended(self) -> list[FrameType]:
         """The frames of a cell that waits in an ``await``, outermost first: no thread has them on its stack."""

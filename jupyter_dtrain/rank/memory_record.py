@@ -18,11 +18,11 @@ import contextlib
 import os
 import random
 import resource
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.core.memory import HOST
 from jupyter_dtrain.core.memory_record import (
     LINES,
@@ -40,7 +40,7 @@ from .step_time import PAGE, SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import CodeType
 
     from jupyter_dtrain.core.events import Frame
     from jupyter_dtrain.core.memory import DeviceMemory
@@ -269,7 +269,7 @@ class _Recording:
 
     def _users_line(self) -> Frame | None:
         """The innermost line of a cell, or of a script, in which the main thread is."""
-        frame: FrameType | None = sys._current_frames().get(self._main)  # noqa: SLF001 — documented so
+        frame = frame_of(self._main)
         for _ in range(DEEP):
             if frame is None:
                 break

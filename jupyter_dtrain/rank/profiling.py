@@ -18,7 +18,6 @@ import ctypes
 import errno
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from jupyter_dtrain.core.errors import Refused
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.wire.messages import Done
 from jupyter_dtrain.wire.profile_messages import (
@@ -445,7 +445,7 @@ def _compressed(file: Path) -> bytes:
 
 def _is_in(code: CodeType) -> bool:
     """Whether the main thread is in a call of ``code``."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented
+    frame = frame_of(threading.main_thread().ident)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -27,6 +26,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
 from jupyter_dtrain.core.events import CodeLine, Spent, StepParts
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.plugins.framework import Doing
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.sources import called_in
@@ -196,7 +196,7 @@ class StepTimer:
                 period = max(PERIOD, cost / COST)
 
     def _look(self, passed: float) -> None:
-        innermost = sys._current_frames().get(self._main.ident or 0)  # noqa: SLF001 — documented in spite of its name
+        innermost = frame_of(self._main.ident)
         if innermost is None or self.resting:
             return
         found, users = self._walk(innermost)

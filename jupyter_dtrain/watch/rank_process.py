@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import resource
 import selectors
 import signal
@@ -41,6 +42,9 @@ from .sampling import STOPPED, TAKEN, Sampling
 
 LAST_WORDS: Final = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
+CRASHED: Final = 4 << 10
+"""Characters of the crashed thread's stack that do so, too, where they stand before these."""
+_CRASH: Final = re.compile(r"^Fatal Python error: .*?(?=^Thread 0x|\Z)", re.MULTILINE | re.DOTALL)
 PIPE_BYTES: Final = 1 << 20
 HELD: Final = 1.0
 """Seconds in which a rank resumes that py-spy held when py-spy was killed."""
@@ -377,11 +381,14 @@ def _said(outputs: list[Output], left: list[tuple[Stream, str]]) -> str:
     said: dict[Stream, list[str]] = {}
     for stream, text in [*((output.stream, output.text) for output in outputs), *left]:
         said.setdefault(stream, []).append(text)
-    return "\n".join("".join(texts)[-LAST_WORDS:] for texts in said.values())
+    return "\n".join("".join(texts)[-LAST_WORDS - CRASHED :] for texts in said.values())
 
 
 def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
-    """The end of a dead rank's output, as much as a report may carry."""
+    """The end of a dead rank's output, as much as a report may carry, and the stack of the thread that crashed.
+
+    Python writes that one first, before those of all other threads.
+    """
     room = LAST_WORDS
     kept: list[tuple[Stream, str]] = []
     for stream, text in reversed(left):
@@ -390,7 +397,13 @@ def _shortened(left: list[tuple[Stream, str]]) -> list[tuple[Stream, str]]:
             room -= len(kept[-1][1])
     lost = sum(len(text) for _, text in left) - LAST_WORDS
     if lost > 0:
-        kept.append(("stderr", f"[jupyter-dtrain] {lost} characters before this are missing\n"))
+        errors = "".join(text for stream, text in left if stream == "stderr")
+        errors = errors[: len(errors) - sum(len(text) for stream, text in kept if stream == "stderr")]
+        crash = _CRASH.search(errors)
+        stack = crash[0][:CRASHED] if crash is not None else ""
+        kept.append(("stderr", f"[jupyter-dtrain] {lost - len(stack)} characters before this are missing\n"))
+        if stack:
+            kept.append(("stderr", f"{stack}\n"))
     return kept[::-1]
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from jupyter_dtrain.core.world import count_ranks
 from jupyter_dtrain.frameworks.rendezvous import ARRIVAL_POLL, end_of_wait
+from jupyter_dtrain.plugins.framework import locals_of
 from jupyter_dtrain.plugins.patches import raises_on_purpose
 from jupyter_dtrain.rank.connectivity import PATIENCE, check_reach
 from jupyter_dtrain.wire.requests import Desk
@@ -101,4 +102,4 @@ def meeting_in(frame: FrameType) -> str:
 
     The wait polls, and so uses some CPU.
     """
-    return str(frame.f_locals["call"]) if frame.f_code is _MEETS else ""
+    return str(locals_of(frame)["call"]) if frame.f_code is _MEETS else ""

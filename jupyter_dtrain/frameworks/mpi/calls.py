@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_dtrain.plugins.framework import value_of
+from jupyter_dtrain.plugins.framework import locals_of, value_of
 from jupyter_dtrain.plugins.libraries import is_library
 from jupyter_dtrain.plugins.sources import called_in, calls_on_line
 from jupyter_dtrain.rank.tracebacks import PACKAGE
@@ -62,7 +62,7 @@ def _call_in_library(mpi: ModuleType, frame: FrameType) -> MpiCall | None:
     inner: FrameType | None = frame
     owner = None
     while inner is not None and inner.f_code.co_filename.startswith(own):
-        for value in inner.f_locals.values():
+        for value in locals_of(inner).values():
             if owner is None and _kind(mpi, value) == "Comm":
                 owner = value
         frame, inner = inner, inner.f_back
@@ -70,7 +70,7 @@ def _call_in_library(mpi: ModuleType, frame: FrameType) -> MpiCall | None:
         return None
     name = frame.f_code.co_name
     if name.startswith("__"):
-        name = type(frame.f_locals.get("self")).__name__
+        name = type(locals_of(frame).get("self")).__name__
     elif frame.f_code.co_filename.startswith(f"{own}futures{os.sep}"):
         name = "mpi4py.futures"  # its own function, in a thread
     return MpiCall("", name, owner)

@@ -17,6 +17,7 @@ from concurrent.futures import BrokenExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
+from jupyter_dtrain.core.frames import frames_of_threads
 from jupyter_dtrain.core.framework_report import FrameworkReport, facts_of_package
 from jupyter_dtrain.plugins.framework import Doing, Framework, locals_of, user_names
 from jupyter_dtrain.plugins.patches import Patch
@@ -305,10 +306,10 @@ def _wake(mpi: ModuleType) -> None:
 
 def _frames() -> list[FrameType]:
     """The innermost frames of all threads but this one, and but those that heal the world beside the cell."""
-    frames = sys._current_frames()  # noqa: SLF001 — documented in spite of its name
-    for thread in (threading.current_thread(), *(one for one in threading.enumerate() if one.name == THREAD)):
-        # This thread's would hold itself, and with it all others, until Python collects garbage.
-        frames.pop(thread.ident or 0, None)
+    frames = frames_of_threads()
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            frames.pop(thread.ident or 0, None)
     return list(frames.values())
 
 
@@ -328,10 +329,10 @@ def _pools() -> list[tuple[Any, dict[int, Any]]]:
         frame: FrameType | None = innermost
         begun: dict[int, Any] = {}
         while frame is not None:
-            names = frame.f_locals
+            names = locals_of(frame)
             if frame.f_code.co_filename == core.__file__:
                 begun = names.get("pending", begun)
-            for value in list(names.values()):
+            for value in names.values():
                 if type(value).__module__ == "mpi4py.futures.pool":
                     value = getattr(value, "_pool", None)  # noqa: PLW2901 — an executor's
                 if type(value) is getattr(core, "Pool", None):

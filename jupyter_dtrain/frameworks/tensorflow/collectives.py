@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
+from jupyter_dtrain.core.frames import frames_of_threads
 from jupyter_dtrain.plugins.patches import Patch, meant, require
 
 from .declared import RELEASED
@@ -341,10 +342,7 @@ def _configure(original: Any, *args: Any, **kwargs: Any) -> None:
 def _wait_for_threads() -> None:
     """Wait until no thread is in a collective of its own; their release ends those. Raises :class:`TimeoutError`."""
     deadline = time.monotonic() + PATIENCE
-    while any(
-        frame.f_code.co_filename.endswith(_COLLECTIVES)
-        for frame in sys._current_frames().values()  # noqa: SLF001 — documented in spite of its name
-    ):
+    while any(frame.f_code.co_filename.endswith(_COLLECTIVES) for frame in frames_of_threads().values()):
         if time.monotonic() > deadline:
             raise TimeoutError(
                 "A thread does not leave TensorFlow's collectives: %distributed restart starts fresh ranks."

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 
+from jupyter_dtrain.core.frames import frame_of
 from jupyter_dtrain.plugins.framework import Doing, locals_of
 from jupyter_dtrain.plugins.libraries import file_in
 from jupyter_dtrain.plugins.patches import Patch
@@ -109,7 +110,7 @@ def _outermost(frame: FrameType | None) -> str:
 
 def _is_alive(frame: FrameType) -> bool:
     """Whether the main thread is in ``frame`` now; it has left the frames of a traceback."""
-    current = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 — documented in spite of its name
+    current = frame_of(threading.main_thread().ident)
     while current is not None:
         if current is frame:
             return True

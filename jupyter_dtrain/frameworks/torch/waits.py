@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
+from jupyter_dtrain.core.frames import frames_of_threads
 from jupyter_dtrain.frameworks.rendezvous import arriving_in
 from jupyter_dtrain.plugins.framework import locals_of, value_of
 from jupyter_dtrain.plugins.patches import Patch
@@ -88,7 +89,7 @@ def _carries_on() -> bool:
 
     The main thread then waits for that one.
     """
-    for innermost in sys._current_frames().values() if carrying_on else ():  # noqa: SLF001 — documented
+    for innermost in frames_of_threads().values() if carrying_on else ():
         frame: FrameType | None = innermost
         while frame is not None:
             if frame.f_code in carrying_on:
