@@ -116,13 +116,27 @@ def ask(page, session, **body):
     raise AssertionError(told)
 
 
+def profile(page, session, **body):
+    """The profile that is made."""
+    status, answer, _ = ask(page, session, **body)
+    assert status == 200, answer
+    return answer["profile"]
+
+
+def records(page, session, address):
+    """Whether a profile is so far that the ranks record their steps."""
+    status, answer = page.act(session.id, address, "GET")
+    assert status == 200, answer
+    return "Recording" in answer["words"]
+
+
 def test_a_loop_is_profiled_while_its_notebook_waits(page, session, loop, server):
     """The trace lies beside the notebook, pages can download it, and the next profile is compared with this one."""
     (server.folder / "work").mkdir(exist_ok=True)
     # Its three steps last long enough to be seen under way, also on a full machine.
     cell = loop(pause=0.3)
     status, answer, told = ask(page, session, steps=3, folder="work")
-    again = ask(page, session, ranks=[0, 2], folder="work")[1]["profile"]
+    again = profile(page, session, ranks=[0, 2], folder="work")
 
     found = answer["profile"]
     assert status == 200
@@ -161,7 +175,7 @@ def test_one_profile_at_a_time_and_it_ends_with_its_cell(page, session, loop):
     assert status == 202
     second = page.act(session.id, "profile", folder="")
     address = f"profiles/{begun['number']}"
-    until(lambda: "Recording" in page.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    until(lambda: records(page, session, address), 60 * slack())
     time.sleep(0.5)  # a step
     session.interrupt()
     found = until(lambda: page.act(session.id, address, "GET")[1].get("profile"), 60 * slack())
@@ -176,7 +190,7 @@ def test_a_program_that_is_killed_becomes_an_error_in_words(page, session, loop,
     cell = loop(pause=0.2)
     begun = page.act(session.id, "profile", steps=1000, folder="")[1]
     address = f"profiles/{begun['number']}"
-    until(lambda: "Recording" in page.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    until(lambda: records(page, session, address), 60 * slack())
     (made,) = programs(server)
     os.kill(made.pid, signal.SIGKILL)
     status, answer = until(lambda: (found := page.act(session.id, address, "GET"))[0] != 200 and found, 30 * slack())
@@ -190,17 +204,18 @@ def test_a_program_ends_with_its_server(page, session, loop, other_server):
     """What a plug-in prints there goes to the server's log, and the ranks can be profiled by another server at once."""
     cell = loop(pause=0.2)
     theirs = Page(other_server)
-    first = ask(theirs, session, steps=2, folder="")[1]["profile"]
+    # The ranks keep what they recorded for the program that was killed until they hear nothing of it for some time.
+    first = until(lambda: (found := ask(theirs, session, steps=2, folder=""))[0] == 200 and found[1], 90 * slack())
     begun = theirs.act(session.id, "profile", steps=1000, folder="")[1]
     address = f"profiles/{begun['number']}"
-    until(lambda: "Recording" in theirs.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    until(lambda: records(theirs, session, address), 60 * slack())
     (made,) = programs(other_server)
     other_server.process.kill()
     until(lambda: not made.is_running() or made.status() == psutil.STATUS_ZOMBIE, 20 * slack())
-    again = ask(page, session, steps=2, folder="")[1]["profile"]
+    again = profile(page, session, steps=2, folder="")
 
     assert "a plug-in says hello" in other_server.log
-    for found in (first, again):
+    for found in (first["profile"], again):
         assert [row[0] for row in found["tables"][0]["rows"]] == ["0", "1", "2"]
     assert not cell.done
 
@@ -249,7 +264,7 @@ def test_a_world_that_ends_meanwhile_becomes_an_error_in_words(page, session, lo
     loop(pause=0.2)
     begun = page.act(session.id, "profile", steps=1000, folder="")[1]
     address = f"profiles/{begun['number']}"
-    until(lambda: "Recording" in page.act(session.id, address, "GET")[1]["words"], 60 * slack())
+    until(lambda: records(page, session, address), 60 * slack())
     session.stop()
     status, answer = until(lambda: (found := page.act(session.id, address, "GET"))[0] != 200 and found, 20 * slack())
 
