@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -22,6 +23,19 @@ def sleep_everywhere(session: Session) -> Run:
     run = session.run("import time; time.sleep(60)", wait=False, view=None)
     until(lambda: sorted(run.logs) == run.ranks)
     return run
+
+
+def ask_to_end(session: Session, run: Run, rank: int) -> None:
+    """Send SIGTERM until the run knows it, as a watch does: one that falls just before a blocking call ends nothing."""
+    process = psutil.Process(session.world.ranks[rank].pid)
+
+    def known() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+        run.wait(0.2)
+        return bool(run.lost)
+
+    until(known)
 
 
 def test_a_steward_that_is_killed_takes_everything_along(launch, mark) -> None:
@@ -79,8 +93,7 @@ def test_the_wait_for_the_reason_of_an_end_is_short(launch) -> None:
     steward = steward_of(session)
     steward.suspend()
     try:
-        os.kill(session.world.ranks[0].pid, signal.SIGTERM)
-        until(lambda: run.lost)
+        ask_to_end(session, run, 0)
         session.interrupt()
         ended = run.wait(20)
     finally:
@@ -95,7 +108,7 @@ def test_when_a_cell_ends_because_a_rank_was_told_to_end_the_rank_is_known_to_be
     session = launch(n=2)
     run = session.run("import time; time.sleep(60)", 1, wait=False, view=None)
     until(lambda: run.logs)
-    os.kill(session.world.ranks[1].pid, signal.SIGTERM)
+    ask_to_end(session, run, 1)
     ended = run.wait(8)
     dead = [rank.rank for rank in session.world.dead]
 
