@@ -2,7 +2,7 @@
 
 Python 3.11 makes the object of a frame when somebody asks for it, and may collect garbage meanwhile. Code that this
 runs, such as a finalizer, lets other threads go on. Then the frame that was asked for may end before its object is
-made, and ``f_back`` and ``f_locals`` crash the process; ``sys._current_frames()`` may stop all its threads for ever
+made, and ``f_back`` and ``f_locals`` crash the process; ``sys._current_frames()`` may hang all its threads
 (https://github.com/python/cpython/issues/106883). Later versions collect garbage elsewhere. So nothing else of this
 package asks for the frames of another thread, and here no other thread runs meanwhile, and nothing is collected.
 

@@ -43,7 +43,7 @@ from .sampling import STOPPED, TAKEN, Sampling
 LAST_WORDS: Final = 16 << 10
 """Characters of a dead rank's unread output that go into the report."""
 CRASHED: Final = 4 << 10
-"""Characters of the crashed thread's stack that do so, too, where they stand before these."""
+"""Characters of the crashed thread's stack that are kept as well, where it comes before those last words."""
 _CRASH: Final = re.compile(r"^Fatal Python error: .*?(?=^Thread 0x|\Z)", re.MULTILINE | re.DOTALL)
 PIPE_BYTES: Final = 1 << 20
 HELD: Final = 1.0
