@@ -23,6 +23,12 @@ class Block(msgspec.Struct, frozen=True):
     text: str
     alone: bool
     """Whether a comment above it says that it cannot run in a test: it needs hosts, or runs of the reader's."""
+    varies: bool = False
+    """Whether a comment above it says that the numbers in this output differ from run to run."""
+    fails: bool = False
+    """Whether a comment above this cell says that it fails, as it is meant to."""
+    runs: bool = False
+    """Whether a comment above this block of a shell says that it runs in a test."""
 
 
 def pages() -> list[Path]:
@@ -42,6 +48,14 @@ def blocks(page: Path) -> list[Block]:
     """The blocks of a page, in order."""
     name = str(page.relative_to(ROOT))
     return [
-        Block(name, found["language"], found["text"], found["before"].startswith("<!-- not run"))
+        Block(
+            name,
+            found["language"],
+            found["text"],
+            alone=found["before"].startswith("<!-- not run"),
+            varies=found["before"].startswith("<!-- numbers vary"),
+            fails=found["before"].startswith("<!-- fails"),
+            runs=found["before"].startswith("<!-- run"),
+        )
         for found in FENCE.finditer(page.read_text())
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -16,14 +17,12 @@ PAGES = (
     "docs/guide/losses.md",
     "docs/guide/runs.md",
     "docs/coming-from/notebook-launcher.md",
-    pytest.param(
-        "docs/guide/elastic.md",
-        marks=[
-            pytest.mark.slow,
-            pytest.mark.skipif(find_spec("torchft") is None, reason="torchft has no wheel for this machine"),
-        ],
-    ),
+    "docs/guide/elastic.md",
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").glob("*.md")),
 )
+MARKS = re.compile(r"^<!-- (slow|needs) ?([\w, .-]*)-->$", re.MULTILINE)
+"""What a page says of its test: that it is a slow one, or which packages its code needs."""
+NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*(?:e[-+]?[0-9]+)?")
 BEGIN = ("%load_ext jupyter_dtrain", "%distributed start -n 2")
 START = "%%distributed -n "
 END = "%distributed stop"
@@ -39,20 +38,54 @@ def notebook(home, long_hold, tmp_path_factory):
     opened.close()
 
 
-@pytest.mark.parametrize("page", PAGES)
+def marked(page):
+    """The page, with the marks that it asks for."""
+    marks = []
+    for kind, names in MARKS.findall((ROOT / page).read_text()):
+        if kind == "slow":
+            marks.append(pytest.mark.slow)
+        marks += [
+            pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed")
+            for name in (names.replace(",", " ").split() if kind == "needs" else [])
+        ]
+    return pytest.param(page, marks=marks)
+
+
+def shown(text, varies):
+    """The text without spaces at its lines' ends, and without its numbers where they vary."""
+    lines = (re.sub(r" {2,}|[─━]+", " ", NUMBER.sub("#", line)) if varies else line for line in text.splitlines())
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
 def test_the_code_of_a_page_runs(notebook, page):
-    """A block that raises on purpose fails, all others do not. A block of ``text`` is what the one before it prints."""
-    found = [block for block in blocks(ROOT / page) if block.language in {"python", "text"} and not block.alone]
-    assert found
+    """A block that raises on purpose fails, and one below ``<!-- fails -->``, all others do not.
+
+    A block of ``text`` is what the one before it prints.
+
+    A line ``…`` in such a text stands for lines that are left out. A block of a shell runs where a comment above it
+    says so, without its prompts.
+    """
+    found = [block for block in blocks(ROOT / page) if not block.alone]
+    found = [block for block in found if block.language in {"python", "text"} or block.runs]
+    assert any(block.language != "text" for block in found)
     if not any("%distributed start" in block.text for block in found):
         # README's first cell starts its world.
         notebook.ok("\n".join(BEGIN[: 1 if START in found[0].text else 2]), PATIENCE)
-    cell = None
+    said = None
     for block in found:
         if block.language == "text":
-            assert cell is not None
-            assert block.text in f"{cell.said}\n"
+            assert said is not None
+            rest = shown(said, block.varies)
+            for part in filter(None, re.split(r"^…\n", block.text, flags=re.MULTILINE)):
+                _, wanted, rest = rest.partition(shown(part, block.varies))
+                assert wanted, f"{part}\nis not in\n{said}"
+            continue
+        if block.runs:
+            commands = "\n".join(line.removeprefix("$ ") for line in block.text.splitlines())
+            said = notebook.ok(f"%%bash\n{commands}", PATIENCE).said
             continue
         cell = notebook.run(block.text, PATIENCE)
-        assert cell.reply["status"] == ("error" if "raise " in block.text else "ok"), cell.said
+        said = cell.said
+        assert cell.reply["status"] == ("error" if block.fails or "raise " in block.text else "ok"), said
     notebook.run(END, PATIENCE)
