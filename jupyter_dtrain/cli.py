@@ -7,6 +7,7 @@ cannot be parsed with status 2.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 — a command talks to its terminal
         return 2
     except DtrainError as error:
-        print(f"jupyter dtrain: {error}", file=sys.stderr)  # noqa: T201
+        said = re.sub(rf"%distributed ({'|'.join(VERBS)})\b", rf"{PROGRAM} \1", str(error))
+        print(f"{PROGRAM}: {said}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
 

@@ -203,6 +203,14 @@ def test_whatever_a_magic_does_python_does(title):
     assert set(parameters) - {names.get(one, one) for one in magic} <= {*PYTHON_ALONE, "options", "slurm"}
 
 
+def test_the_reference_names_the_magics_that_python_lacks():
+    """And no other, for the sentence says that Python does everything else."""
+    reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
+    sentence = " ".join(reference.partition("`import jupyter_dtrain`")[0].split())
+
+    assert sorted(re.findall(r"`([^`]+)`", sentence)) == sorted(WITHOUT_PYTHON)
+
+
 def test_where_python_has_an_option_elsewhere_it_is_there_and_in_the_reference():
     reference = (Path(__file__).parents[1] / "docs" / "reference" / "api.md").read_text()
     told = [words for found in ELSEWHERE.values() for words in found.values()]

@@ -80,6 +80,18 @@ def test_every_name_that_is_promised_is_there():
         assert getattr(jupyter_dtrain, name) is not None
 
 
+def test_every_name_that_is_promised_needs_no_extra():
+    """`pip install jupyter-dtrain` brings none of these."""
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('cryptography', 'yaml', 'jupyter_server', 'torch', 'tensorboard'))\n"
+        "import jupyter_dtrain\n"
+        "for name in jupyter_dtrain.__all__: getattr(jupyter_dtrain, name)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60, text=True)
+
+    assert answer.stderr == ""
+
+
 def test_names_are_what_they_say():
     """Classes come from their homes; errors have one base."""
     for name in jupyter_dtrain.__all__:

@@ -61,6 +61,7 @@ def test_a_refusal_ends_the_command_with_its_words(lesson, capsys):
         ("runs --outcome error", 0, "No stored run matches these conditions."),
         ("list", 0, "list is called jupyter dtrain worlds now"),
         ("worlds", 0, ""),
+        ("stop nobody", 1, "No world of yours is named 'nobody': jupyter dtrain worlds shows them."),
         ("snapshots", 0, "There is no snapshot in"),
     ],
 )

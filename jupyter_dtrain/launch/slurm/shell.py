@@ -18,7 +18,6 @@ from typing import Final, NoReturn
 
 from jupyter_dtrain.launch import local
 
-from .sealed_pipe import serve_near
 from .steps import Steps, node_environment
 
 NAME: Final = "dtrain-sync"
@@ -37,6 +36,8 @@ def steps_of(job: str, munge: Sequence[str]) -> Steps:
 
 def main() -> NoReturn:
     """Run the words of the command line on the node that it names."""
+    from .sealed_pipe import serve_near  # needs cryptography, which copies over ssh do without
+
     job, munge, host, *words = sys.argv[1:]
     line = steps_of(job, json.loads(munge)).first_line(host, ["/bin/sh", "-c", " ".join(words)])
     serve_near(json.loads(line), farewells=(signal.SIGTERM, signal.SIGUSR1))
