@@ -17,7 +17,7 @@ from .declarations import echoes, fixes
 from .errors import RanksError, package_gone
 from .events import LOCAL
 from .gpus import fault_in, fault_lines
-from .notices import anchor_of_error, anchors_in, pointer
+from .notices import anchor_of_class, anchor_of_error, anchors_in, pointer
 from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
@@ -270,7 +270,9 @@ def blocks(run: Run) -> list[str]:
         end.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
     # What a user's own error says is no notice, but for the notes that ranks add to it.
     ours = [*(line for block in (*lost, *end) for line in block), *(note for one in roots for note in one.error.notes)]
-    where = pointer(["world-lost"] if run.world_end else anchors_in("\n".join(ours)))
+    found = [anchor_of_class(one.error.ename) for one in roots if not any(frame.cell for frame in one.error.frames)]
+    found += anchors_in("\n".join(ours))
+    where = pointer(["world-lost"] if run.world_end else found)
     return _joined([*text, *end, *([[f"{_DIM}{where}{_OFF}"]] if where else [])])
 
 

@@ -667,8 +667,12 @@ def anchors_in(words: str) -> list[str]:
 
 def anchor_of_error(kind: type[BaseException]) -> str:
     """The anchor for errors of this class; empty where the class alone tells nothing."""
-    names = [one.__name__ for one in kind.__mro__]
-    return next((row.anchor for name in names for row in notices() if name in row.errors), "")
+    return next(filter(None, (anchor_of_class(one.__name__) for one in kind.__mro__)), "")
+
+
+def anchor_of_class(name: str) -> str:
+    """The anchor for errors of the class with this name, such as one that a rank has raised; empty without a row."""
+    return next((row.anchor for row in notices() if name in row.errors), "")
 
 
 def anchor_of_reason(reason: str) -> str:

@@ -40,6 +40,10 @@ def test_released_ranks_a_hang_and_a_dead_rank(launch, monkeypatch):
 
     assert anchors(rendered(fail(session, "raise ValueError('a bug')"))) == []
 
+    with pytest.raises(DistributedError) as missing:
+        session.save("kept", ["nobody"])
+    assert anchors("\n".join(missing.value._render_traceback_())) == ["transfer-failed"]
+
     session.run("if rank == 1: time.sleep(4)\nMPI.COMM_WORLD.Barrier()")
     until(lambda: "moved for 1 s." in out.getvalue())
     assert anchors(out.getvalue()) == ["hang"]
