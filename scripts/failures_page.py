@@ -1,35 +1,85 @@
-"""Write ``docs/failures.md`` from the failure table: ``jupyter_dtrain/core/failures.py`` and the frameworks' rows.
+"""Write ``docs/failures.md`` and ``docs/notices.md`` from the tables of ``core`` and the frameworks' rows.
 
-python scripts/failures_page.py            write it
-python scripts/failures_page.py --check    exit with 1 if it is not what the table says
+python scripts/failures_page.py            write them
+python scripts/failures_page.py --check    exit with 1 if they are not what the tables say
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
 from jupyter_dtrain.core.declarations import declarations
-from jupyter_dtrain.core.failures import AFTER, INTERRUPT, SITUATIONS, Situation, Step, situations
+from jupyter_dtrain.core.failures import (
+    AFTER,
+    ERROR_REPORTED,
+    EVERYTHING,
+    EXIT_SEEN,
+    INTERRUPT,
+    LOGS_ALONE,
+    LOST,
+    OF_THE_OTHERS,
+    RELEASE,
+    STILL,
+    TELL_HANG,
+    UNTIL_KILLED,
+    Situation,
+    Step,
+    situations,
+)
+from jupyter_dtrain.core.notices import GROUPS, Group, anchors_in, notices
 from jupyter_dtrain.core.settings import Settings
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "failures.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
-HEAD = """<!-- Made by scripts/failures_page.py from core/failures.py and frameworks/*/declared.py: change those. -->
+MADE = "<!-- Made by scripts/failures_page.py from {} and frameworks/*/declared.py: change those. -->\n\n"
 
-# What happens when something fails
+HEAD = """# What happens when something fails
+
+Find the situation, read the row. Quoted words are what the cell shows, and link to their meaning in the [index of
+notices](notices.md). Times and mechanisms stand in the [annex](#annex-steps-and-times).
+
+Two things end only when you end them. Ranks in different collectives, or beside one that never comes, are named after
+`hang_notice` (30 s) and wait until Stop or `--timeout`. A rank in an endless loop of Python code brings no notice. Stop
+ends the *cell* within 10 s, whatever its code does; a rank that is blocked in native code may stay busy after it, until
+that code returns or you kill the rank.
+
+After a cell that failed, all ranks keep their variables. After a death the *other* ranks keep theirs: they take cells
+(`-r`), and `%distributed replace` brings a new process in the dead rank's place; `%distributed restart` starts fresh
+ranks.
+
+| situation | what you see | what to do |
+| --- | --- | --- |
+"""
+
+ANNEX = """
+## Annex: steps and times
 
 A world has a main process, on each host a parent process of the ranks there, and in each rank a monitor, which is a
 thread beside the cell. All act whether or not a notebook is open, and rank 0 is no exception. Times count from the
 moment when the situation arises. Names of times, such as `release_grace`, are settings (`JUPYTER_DTRAIN_…`), with their
 defaults in brackets. `make faults` plays every row (see `CONTRIBUTING.md`).
 
+### Stop, `%distributed interrupt`, `--timeout`
+
+Each step below comes only if some rank has not ended the cell by then. Times count from the interrupt.
+
+"""
+
+STOPPED = """
+A second press takes the steps up to the exception at once, and the cell ends a second later. A third press
+ends the cell. No cell outlasts 10 s of this, whatever it does. The client keeps interrupting the ranks that
+are left behind.
+
+### Every situation
+
+Many rows share these steps:
+
 """
 
 BESIDE = """
-## Replacing ranks: `%distributed replace`, `--auto-replace`, the button in Attention
+### Replacing ranks: `%distributed replace`, `--auto-replace`, the button in Attention
 
 The fault suite replaces the ranks after every play in which a rank has died on this machine, and compares it again.
 
@@ -60,7 +110,7 @@ The fault suite replaces the ranks after every play in which a rank has died on 
 * **A cell that fails on a new rank** (`--replay`), or a variable that cannot be copied, is an error of that cell. The
   world is whole by then.
 
-## A cell with `--elastic` (torchft)
+### A cell with `--elastic` (torchft)
 
 The rows above have the death of one rank, and of the one that replaces it; `make faults` plays them in a loop that
 waits for nobody. `tests/frameworks/test_torchft.py` plays this section, but for its last line. It holds where the cell
@@ -80,7 +130,7 @@ waits for all ranks by torchft alone; the session refuses any other collective i
 * **The notebook's kernel dies**: the living ranks train on, and a rank that dies then is not replaced by itself. The
   store shows the run as **ok, rank 1 was lost**.
 
-## A profile of a running loop: `%distributed profile`, and the button of a panel
+### A profile of a running loop: `%distributed profile`, and the button of a panel
 
 No failure of a profile ends the loop. `make faults` plays each line but the last, which the server's tests play.
 
@@ -94,7 +144,7 @@ No failure of a profile ends the loop. `make faults` plays each line but the las
 * **The process that makes a button's profile ends**, as where memory is short: the panel says so. The ranks drop what
   they have recorded after 15 s, and the server goes on.
 
-## Beside these
+### Beside these
 
 * **A rank that waits for no other rank is never released.** When another rank fails, it computes on to its end.
 * **A start that fails** leaves nothing behind. It gives the reason, with what the logs say. When nothing moves for 6 s,
@@ -113,60 +163,127 @@ No failure of a profile ends the loop. `make faults` plays each line but the las
 """
 
 
+NOTICES = """# What a notice means
+
+Each notice and error of jupyter-dtrain that has more to tell ends with “What this means” and the address of its heading
+here: what it means, what it rests on, and what helps. An error of your own code has none. [What happens when something
+fails](failures.md) lists situations; [why steps are slow](guide/slow.md) has the exact rules of the last section.
+"""
+
+SHARED = {"E": ERROR_REPORTED, "X": EXIT_SEEN, "L": LOST, "R": RELEASE, "N": STILL, "H": TELL_HANG}
+"""The steps that many rows share, by a letter."""
+
+KEPT = {"all": EVERYTHING, "others": OF_THE_OTHERS, "until killed": UNTIL_KILLED, "logs": LOGS_ALONE}
+"""What is kept, by a word."""
+
+
 def main() -> int:
-    """Write the page, or compare it."""
-    text = page()
+    """Write the pages, or compare them."""
+    pages = {DOCS / "failures.md": page(), DOCS / "notices.md": notices_page()}
     if sys.argv[1:] == ["--check"]:
-        return int(PAGE.read_text() != text)
-    PAGE.write_text(text)
+        return int(any(not path.exists() or path.read_text() != text for path, text in pages.items()))
+    for path, text in pages.items():
+        path.write_text(text)
     return 0
 
 
 def page() -> str:
-    """The whole page."""
-    words = [
-        "## Stop, `%distributed interrupt`, `--timeout`\n",
-        "Each step below comes only if some rank has not ended the cell by then. Times count from the interrupt.\n",
-        *map(step, INTERRUPT),
-        "\nA second press takes the steps up to the exception at once, and the cell ends a second later. A third press",
-        "ends the cell. No cell outlasts 10 s of this, whatever it does. The client keeps interrupting the ranks that",
-        "are left behind.\n",
-        "## In every world\n",
-        *(line for row in SITUATIONS for line in situation(row)),
+    """The page on situations."""
+    rows = situations()
+    user = [line(titled(row), read(row.words) or "Nothing in the cell.", row.advice) for row in rows]
+    legend = [item(f"**{letter}**: {step(one)}") for letter, one in SHARED.items()]
+    kept = [item(f"**{word}**: {sentence}") for word, sentence in KEPT.items()]
+    after = [item(f"**{word}**: {sentence}") for word, sentence in AFTER.items()]
+    table = [
+        "| situation | steps | the cell ends | kept | then |",
+        "| --- | --- | --- | --- | --- |",
+        *(line(titled(row), steps(row), ends(row), kept_in(row), then(row)) for row in rows),
     ]
-    for framework in declarations():
-        if rows := [row for row in situations() if row.framework == framework.name]:
-            words += [
-                f"## In {framework.title or framework.name}\n",
-                *(line for row in rows for line in situation(row)),
+    return "\n".join(
+        [
+            MADE.format("core/failures.py") + HEAD + "\n".join(user),
+            ANNEX + "\n".join(item(step(one)) for one in INTERRUPT),
+            STOPPED + "\n".join(legend),
+            "\nWhat is kept:\n",
+            *kept,
+            "\nThe world afterwards, and if Stop has ended the cell instead, where that differs:\n",
+            *after,
+            "",
+            *table,
+            BESIDE.rstrip("\n"),
+            "",
+        ]
+    )
+
+
+def notices_page() -> str:
+    """The index of notices."""
+    parts = [MADE.format("core/notices.py") + NOTICES]
+    known = {row for group in GROUPS for row in group.rows}
+    others = tuple(row for row in notices() if row not in known)
+    for group in (*GROUPS, *([Group("In one framework", others)] if others else [])):
+        parts.append(f"## {group.title}\n")
+        for row in group.rows:
+            parts += [
+                f"### {row.title}\n",
+                item(f"**Meaning**: {row.meaning}"),
+                item(f"**Evidence**: {row.evidence}"),
+                item(f"**What helps**: {row.fix}"),
+                "",
             ]
-    return HEAD + "\n".join(words) + BESIDE
+    return "\n".join(parts)
 
 
-def situation(row: Situation) -> Iterator[str]:
-    """One of them."""
-    yield f"### {row.what.rstrip('.')}\n"
-    yield from map(step, (row.noticed, *row.steps))
+def titled(row: Situation) -> str:
+    """The situation, with the framework in which alone it comes about, unless its sentence names it."""
+    title = next((one.title or one.name for one in declarations() if one.name == row.framework), "")
+    what = row.what.rstrip(".")
+    return what if not title or title in what else f"{title}: {what[0].lower()}{what[1:]}"
+
+
+def steps(row: Situation) -> str:
+    """The letters of shared steps, and the other steps in full."""
+    letters = {one: letter for letter, one in SHARED.items()}
+    said: list[str] = []
+    for one in (row.noticed, *row.steps):
+        letter = letters.get(one)
+        if letter and said and said[-1].isupper():
+            said[-1] += f", {letter}"
+        else:
+            said.append(letter or step(one).rstrip("."))
+    return ". ".join(said)
+
+
+def ends(row: Situation) -> str:
+    """When the cell ends by itself, and how."""
     if row.ends is None:
-        yield item("The cell goes on until its code ends, or until you press Stop.")
-    elif row.outcome == "ok":
-        yield item("The cell goes on, and ends as **ok**.")
-    else:
-        yield item(f"The cell ends as **{row.outcome}** after {row.ends} at the latest.")
-    if row.words:
-        yield item(f"You read {read(row.words)}")
-    yield item(row.kept)
-    yield item(f"Afterwards, {AFTER[row.after]}")
-    if row.interrupted != row.after:
-        yield item(f"After Stop instead, {AFTER[row.interrupted]}")
-    yield ""
+        return "with its code, or by Stop"
+    return "goes on: **ok**" if row.outcome == "ok" else f"**{row.outcome}** by {row.ends}"
+
+
+def kept_in(row: Situation) -> str:
+    """What is kept, by the word of the list and what else the row says."""
+    for word, sentence in KEPT.items():
+        if row.kept.startswith(sentence):
+            return f"{word}. {row.kept.removeprefix(sentence).strip()}".removesuffix(". ").rstrip()
+    return row.kept
+
+
+def then(row: Situation) -> str:
+    """The world afterwards."""
+    return row.after if row.interrupted == row.after else f"{row.after}; after Stop {row.interrupted}"
+
+
+def line(*cells: str) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def step(one: Step) -> str:
-    """A step, as an item of a list."""
+    """A step, as a sentence."""
     if not one.at.of(Settings()):
-        return item(one.does[0].upper() + one.does[1:])
-    return item(f"{'Within' if one.latest else 'After'} {one.at}, {one.does}")
+        return one.does[0].upper() + one.does[1:]
+    return f"{'Within' if one.latest else 'After'} {one.at}, {one.does}"
 
 
 def item(sentences: str) -> str:
@@ -175,10 +292,14 @@ def item(sentences: str) -> str:
 
 
 def read(parts: tuple[str, ...]) -> str:
-    """The end of a sentence that quotes ``parts`` of what the user reads."""
-    *first, last = [f"“{shown(part)}”" for part in parts]
-    quoted = f"{', '.join(first)} and {last}" if first else last
-    return quoted if quoted.endswith(".”") else f"{quoted}."
+    """What the user reads, each part with a link to its meaning."""
+    return ", ".join(linked(shown(part)) for part in parts)
+
+
+def linked(words: str) -> str:
+    """The words in quotation marks; the first kind of notice that they tell of is their link."""
+    anchor = next(iter(anchors_in(words)), "")
+    return f"[“{words}”](notices.md#{anchor})" if anchor else f"“{words}”"
 
 
 def shown(words: str) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect as types
 
 from jupyter_dtrain.core import events
+from jupyter_dtrain.core.notices import ADDRESS
 from jupyter_dtrain.core.step_time import PARTS
 from jupyter_dtrain.magics.cells import cell_parser, rank_parser
 from jupyter_dtrain.magics.transform import RANK_NAMES, VERB_NAMES
@@ -87,6 +88,7 @@ def generated() -> str:
                 f"export type Message = {union};",
                 outcomes(),
                 parts(),
+                f"/** The page that explains notices. */\nexport const NOTICES = {json.dumps(ADDRESS)};",
                 options(),
                 "",
             ]

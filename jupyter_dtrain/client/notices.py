@@ -9,13 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from jupyter_dtrain.core.notices import anchors_in, pointer
 from jupyter_dtrain.wire.steward_messages import Followed
 
 if TYPE_CHECKING:
     from jupyter_dtrain.core.events import Outcome
     from jupyter_dtrain.core.run import Run
+
+_NEWLINE: Final = "\n"
 
 
 class Notices:
@@ -66,4 +69,5 @@ class Notices:
         with self._lock:
             notices, self._notices = self._notices, []
         for words in notices:
-            sys.stderr.write(f"[jupyter-dtrain] {words}\n")
+            where = pointer(anchors_in(words))
+            sys.stderr.write(f"[jupyter-dtrain] {words}\n{where}{where and _NEWLINE}")

@@ -17,6 +17,7 @@ from .declarations import echoes, fixes
 from .errors import RanksError, package_gone
 from .events import LOCAL
 from .gpus import fault_in, fault_lines
+from .notices import anchor_of_class, anchor_of_error, anchors_in, pointer
 from .world import count_ranks, format_ranks
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class LeftRunning(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
 
-        return [str(self)]
+        return [str(self), pointer([anchor_of_error(type(self))])]
 
 
 @dataclass
@@ -248,25 +249,31 @@ def blocks(run: Run) -> list[str]:
     if run.not_sent:
         return [f"{_RED}{run.not_sent}{_OFF}"]
     causes = _causes(run)
-    text: list[list[str]] = [[f"{_RED}{_capital(run.world_end)}.{_OFF}"]] if run.world_end else []
-    text += _root_blocks(causes.roots, run)
-    text += _lost_blocks(run)
-    text += _root_blocks(causes.late, run)
+    roots = [*causes.roots, *causes.late]
+    ended = [[f"{_RED}{_capital(run.world_end)}.{_OFF}"]] if run.world_end else []
+    lost = _lost_blocks(run)
+    text = [*ended, *_root_blocks(causes.roots, run), *lost, *_root_blocks(causes.late, run)]
     text += [_block(cause, run) for cause in causes.interrupts[:IN_FULL]]
+    end: list[list[str]] = []
     if (not causes.interrupts or run.timed_out) and _was_interrupted(run):
-        text.append([f"{_RED}{_interrupted(run)}{_OFF}"])
+        end.append([f"{_RED}{_interrupted(run)}{_OFF}"])
     if causes.echoes:
         words = "; ".join(_echo(cause, run) for cause in causes.echoes[:IN_FULL])
         more = f"; and {len(causes.echoes) - IN_FULL} more" if len(causes.echoes) > IN_FULL else ""
-        text.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
-    text += [[words] for words in (*_fixes([*causes.roots, *causes.late]), _apart(run), _after_loss(run)) if words]
+        end.append([f"{_DIM}Because of that: {words}{more}{_OFF}"])
+    end += [[words] for words in (*_fixes(roots), _apart(run), _after_loss(run)) if words]
     if faults := fault_lines(_faults(run), run.ranks):
-        text.append(faults)
+        end.append(faults)
     if run.busy:
         words = f"%distributed kill {format_ranks(run.busy)} ends {_them(run.busy)}"
         others = "; the others keep their variables" if len(run.busy) < len(run.ranks) else ""
-        text.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
-    return _joined(text)
+        end.append([f"{_RED}Still busy: {count_ranks(run.busy)}.{_OFF} {words}{others}."])
+    # What a user's own error says is no notice, but for the notes that ranks add to it.
+    ours = [*(line for block in (*lost, *end) for line in block), *(note for one in roots for note in one.error.notes)]
+    found = [anchor_of_class(one.error.ename) for one in roots if not any(frame.cell for frame in one.error.frames)]
+    found += anchors_in("\n".join(ours))
+    where = pointer(["world-lost"] if run.world_end else found)
+    return _joined([*text, *end, *([[f"{_DIM}{where}{_OFF}"]] if where else [])])
 
 
 def _root_blocks(roots: Sequence[_Cause], run: Run) -> list[list[str]]:

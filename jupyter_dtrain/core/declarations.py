@@ -96,6 +96,8 @@ class Declaration(msgspec.Struct, frozen=True):
     """Packages that a person may want here and that not every machine can have."""
     situations: str = ""
     """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.failures.Situation`: rows of the failure table."""
+    notices: str = ""
+    """``module:NAME`` of a tuple of :class:`~jupyter_dtrain.core.notices.Notice`: rows of the table of notices."""
     methods: dict[str, str] = {}
     """Methods that every :class:`~jupyter_dtrain.session.Session` gets, by name: ``module:NAME`` of a function whose
     first argument is the session."""

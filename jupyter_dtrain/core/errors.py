@@ -11,6 +11,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from .notices import anchor_of_error, pointer
+
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -37,7 +39,9 @@ class DtrainError(Exception):
         self.option = option
 
     def _render_traceback_(self) -> list[str]:
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+        where = pointer([anchor_of_error(type(self))])
+        said = f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"
+        return [said, f"\x1b[2m{where}\x1b[0m"] if where else [said]
 
 
 class WorldError(DtrainError):

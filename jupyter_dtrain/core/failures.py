@@ -2,13 +2,13 @@
 
 Here are the table's vocabulary and the rows that every world has. A framework adds rows of its own
 (:attr:`.Declaration.situations`), and :func:`situations` joins them all. ``docs/failures.md`` is made from the table
-(``scripts/failures_page.py``), and the fault suite plays every row and holds the world to it. Times are settings, or
-seconds on top of settings.
+(``scripts/failures_page.py``): what a user sees and does, and in an annex what the parts do until when. The fault suite
+plays every row and holds the world to it. Times are settings, or seconds on top of settings.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from .declarations import declarations, load_rows
 from .settings import Settings
@@ -33,6 +33,21 @@ AFTER: dict[After, str] = {
     "ended": "nothing of the world is left. `%distributed start` starts another one.",
 }
 """Sentences that go on after a time, such as "Afterwards, "."""
+
+STOP: Final = "Press Stop, and correct the cell."
+
+DO: dict[After, str] = {
+    "whole": "Correct the cell, and run it again.",
+    "replaced": "Nothing.",
+    "busy": "Press Stop. Ranks that stay busy: `%distributed kill RANK`.",
+    "dead": "`%distributed replace`.",
+    "doubtful": "`%distributed replace`; if it says that Open MPI connects no new process any more, "
+    "`%distributed restart`.",
+    "empty": "`%distributed restart`.",
+    "unhealable": "Go on; save what you need before `%distributed restart`, which starts another `mpiexec`.",
+    "ended": "`%distributed start`.",
+}
+"""The next step of a person, by the state of the world; a row may name another."""
 
 
 class Span(NamedTuple):
@@ -85,6 +100,15 @@ class Situation(NamedTuple):
     """The state of the world if the cell was interrupted instead."""
     framework: str = ""
     """The only framework in which this can come about, by its name; empty: any."""
+    do: str = ""
+    """The next step of a person, where it is not that of :data:`DO`."""
+
+    @property
+    def advice(self) -> str:
+        """The next step of a person."""
+        if self.do or self.ends is not None or self.outcome is not None:
+            return self.do or DO[self.after]
+        return DO["busy"] if self.interrupted == "busy" else STOP
 
 
 def span(*parts: str | float) -> Span:
@@ -112,6 +136,7 @@ RELEASE = after(
     "the main process asks all ranks whether they wait for others. If one does, the main process frees every waiting "
     "rank, through the rank's framework. It asks again every 0.5 s until the run is over on every rank.",
 )
+STILL = by(span("hang_notice"), "every monitor reports, once a second, for how long its rank has not moved.")
 TELL_HANG = by(
     span("hang_notice", 2.0),
     "the client shows where the ranks are, in groups, and which collectives do not fit together. It ends nothing.",
@@ -148,8 +173,7 @@ def hangs(
     framework: str = "",
 ) -> Situation:
     """No rank moves, and all of them can say so."""
-    still = by(span("hang_notice"), "every monitor reports, once a second, for how long its rank has not moved.")
-    return Situation(name, what, still, (TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
+    return Situation(name, what, STILL, (TELL_HANG,), None, None, words, kept, "whole", interrupted, framework)
 
 
 def _goes_on(name: str, what: str, steps: tuple[Step, ...], words: tuple[str, ...], seconds: float) -> Situation:
@@ -183,6 +207,9 @@ _UNTIL_FORGOTTEN = (
 )
 
 
+_ATTACH = "`%distributed attach` in another kernel: it shows all that came meanwhile."
+
+
 def _loses_kernel(name: str, what: str) -> Situation:
     """The client is gone; another may join."""
     steps = (
@@ -190,7 +217,8 @@ def _loses_kernel(name: str, what: str) -> Situation:
             span(0.0), "until then, the main process frees ranks that wait for a failed rank, as it does for a client."
         ),
     )
-    return Situation(name, what, _FORGOTTEN, steps, span(1.0), "ok", (), _UNTIL_FORGOTTEN, "whole", "whole")
+    row = Situation(name, what, _FORGOTTEN, steps, span(1.0), "ok", (), _UNTIL_FORGOTTEN, "whole", "whole")
+    return row._replace(do=_ATTACH)
 
 
 _HEAL = by(AT_ONCE, "the client asks the main process for a replacement that leaves the run alone.")
@@ -368,6 +396,7 @@ SITUATIONS: tuple[Situation, ...] = (
         EVERYTHING,
         "whole",
         "whole",
+        do="Free space. The cell goes on.",
     ),
     Situation(
         "save-killed",
@@ -392,6 +421,7 @@ SITUATIONS: tuple[Situation, ...] = (
         f"{EVERYTHING} The snapshot before it is whole.",
         "whole",
         "whole",
+        do="Free space, and save again.",
     ),
     Situation(
         "steward-killed",
@@ -428,7 +458,7 @@ SITUATIONS: tuple[Situation, ...] = (
         (by(span(1.5), "the main process informs every client. The parent processes still report how ranks end."),),
         span(1.0),
         "ok",
-        ("mpiexec has ended",),
+        ("mpiexec has ended (SIGKILL)",),
         EVERYTHING,
         "unhealable",
         "unhealable",
@@ -476,6 +506,7 @@ SITUATIONS: tuple[Situation, ...] = (
         EVERYTHING,
         "whole",
         "whole",
+        do="Answer the prompt, or press Stop.",
     ),
     Situation(
         "prompt-kernel-killed",
@@ -494,6 +525,7 @@ SITUATIONS: tuple[Situation, ...] = (
         _UNTIL_FORGOTTEN,
         "whole",
         "whole",
+        do="`%distributed attach` in another kernel, and `%distributed prompt`, which answers.",
     ),
     Situation(
         "prompt-page-closed",
@@ -512,6 +544,7 @@ SITUATIONS: tuple[Situation, ...] = (
         EVERYTHING,
         "whole",
         "whole",
+        do="Answer in the cell's panel or in the sidebar.",
     ),
     dies(
         "between-killed",
@@ -541,6 +574,7 @@ SITUATIONS: tuple[Situation, ...] = (
         EVERYTHING,
         "whole",
         "whole",
+        do="Nothing; the loops go on. Choose an earlier step the next time.",
     ),
     dies(
         "paused-killed",
@@ -570,6 +604,7 @@ SITUATIONS: tuple[Situation, ...] = (
         _UNTIL_FORGOTTEN,
         "whole",
         "whole",
+        do="`%distributed attach` in another kernel, and `%distributed resume`.",
     ),
     _goes_on(
         "elastic-killed",

@@ -35,12 +35,14 @@ _REPEATS: Final = (
 )
 
 
-class ReadingLine(msgspec.Struct, frozen=True, array_like=True):
+class ReadingLine(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One sentence about how a run reads its data."""
 
     words: str
     fault: int
     """1 if it is a warning, else 0."""
+    anchor: str = ""
+    """Of the notice that explains a warning, see :mod:`.notices`."""
 
 
 class Readings:
@@ -81,9 +83,9 @@ class Readings:
             begin = f"Loader {number + 1}: " if len(self._found) > 1 else ""
             lines.append(ReadingLine(begin + _arithmetic(by_rank, microbatches), 0))
             if same := _alike(by_rank):
-                lines.append(ReadingLine(begin + _warning(same), 1))
+                lines.append(ReadingLine(begin + _warning(same), 1, "same-data"))
             if any(reading.repeats for reading in by_rank.values()):
-                lines.append(ReadingLine(begin + _REPEATS, 1))
+                lines.append(ReadingLine(begin + _REPEATS, 1, "same-order-in-every-epoch"))
         return lines
 
 

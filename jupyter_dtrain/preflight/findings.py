@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from jupyter_dtrain.core.notices import DOCTOR, pointer, pointer_html
 from jupyter_dtrain.core.world import quantity
 from jupyter_dtrain.launch.programs import Unreached
 from jupyter_dtrain.view.tables import table
@@ -153,7 +154,9 @@ def show(hosts: Sequence[str], findings: Sequence[Finding], seconds: float) -> d
     caption = _caption(hosts, findings, seconds)
     rows = [[one.severity, one.what, ", ".join(one.where) or "everywhere", one.why, one.fix] for one in findings]
     html = table(caption, ["", "what", "where", "why it matters", "what to do"], rows)["text/html"]
-    return {"text/plain": "\n".join([caption, *map(_lines, findings)]), "text/html": html}
+    kinds = [DOCTOR] if any(one.severity in SEVERITIES[:2] for one in findings) else []
+    text = [caption, *map(_lines, findings), *filter(None, [pointer(kinds)])]
+    return {"text/plain": "\n".join(text), "text/html": html + pointer_html(kinds)}
 
 
 def sentences(finding: Finding) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from html import escape
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jupyter_dtrain.core import causes as errors
@@ -31,6 +32,7 @@ from jupyter_dtrain.core.events import (
     Started,
     Steered,
 )
+from jupyter_dtrain.core.notices import anchors_in, pointer, pointer_html
 
 from .labels import human, label
 from .lines import HOLD, LineMerger, Merged
@@ -62,6 +64,11 @@ LINE: Final = 1.0
 
 ASKED: Final = 0.1
 """Seconds after which a prompt that was opened or closed is shown: ranks ask together, and debuggers ask on."""
+
+_NEWLINE: Final = "\n"
+_OURS: Final = "[jupyter-dtrain] "
+"""Begins what ranks say themselves."""
+_PRE: Final = '<pre style="margin:0;padding:0;white-space:pre-wrap">'
 
 _ERRORS: Final = "errors"
 _PAUSED: Final = "paused"
@@ -137,6 +144,8 @@ class CellView:
         """The acts on the loop whose words are shown."""
         self._told: set[int] = set()
         """Those whose outcome is shown."""
+        self._explained: set[str] = set()
+        """The anchors of notices whose addresses are shown."""
         self._outbox = Outbox(painter, pace, sleep=sleep)
         self._merger = LineMerger(ranks, hold)
         self._live = LiveLine(self._outbox, size, name, live=painter.live)
@@ -243,7 +252,17 @@ class CellView:
         """Show ``words`` after everything that was printed before, however much that is."""
         self._paint(self._merger.flush(), now)
         self._outbox.text("stderr", f"{words}\n")
+        self._explain(words)
         self._outbox.send(now)
+
+    def _explain(self, words: str) -> None:
+        """Show where to read on about a notice, once in a cell."""
+        new = [anchor for anchor in anchors_in(words) if anchor not in self._explained]
+        self._explained.update(new)
+        if new and self._erases:
+            self._outbox.display({"text/plain": pointer(new), "text/html": pointer_html(new)}, {}, None)
+        elif new:
+            self._outbox.text("stderr", f"{pointer(new)}\n")
 
     def stand(self, topic: str, words: str, now: float, over: str = "") -> None:
         """Show ``words`` for as long as they are true, in place of the last ones about ``topic``."""
@@ -254,10 +273,13 @@ class CellView:
         if not self._erases:
             if words or over:
                 self._outbox.text("stderr", f"{words or over}\n")
-        elif topic in self._standing:
-            self._outbox.update({"text/plain": words}, {}, self._display_of(topic))
+                self._explain(words)
         else:
-            self._outbox.display({"text/plain": words}, {}, self._display_of(topic))
+            data = {"text/plain": words}
+            if topic != _ERRORS and (found := anchors_in(words)):
+                data["text/html"] = f"{_PRE}{escape(words)}</pre>{pointer_html(found)}"
+            show = self._outbox.update if topic in self._standing else self._outbox.display
+            show(data, {}, self._display_of(topic))
         self._standing[topic] = words
         self._outbox.send(now)
 
@@ -355,7 +377,8 @@ class CellView:
                 if rank in self._counted:
                     self._tallies[rank].adopt(totals)
             self._logs.update((rank, path) for rank, path in run.logs.items() if rank not in self._logs)
-            self._notice.show(self._words(over=True), now)
+            words = self._words(over=True)
+            self._notice.show(f"{words}\n{pointer(anchors_in(words.partition(_NEWLINE)[0]))}", now)
             self._notice.close()
         paint_results(run.results, self._outbox, self._size, captions=self._captions)
         if self._paint_errors and (blocks := errors.blocks(run)):
@@ -469,6 +492,8 @@ class CellView:
                 continue
             self._shown += size
             self._outbox.text("stderr" if merged.stream == "stderr" else "stdout", text)
+            if merged.text.startswith(_OURS):
+                self._explain(merged.text)
 
     def _watch(self, now: float) -> None:
         """Show the unfinished line that is most worth it, if there is one."""

@@ -18,6 +18,7 @@ from jupyter_dtrain.core.metrics import (
     last_values,
     newest_points,
 )
+from jupyter_dtrain.core.notices import anchor_of_reason, pointer
 from jupyter_dtrain.core.world import count_ranks
 
 from . import step_time
@@ -64,9 +65,10 @@ def text(picture: Picture) -> str:
         head += f", step {max(picture.steps.values()):,}"
     head += "".join(f", {words}" for words in speeds(picture.speed))
     reading = [f"{'Warning: ' if line.fault else ''}{line.words}" for line in picture.reading]
-    spent = picture.step_time
+    spent, kinds = picture.step_time, [line.anchor for line in picture.reading]
     if spent is not None and spent.slow:
         reading += [*step_time.sentences(spent), *step_time.lines(spent)]
+        kinds += [anchor_of_reason(one.kind) for one in spent.slow]
     names = in_order(picture.metrics)
     rows = [_row(name, picture.metrics[name], ranks, picture.pace) for name in names[:_LISTED]]
     width = max((len(row[0]) for row in rows), default=0)
@@ -95,7 +97,7 @@ def text(picture: Picture) -> str:
     lines += [words[:_WORDS] for words in lost[:_RANKS]]
     if len(lost) > _RANKS:
         lines.append(f"and {len(lost) - _RANKS} more ranks are dead")
-    return "\n".join(lines)
+    return "\n".join([*lines, *filter(None, [pointer(kinds)])])
 
 
 def _standing(picture: Picture) -> list[str]:

@@ -1,5 +1,7 @@
 /** Creates and updates DOM elements. Text is inserted as text, so that no output of a rank becomes markup. */
 
+import { NOTICES } from "./generated";
+
 export interface Props {
   class?: string;
   title?: string;
@@ -23,6 +25,24 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   }
   element.append(...children);
   return element;
+}
+
+/** A small link to the page that explains the kinds of notices. */
+export function explained(anchor: string): HTMLAnchorElement {
+  const link = h("a", { class: "dtrain-explained" }, "What this means");
+  link.href = addressOf(anchor);
+  link.target = "_blank";
+  link.rel = "noopener";
+  return link;
+}
+
+export function addressOf(anchor: string): string {
+  return `${NOTICES}#${anchor}`;
+}
+
+/** The anchor for a reason why steps are slow. */
+export function anchorOfReason(reason: string): string {
+  return `slow-steps-${reason.replaceAll(" ", "-")}`;
 }
 
 /** Set an element's text only if it changes, so that the browser need not lay out the page again. */

@@ -61,10 +61,12 @@ export type Bar = [
 /**
  * One sentence about how a run reads its data.
  * `fault`: 1 if it is a warning, else 0.
+ * `anchor`: Of the notice that explains a warning, see :mod:`.notices`.
  */
 export type ReadingLine = [
   words: string,
   fault: number,
+  anchor?: string,
 ];
 
 /**
@@ -1038,6 +1040,9 @@ export const STEP_PARTS: Record<string, string> = {
   logging: "logging",
   other: "other code",
 };
+
+/** The page that explains notices. */
+export const NOTICES = "https://github.com/jupyter-dtrain/jupyter-dtrain/blob/main/docs/notices.md";
 
 /** Options of `%%distributed` and `%%rank` whose value is the next word. */
 export const VALUED_OPTIONS: readonly string[] = ["--account", "--check", "--check-every", "--cpus-per-task", "--every", "--gpus-per-node", "--gpus-per-rank", "--gpus-per-task", "--gres", "--group", "--hostfile", "--hosts", "--inputs", "--interface", "--mem", "--mpiexec", "--name", "--nodes", "--ntasks-per-node", "--output", "--partition", "--profile", "--ps", "--pull", "--python", "--qos", "--ranks", "--replay", "--resume", "--ring", "--run", "--sbatch", "--ssh-args", "--tensorboard", "--time", "--timeout", "--torch-backend", "-N", "-i", "-n", "-o", "-r"];

@@ -4,7 +4,7 @@ import type { Range } from "./layout";
 import { ProgressBars } from "./progressBars";
 import { Chart } from "./chart";
 import type { GanttCharts } from "./gantt";
-import { h, setAttribute, setText } from "./dom";
+import { explained, h, setAttribute, setText } from "./dom";
 import { outliers } from "./anomalies";
 import { endingOfModel } from "./outcome";
 import type { PanelProfile } from "./generated";
@@ -61,6 +61,8 @@ export class RunPanel {
   private notice = h("div", { class: "dtrain-notice", role: "status", hidden: true });
   private reading = h("div", { class: "dtrain-reading" });
   private fault = h("div", { class: "dtrain-reading dtrain-fault" });
+  /** The warnings that it shows, as text. */
+  private faults = "[]";
   private prompts = new PromptRows(() => this.questions?.prompts ?? null);
   private steering = new Steering(() => this.questions?.steering ?? null);
   private strip: RankStrip;
@@ -362,8 +364,17 @@ export class RunPanel {
     }
     if (model.thinned) parts.push("points thinned; Run.metrics has all of them");
     setText(this.summary, parts.join(" · "));
-    for (const [node, fault] of [[this.reading, 0] as const, [this.fault, 1] as const]) {
-      setText(node, model.reading.flatMap((line) => (line[1] === fault ? line[0] : [])).join("\n"));
+    setText(this.reading, model.reading.flatMap(([words, fault]) => (fault === 0 ? words : [])).join("\n"));
+    const faults = model.reading.filter(([, fault]) => fault === 1);
+    const key = JSON.stringify(faults);
+    if (this.faults !== key) {
+      this.faults = key;
+      this.fault.replaceChildren(
+        ...faults.flatMap(([words, , anchor], index) => [
+          `${index > 0 ? "\n" : ""}${words}`,
+          ...(anchor ? [" ", explained(anchor)] : []),
+        ]),
+      );
     }
   }
 

@@ -7,7 +7,7 @@
  */
 
 import "../style/stepTime.css";
-import { h, placeBeside, setAttribute, setText } from "./dom";
+import { addressOf, anchorOfReason, explained, h, placeBeside, setAttribute, setText } from "./dom";
 import { duration } from "./format";
 import { STEP_PARTS, type Course, type StepRow, type StepTimePart } from "./generated";
 import type { Range } from "./layout";
@@ -363,14 +363,15 @@ export class Sentences {
     const slow = step?.slow ?? [];
     this.node.hidden = slow.length === 0;
     while (this.node.childElementCount > slow.length) this.node.lastElementChild!.remove();
-    slow.forEach(([, , words, advice], index) => {
+    slow.forEach(([kind, , words, advice], index) => {
       let item = this.node.children[index];
       if (item === undefined) {
-        item = h("li", {}, h("span", {}), " ", h("span", {}));
+        item = h("li", {}, h("span", {}), " ", h("span", {}), " ", explained(""));
         this.node.append(item);
       }
       setText(item.children[0]!, words);
       setText(item.children[1]!, advice);
+      setAttribute(item.children[2]!, "href", addressOf(anchorOfReason(kind)));
     });
   }
 }

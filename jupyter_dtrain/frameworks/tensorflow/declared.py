@@ -122,6 +122,7 @@ SITUATIONS = (
         "dead",
         "dead",
         "tensorflow",
+        "Nothing: the other workers take its steps. `%distributed restart`, once the loop has ended, brings it back.",
     ),
     Situation(
         "server-killed",
@@ -135,6 +136,7 @@ SITUATIONS = (
         "dead",
         "dead",
         "tensorflow",
+        "`%distributed restart`: a cluster of TensorFlow's takes no new server.",
     ),
 )
 """Rows of the failure table that can come about in TensorFlow alone: ranks that work for a chief."""

@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from "@jupyterlab/translation";
 import { type JSX, useEffect, useMemo, useRef } from "react";
-import { h as make } from "../../dom";
+import { addressOf, anchorOfReason, h as make } from "../../dom";
 import { STEP_PARTS, type StepRow, type StepTimePart } from "../../generated";
 import type { Range } from "../../layout";
 import { barOf, CourseChart, legendOf, SpentBars, type BarRow } from "../../stepTime";
@@ -60,10 +60,18 @@ export function StepTimes(props: {
       {reasons.length > 0 && (
         <ul className="dtrain-why" aria-label={trans.__("Why steps are slow")}>
           {reasons.flatMap(({ run, step }) =>
-            step.slow!.map(([, , words, advice]) => (
+            step.slow!.map(([kind, , words, advice]) => (
               <li key={`${run.id} ${words}`}>
                 {spent.length > 1 && <b title={run.label}>{`${numberOf(run)}: `}</b>}
-                {words} <span>{advice}</span>
+                {words} <span>{advice}</span>{" "}
+                <a
+                  className="dtrain-explained"
+                  href={addressOf(anchorOfReason(kind))}
+                  target="_blank"
+                  rel="noopener noreferrer"
+                >
+                  {trans.__("What this means")}
+                </a>
               </li>
             )),
           )}
