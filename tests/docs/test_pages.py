@@ -22,7 +22,8 @@ PAGES = (
 )
 MARKS = re.compile(r"^<!-- (slow|needs) ?([\w, .-]*)-->$", re.MULTILINE)
 """What a page says of its test: that it is a slow one, or which packages its code needs."""
-NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*(?:e[-+]?[0-9]+)?")
+NUMBER = re.compile(r"[0-9]+(?:[.,:][0-9]+)*(?:e[-+]?[0-9]+)?(?: (?:[kMG]?B|µs|ms|s|min)\b)?")
+"""A number, with its unit: where one is 970 MB, another machine's is 1.1 GB."""
 BEGIN = ("%load_ext jupyter_dtrain", "%distributed start -n 2")
 START = "%%distributed -n "
 END = "%distributed stop"
