@@ -2,7 +2,7 @@
 
 Ranks report about once a second what their main threads did (:class:`~jupyter_dtrain.core.events.StepParts`).
 :class:`StepTimes` adds these reports up; reports of set-up, before the first step and after the last, do not count.
-:meth:`StepTimes.findings` judges the last seconds, or a whole run, by rules that docs/guide/slow.md lists:
+:meth:`StepTimes.findings` judges the last seconds, or a whole run, by rules that docs/reference/slow-steps.md lists:
 
 * Where ranks meet in a collective, the rank that makes the others wait is the one that itself waits least. What it does
   longer than the others is the cause; the others are not slow.
@@ -114,7 +114,7 @@ class SlowStep(msgspec.Struct, frozen=True, array_like=True):
     """One reason why the steps of a run are slow, or why its memory grows."""
 
     kind: str
-    """What it is, such as ``data`` or ``memory``; the rules in docs/guide/slow.md have the same names."""
+    """What it is, such as ``data`` or ``memory``; the rules in docs/reference/slow-steps.md have the same names."""
     ranks: list[int]
     """The ranks that cause it."""
     words: str

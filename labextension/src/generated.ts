@@ -89,7 +89,7 @@ export type StepRow = [
 
 /**
  * One reason why the steps of a run are slow, or why its memory grows.
- * `kind`: What it is, such as `data` or `memory`; the rules in docs/guide/slow.md have the same names.
+ * `kind`: What it is, such as `data` or `memory`; the rules in docs/reference/slow-steps.md have the same names.
  * `ranks`: The ranks that cause it.
  * `words`: The evidence, as a sentence.
  * `advice`: What to try, as a sentence.

@@ -25,6 +25,8 @@ class Block(msgspec.Struct, frozen=True):
     """Whether a comment above it says that it cannot run in a test: it needs hosts, or runs of the reader's."""
     varies: bool = False
     """Whether a comment above it says that the numbers in this output differ from run to run."""
+    meanwhile: bool = False
+    """Whether a comment above it says that a cell shows this while it runs; a cell with ``--no-wait``, later."""
     fails: bool = False
     """Whether a comment above this cell says that it fails, as it is meant to."""
     runs: bool = False
@@ -53,7 +55,8 @@ def blocks(page: Path) -> list[Block]:
             found["language"],
             found["text"],
             alone=found["before"].startswith("<!-- not run"),
-            varies=found["before"].startswith("<!-- numbers vary"),
+            varies=found["before"].startswith(("<!-- numbers vary", "<!-- shown meanwhile")),
+            meanwhile=found["before"].startswith("<!-- shown meanwhile"),
             fails=found["before"].startswith("<!-- fails"),
             runs=found["before"].startswith("<!-- run"),
         )

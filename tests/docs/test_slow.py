@@ -14,7 +14,7 @@ from jupyter_dtrain.rank import resources
 from jupyter_dtrain.rank import step_time as looks
 from tests.docs.blocks import FENCE, ROOT, pages
 
-PAGE = " ".join((ROOT / "docs" / "guide" / "slow.md").read_text(encoding="utf-8").split())
+PAGE = " ".join((ROOT / "docs" / "reference" / "slow-steps.md").read_text(encoding="utf-8").split())
 NUMBERS = {
     "RECENT": "the last {} seconds",
     "EARLY": "seconds 3 to {} of the loop",
