@@ -64,7 +64,7 @@ def make_sagemaker(job: Job) -> Made:
     notes: list[str] = []
     if estimator:
         facts |= {
-            "inputs": json.dumps({one.name: one.address for one in inputs}) if inputs else "",
+            "inputs": json.dumps({one.name: one.address for one in inputs}) if inputs else "None",
             "output": f"\n        output_path={json.dumps(address)}," if address else "",
         }
         text, package = _ESTIMATOR, "sagemaker<3"
@@ -196,6 +196,8 @@ from pathlib import Path
 
 from sagemaker.{module} import {estimator}
 
+INPUTS = {inputs}
+
 
 def make_estimator(**more) -> {estimator}:
     """The estimator; ``more``: other arguments of {estimator}, such as sagemaker_session."""
@@ -216,7 +218,7 @@ def make_estimator(**more) -> {estimator}:
 
 
 if __name__ == "__main__":
-    make_estimator().fit({inputs})
+    make_estimator().fit(INPUTS)
 '''
 
 
