@@ -168,7 +168,7 @@ from sagemaker.train.distributed import {imported}
 
 
 def make_trainer(**more) -> ModelTrainer:
-    """The trainer; ``more``: other arguments of ModelTrainer, such as sagemaker_session or input_data_config."""
+    """The trainer; ``more``: other arguments of ModelTrainer, such as sagemaker_session or checkpoint_config."""
     return ModelTrainer(
         base_job_name="{name}",
         training_image=os.environ.get("TRAINING_IMAGE", "{image}"),
