@@ -44,6 +44,7 @@ TORCH := $(shell grep -E '^torch==' constraints.txt)
 HOROVOD            := .venv-horovod
 BARE               := .venv-bare
 PLATFORMS          := .venv-jobs
+SAGEMAKER_2        := .venv-sagemaker2
 OLDEST             := .venv-oldest
 NEWEST             := .venv-newest
 RACE               := .venv-race
@@ -139,8 +140,9 @@ newest: $(FRONT_END) ## run the tests of the core and of the frameworks with the
 	@$(NEWEST)/bin/uv pip freeze --python $(NEWEST)/bin/python | grep -E '^($(VERSIONED))=='
 	@$(NEWEST)/bin/python -m tests.run $(or $(DIRS),$(BARE_PARTS) frameworks)
 
-jobs: $(PLATFORMS)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1 GB, once)
+jobs: $(PLATFORMS)/installed $(SAGEMAKER_2)/installed ## check exported jobs with the libraries of Azure ML, SageMaker and Kubeflow (1.5 GB, once)
 	@$(PLATFORMS)/bin/python -m pytest -q tests/jobs/test_platforms.py
+	@$(SAGEMAKER_2)/bin/python -m pytest -q tests/jobs/test_platforms.py -k sagemaker
 
 dist: $(VENV)/installed ## build wheel and sdist into dist/, from what git has, and try the wheel with each Python of this machine
 	@rm -rf dist build/dist && mkdir -p build/dist && git archive HEAD | tar -x -C build/dist
@@ -220,6 +222,13 @@ $(PLATFORMS)/installed: pyproject.toml
 	test -x $(PLATFORMS)/bin/python || $(PYTHON) -m venv $(PLATFORMS)
 	$(PLATFORMS)/bin/pip install --disable-pip-version-check --quiet uv
 	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(PLATFORMS)/bin/python -e '.[test-jobs]'
+	@touch $@
+
+# The second version of SageMaker's library, which alone has its estimators, lies where the third one does.
+$(SAGEMAKER_2)/installed: pyproject.toml | $(PLATFORMS)/installed
+	test -x $(SAGEMAKER_2)/bin/python || $(PYTHON) -m venv $(SAGEMAKER_2)
+	DTRAIN_SKIP_FRONT_END=1 $(PLATFORMS)/bin/uv pip install --quiet --python $(SAGEMAKER_2)/bin/python \
+	  -e '.[jobs]' 'sagemaker<3' nbformat psutil pytest
 	@touch $@
 
 # The newest versions of the peers, with the PyTorch that we test with. A peer that does not install is left out: the race

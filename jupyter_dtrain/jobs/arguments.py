@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-_RESERVED: Final = frozenset({"help", "h", "local_rank", "local-rank"})
+_RESERVED: Final = frozenset({"help", "h", "local_rank", "local-rank", "mp_parameters"})
 """Options that argparse has, or that launchers add."""
 _READERS: Final = frozenset(
     {"argparse", "absl", "click", "docopt", "fire", "getopt", "hydra", "jsonargparse", "optparse", "simple_parsing"}

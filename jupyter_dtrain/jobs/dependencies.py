@@ -29,6 +29,8 @@ from .syntax import SHOW, translate
 
 WITH_LOCAL = "--with-local"
 OWN: Final = "jupyter-dtrain"
+_OF_IMAGES: Final = frozenset({"smdistributed"})
+"""Modules that no index has: they come with the image of a platform."""
 
 
 class Needed(NamedTuple):
@@ -209,7 +211,7 @@ class Packages(NamedTuple):
 
 def packages_of(codes: Iterable[str]) -> Packages:
     """All that the codes import. They parse."""
-    roots = {root for code in codes for root in _roots(ast.parse(code))} - sys.stdlib_module_names
+    roots = {root for code in codes for root in _roots(ast.parse(code))} - sys.stdlib_module_names - _OF_IMAGES
     versions: dict[str, str] = {}
     own: list[str] = []
     for root in sorted(roots):

@@ -16,14 +16,14 @@ import msgspec
 from jupyter_dtrain.core.errors import BadRequest
 from jupyter_dtrain.core.world import quantity
 
-from . import deepspeed, launchers, platforms
+from . import deepspeed, launchers, platforms, sagemaker
 from .dependencies import needed_cells, packages_of
 from .job import Job, Target
 from .notebook import Notebook, choose, listed
 from .script import EXPORTED, trains, write_script
 from .syntax import translate
 
-TARGETS: tuple[Target, ...] = (*launchers.TARGETS, *platforms.TARGETS, *deepspeed.TARGETS)
+TARGETS: tuple[Target, ...] = (*launchers.TARGETS, *platforms.TARGETS, *sagemaker.TARGETS, *deepspeed.TARGETS)
 
 
 def find_target(name: str) -> Target:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from jupyter_dtrain.core.declarations import ScriptSupport, declarations
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.world import quantity
 
 from .dependencies import Packages
 from .notebook import JobWorld
@@ -116,6 +118,40 @@ class Target(msgspec.Struct, frozen=True):
                 has = f"It has {', '.join(known)}." if known else "It has none."
                 raise BadRequest(f"The target {self.name} has no setting {name!r}. {has}")
         return {**known, **given}
+
+
+GPUS_OF_NODE: Final = Setting(
+    "gpus_per_node",
+    "",
+    "GPUs of each node, such as 8 or a100:8; 0 for none (default: those of its ranks, or one for each rank if the code "
+    "names CUDA)",
+)
+
+
+def gpus_of_node(job: Job) -> tuple[str, list[str]]:
+    """The GPUs that a node needs where the setting names none, and a sentence about them: those of the world's ranks.
+
+    Ranks without GPUs may run code that takes one where there is one, as a notebook on a laptop does. "0": none.
+    """
+    world = job.world
+    if world.gpus_per_node:
+        return str(world.gpus_per_node), []
+    if any(_names_cuda(ast.parse(code)) for code in job.codes):
+        why = f"The code names CUDA, so the job asks for {quantity(world.per_node, 'GPU')} on each node"
+        return str(world.per_node), [f"{why}, one for each rank; --gpus-per-node 0 asks for none."]
+    if job.family != "mpi":
+        return "0", ["The job asks for no GPUs, as the code does not name CUDA; --gpus-per-node 8 asks for 8."]
+    return "0", []
+
+
+def _names_cuda(tree: ast.AST) -> bool:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if text in ("cuda", "nccl") or text.startswith("cuda:"):
+                return True
+            case ast.Attribute(attr="cuda" | "accelerator") | ast.keyword(arg="accelerator", value=ast.Constant("gpu")):
+                return True
+    return False
 
 
 def number(job: Job, setting: str) -> int:

@@ -6,14 +6,18 @@ script. They give the job the environment that they are started with, so ``JUPYT
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
+
+import msgspec
 
 from jupyter_dtrain.core.errors import BadRequest
 
-from .job import Job, Made, Setting, Target, number
+from .job import GPUS_OF_NODE, Job, Made, Setting, Target, gpus_of_node, number
+from .notebook import listed
 from .script import torchrun_line
 
 HERE: Final = 'here="$(cd "$(dirname "$0")" && pwd)"'
@@ -88,31 +92,60 @@ def make_mpi(job: Job) -> Made:
 
 def make_slurm(job: Job) -> Made:
     """A batch script for sbatch, whose one step has a task for each rank."""
-    world = job.world
+    world, settings = job.world, job.settings
     options = [
         f"--job-name={job.label}",
         f"--nodes={world.nodes}",
         f"--ntasks-per-node={world.per_node}",
-        f"--cpus-per-task={number(job, 'cpus_per_task')}",
-        f"--time={job.settings['time']}",
+        f"--time={settings['time']}",
         "--output=%x-%j.out",
     ]
-    settings = dict(job.settings)
-    if world.gpus_per_node and not any(settings[one] for one in ("gpus_per_node", "gpus_per_task", "gres")):
-        settings["gpus_per_node"] = str(world.gpus_per_node)
-    options += [f"{one.flag}={settings[one.name]}" for one in _AS_SBATCH if settings[one.name]]
+    if settings["cpus_per_task"]:
+        options.insert(3, f"--cpus-per-task={number(job, 'cpus_per_task')}")
+    asked = dict(settings)
+    notes: list[str] = []
+    if not any(settings[one] for one in ("gpus_per_node", "gpus_per_task", "gres")) and not _GPUS.search(
+        settings["sbatch"]
+    ):
+        asked["gpus_per_node"], notes = gpus_of_node(job)
+    if asked["gpus_per_node"] == "0":
+        asked["gpus_per_node"] = ""
+    options += [f"{one.flag}={asked[one.name]}" for one in _AS_SBATCH if asked[one.name]]
     options += [settings["sbatch"]] if settings["sbatch"] else []  # sbatch reads several options, and quotes, in a line
     folder = job.path.parent.absolute()
     lines = [
         "# The ranks find each other on the first node, at a port that belongs to this job.",
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         'export MASTER_PORT="$((20000 + SLURM_JOB_ID % 12000))"',
-        f"exec srun --kill-on-bad-exit=1 {this_python()} \\",
+        "# The ranks of a node share the CPUs that the job has there; srun by itself may give each of them one.",
+        'least="$(tr , \'\\n\' <<< "$SLURM_JOB_CPUS_PER_NODE" | sort -n | head -n 1)"',
+        'least="${least%%(*}"',
+        f'cpus="${{SLURM_CPUS_PER_TASK:-$((least / {world.per_node}))}}"',
+        'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus}"',
+        f'exec srun --kill-on-bad-exit=1 --cpus-per-task="$cpus" {this_python()} \\',
         f'  "${{JOB_FOLDER:-{folder}}}/{job.script_name}" "$@"',
     ]
-    notes = ("The nodes must see the script and the Python environment under the same paths.",)
+    notes += [
+        *_left_to_slurm(settings),
+        "The nodes must see the script and the Python environment under the same paths.",
+    ]
     text = program(job, "Slurm", *lines, options=[f"#SBATCH {option}" for option in options])
-    return Made({job.path.name: text}, f"sbatch {job.command}", notes)
+    return Made({job.path.name: text}, f"sbatch {job.command}", tuple(notes))
+
+
+_GPUS: Final = re.compile(r"(^|\s)(--gres|--gpus|-G)")
+_CPUS: Final = re.compile(r"(^|\s)(--cpus-per-|-c|--exclusive)")
+_MEMORY: Final = re.compile(r"(^|\s)--mem")
+
+
+def _left_to_slurm(settings: Mapping[str, str]) -> list[str]:
+    """A sentence about what the job asks Slurm for no number of."""
+    found = []
+    if not settings["cpus_per_task"] and not _CPUS.search(settings["sbatch"]):
+        found.append("CPUs (often 1 for each rank: --cpus-per-task 8 asks for 8)")
+    if not settings["mem"] and not _MEMORY.search(settings["sbatch"]):
+        found.append("memory (--mem 64G asks for 64 GB on each node)")
+    return [f"Slurm's defaults decide about {listed(found)}."] if found else []
 
 
 _AS_SBATCH: Final = (
@@ -120,9 +153,7 @@ _AS_SBATCH: Final = (
     Setting("account", "", "account (default: yours)", "account"),
     Setting("qos", "", "quality of service (default: Slurm's own)", "qos"),
     Setting("mem", "", "memory of each node, such as 64G (default: Slurm's own)", "mem"),
-    Setting(
-        "gpus_per_node", "", "GPUs of each node, such as 8 or a100:8 (default: those of its ranks)", "gpus_per_node"
-    ),
+    msgspec.structs.replace(GPUS_OF_NODE, asked="gpus_per_node"),
     Setting("gpus_per_task", "", "GPUs of each rank, such as 2 or a100:2 (default: Slurm's own)", "gpus_per_task"),
     Setting("gres", "", "other resources of each node, such as gpu:a100:8", "gres"),
 )
@@ -139,7 +170,13 @@ TARGETS = (
         make_slurm,
         (
             Setting("time", "01:00:00", "the longest time that the job may take", "time"),
-            Setting("cpus_per_task", "1", "CPUs of each rank", "cpus_per_task", formerly="cpus"),
+            Setting(
+                "cpus_per_task",
+                "",
+                "CPUs of each rank, for its threads and DataLoader workers (default: the start's, else Slurm's)",
+                "cpus_per_task",
+                formerly="cpus",
+            ),
             *_AS_SBATCH,
             Setting("sbatch", "", "further options of sbatch, in quotes, such as '--exclusive'", "sbatch"),
         ),

@@ -1,4 +1,4 @@
-"""Targets on platforms: Azure ML, SageMaker and Kubernetes with Kubeflow. Their own libraries check the files.
+"""Targets whose files are YAML: Azure ML, and Kubernetes with Kubeflow. Their own libraries check the files.
 
 No file has a value that ``--env`` gave. Facts that no notebook knows (a cluster, an image, a role) are settings.
 """
@@ -9,13 +9,11 @@ import sys
 from typing import Any, Final
 
 from jupyter_dtrain.core.errors import BadRequest
-from jupyter_dtrain.core.world import quantity
 
-from .job import Job, Made, Setting, Target, choice
+from .data import inputs_like, places_of
+from .job import GPUS_OF_NODE, Job, Made, Setting, Target, choice, gpus_of_node
 
 _AZURE: Final = ("pytorch", "mpi", "tensorflow")
-_SAGEMAKER: Final = {"pytorch": "torch_distributed", "mpi": "mpi", "tensorflow": "parameter_server"}
-_SMDISTRIBUTED: Final = "smdistributed"
 _KINDS: Final = ("TrainJob", "MPIJob")
 _MOUNT: Final = "/job"
 
@@ -40,18 +38,10 @@ def to_yaml(*documents: Any) -> str:
     return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=True))
 
 
-def _python() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _servers(job: Job) -> int:
-    return sum(role == "ps" for role in job.world.roles)
-
-
 def make_azureml(job: Job) -> Made:
     """A command job in YAML."""
     kind = choice(job, "distribution", _AZURE, job.family)
-    world, servers = job.world, _servers(job)
+    world, servers = job.world, job.world.roles.count("ps")
     distribution: dict[str, Any] = {"type": kind}
     instances = world.nodes
     if kind == "tensorflow":
@@ -60,18 +50,36 @@ def make_azureml(job: Job) -> Made:
         instances = world.ranks
     else:
         distribution["process_count_per_instance"] = world.per_node
+    read = places_of(job, "inputs", "azureml:digits:1")
+    written = places_of(job, "outputs")
+    inputs = {
+        one.name: {"type": "uri_file" if one.file else "uri_folder", "path": one.address, "mode": "ro_mount"}
+        for one in read
+    }
+    outputs = {
+        one.name: {"type": "uri_folder", **({"path": one.address} if one.address else {}), "mode": "rw_mount"}
+        for one in written
+    }
+    paths = [f"{one.flag} ${{{{inputs.{one.name}}}}}" for one in read]
+    paths += [f"{one.flag} ${{{{outputs.{one.name}}}}}" for one in written]
     environment = f"{job.name}.conda.yml"
     conda = {
         "name": job.label,
         "channels": ["conda-forge"],
-        "dependencies": [f"python={_python()}", "pip", {"pip": job.packages.requirements()}],
+        "dependencies": [
+            f"python={sys.version_info[0]}.{sys.version_info[1]}",
+            "pip",
+            {"pip": job.packages.requirements()},
+        ],
     }
     document = {
         "$schema": "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json",
         "type": "command",
         "display_name": job.label,
         "code": ".",
-        "command": f"python {job.script_name}",
+        "command": " ".join([f"python {job.script_name}", *paths]),
+        **({"inputs": inputs} if inputs else {}),
+        **({"outputs": outputs} if outputs else {}),
         "environment": {"image": job.settings["image"], "conda_file": environment},
         "compute": f"azureml:{job.settings['compute']}",
         "resources": {"instance_count": instances},
@@ -80,113 +88,14 @@ def make_azureml(job: Job) -> Made:
     sets = "".join(f' --set environment_variables.{name}="${name}"' for name in world.env)
     command = f"az ml job create --file {job.command}{sets}"
     texts = {job.path.name: _comment(job, command) + to_yaml(document), environment: to_yaml(conda)}
-    return Made(texts, command, ("Azure ML uploads all files in the folder of the script.",))
+    notes = ["Azure ML uploads all files in the folder of the script."]
+    if not outputs:
+        notes.append("It keeps what the script writes into the folder outputs; --outputs NAME names another.")
+    return Made(texts, command, tuple(notes))
 
 
 def _comment(job: Job, command: str) -> str:
     return f"# {job.world.words}. Exported by jupyter-dtrain. Start it with:\n#   {command}\n"
-
-
-def make_sagemaker(job: Job) -> Made:
-    """A program that starts a training job: with a ModelTrainer, or for parameter servers with an estimator."""
-    kinds = (*dict.fromkeys(_SAGEMAKER.values()), _SMDISTRIBUTED)
-    kind = choice(job, "distribution", kinds, _SAGEMAKER[job.family])
-    world = job.world
-    environment = f"{{name: os.environ[name] for name in {list(world.env)!r}}}" if world.env else "{}"
-    requirements = f"{job.name}_requirements.txt"
-    facts = {
-        "name": job.label,
-        "count": world.nodes,
-        "processes": world.per_node,
-        "script": job.script_name,
-        "requirements": requirements,
-        "environment": environment,
-        "words": world.words,
-        "instance": job.settings["instance"],
-        "image": job.settings["image"],
-        "role": job.settings["role"],
-        "python": _python().replace(".", ""),
-    }
-    if kind == "parameter_server":
-        facts["count"] = max(1, world.ranks - _servers(job))
-        text, package = _ESTIMATOR, "sagemaker<3"
-        servers = quantity(_servers(job), "parameter server")
-        notes = [f"SageMaker puts a parameter server on each instance; the notebook had {servers}."]
-    else:
-        call = {
-            "torch_distributed": "Torchrun(process_count_per_node={processes})",
-            "mpi": "MPI(process_count_per_node={processes})",
-            _SMDISTRIBUTED: "Torchrun(process_count_per_node={processes}, smp=SMP())",
-        }[kind].format(**facts)
-        names = {"Torchrun(": "Torchrun", "MPI(": "MPI", "SMP(": "SMP"}
-        imported = ", ".join(sorted(name for start, name in names.items() if start in call))
-        facts |= {"distributed": call, "imported": imported}
-        text, package, notes = _TRAINER, "sagemaker-train", []
-    notes.append(f"The launch file needs the package {package}: pip install '{package}'.")
-    texts = {
-        job.path.name: text.format(**facts),
-        requirements: "\n".join(job.packages.requirements()) + "\n",
-    }
-    return Made(texts, f"python {job.command}", tuple(notes))
-
-
-_TRAINER = '''"""Starts {script} on SageMaker: {words}. Exported by jupyter-dtrain."""
-
-import os
-from pathlib import Path
-
-from sagemaker.train import ModelTrainer
-from sagemaker.train.configs import Compute, SourceCode
-from sagemaker.train.distributed import {imported}
-
-
-def make_trainer(**more) -> ModelTrainer:
-    """The trainer; ``more``: other arguments of ModelTrainer, such as sagemaker_session or input_data_config."""
-    return ModelTrainer(
-        base_job_name="{name}",
-        training_image=os.environ.get("TRAINING_IMAGE", "{image}"),
-        role=os.environ.get("SAGEMAKER_ROLE", "{role}"),
-        source_code=SourceCode(
-            source_dir=str(Path(__file__).parent), entry_script="{script}", requirements="{requirements}"
-        ),
-        compute=Compute(instance_type="{instance}", instance_count={count}),
-        distributed={distributed},
-        environment={environment},
-        **more,
-    )
-
-
-if __name__ == "__main__":
-    make_trainer().train()
-'''
-
-_ESTIMATOR = '''"""Starts {script} on SageMaker with parameter servers. Exported by jupyter-dtrain."""
-
-import os
-from pathlib import Path
-
-from sagemaker.tensorflow import TensorFlow
-
-
-def make_estimator(**more) -> TensorFlow:
-    """The estimator; ``more``: other arguments of TensorFlow, such as sagemaker_session."""
-    return TensorFlow(
-        base_job_name="{name}",
-        entry_point="{script}",
-        source_dir=str(Path(__file__).parent),
-        role=os.environ.get("SAGEMAKER_ROLE", "{role}"),
-        image_uri=os.environ.get("TRAINING_IMAGE", "{image}"),
-        instance_type="{instance}",
-        instance_count={count},
-        distribution={{"parameter_server": {{"enabled": True}}}},
-        environment={environment},
-        **more,
-    )
-
-
-if __name__ == "__main__":
-    make_estimator().fit()
-'''
 
 
 def make_kubernetes(job: Job) -> Made:
@@ -197,12 +106,17 @@ def make_kubernetes(job: Job) -> Made:
             "azureml or sagemaker, which do."
         )
     kind = choice(job, "kind", _KINDS, "MPIJob" if job.family == "mpi" else "TrainJob")
-    documents = _train_job(job) if kind == "TrainJob" else _mpi_job(job)
+    gpus, notes = (job.settings["gpus_per_node"], []) if job.settings["gpus_per_node"] else gpus_of_node(job)
+    resources = {"limits": {"nvidia.com/gpu": gpus}} if gpus != "0" else {}
+    if not gpus.isdecimal():
+        raise BadRequest(f"Kubernetes counts GPUs, whatever their kind: give --gpus-per-node 8, not {gpus!r}.")
+    documents = _train_job(job, resources) if kind == "TrainJob" else _mpi_job(job, resources)
     command = f"kubectl create -f {job.command}"
     secret = f"{job.label}-env"
     values = "".join(f' --from-literal={name}="${name}"' for name in job.world.env)
     create = f"kubectl create secret generic {secret}{values}"
-    notes = [f"The values of {', '.join(job.world.env)} come from a secret: {create}"] if job.world.env else []
+    if job.world.env:
+        notes = [*notes, f"The values of {', '.join(job.world.env)} come from a secret: {create}"]
     return Made({job.path.name: _comment(job, command) + to_yaml(*documents)}, command, tuple(notes))
 
 
@@ -213,20 +127,17 @@ def _variables(job: Job) -> dict[str, Any]:
     return {"env": found} if found else {}
 
 
-def _resources(job: Job) -> dict[str, Any]:
-    gpus = job.world.gpus_per_node
-    return {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
-
-
 def _install(job: Job) -> str:
+    """The command that installs what the job imports; empty where the image has all of it."""
     requirements = " ".join(f"'{one}'" for one in job.packages.requirements())
-    return f"pip install --quiet {requirements}\n" if requirements and job.settings["install"] != "no" else ""
+    return f"pip install --quiet {requirements}" if requirements and job.settings["install"] != "no" else ""
 
 
-def _train_job(job: Job) -> list[dict[str, Any]]:
+def _train_job(job: Job, resources: dict[str, Any]) -> list[dict[str, Any]]:
     # The script is in the command, as Kubeflow's own SDK does it: a TrainJob has no volumes of its own.
     mark = "THE_END_OF_THE_SCRIPT"
-    line = f"{_install(job)}cat > {job.script_name} << '{mark}'\n{job.script}{mark}\nexec torchrun {job.script_name}\n"
+    install = f"{found}\n" if (found := _install(job)) else ""
+    line = f"{install}cat > {job.script_name} << '{mark}'\n{job.script}{mark}\nexec torchrun {job.script_name}\n"
     trainer: dict[str, Any] = {
         "numNodes": job.world.nodes,
         "numProcPerNode": job.world.per_node,
@@ -236,7 +147,7 @@ def _train_job(job: Job) -> list[dict[str, Any]]:
     }
     if job.settings["image"]:
         trainer["image"] = job.settings["image"]
-    if resources := _resources(job):
+    if resources:
         trainer["resourcesPerNode"] = resources
     return [
         {
@@ -248,24 +159,33 @@ def _train_job(job: Job) -> list[dict[str, Any]]:
     ]
 
 
-def _mpi_job(job: Job) -> list[dict[str, Any]]:
+def _mpi_job(job: Job, resources: dict[str, Any]) -> list[dict[str, Any]]:
     world = job.world
+    image = job.settings["image"]
+    if not image:
+        raise BadRequest(
+            "An MPIJob needs an image with Python and Open MPI: name yours with --image. Its ranks run "
+            "`pip install` for what the cells import, unless --install no says that the image has all of it."
+        )
     files = f"{job.label}-script"
     passing = "".join(f" -x {name}" for name in world.env)
-    line = f"mpirun --allow-run-as-root -n {world.ranks}{passing} python {_MOUNT}/{job.script_name}\n"
+    mpirun = "mpirun --allow-run-as-root"
+    # The workers are there before the launcher, and stay: what one process installs on each, the ranks find.
+    lines = [f"{mpirun} -n {world.nodes} --map-by ppr:1:node {install}"] if (install := _install(job)) else []
+    lines = ["set -e", *lines, f"exec {mpirun} -n {world.ranks}{passing} python {_MOUNT}/{job.script_name}", ""]
     mounted = {"volumeMounts": [{"name": "script", "mountPath": _MOUNT}]}
     volumes = [{"name": "script", "configMap": {"name": files}}]
 
     def replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
-        named = {"name": "mpi", "image": job.settings["image"] or "mpioperator/mpi-pi:openmpi"}
         return {
             "replicas": count,
-            "template": {"spec": {"containers": [{**named, **container, **mounted}], "volumes": volumes}},
+            "template": {
+                "spec": {"containers": [{"name": "mpi", "image": image, **container, **mounted}], "volumes": volumes}
+            },
         }
 
-    worker: dict[str, Any] = _variables(job)
-    if resources := _resources(job):
-        worker["resources"] = resources
+    worker = _variables(job) | ({"resources": resources} if resources else {})
+    launcher = {"command": ["bash", "-c"], "args": ["\n".join(lines)], **_variables(job)}
     return [
         {
             "apiVersion": "v1",
@@ -280,10 +200,7 @@ def _mpi_job(job: Job) -> list[dict[str, Any]]:
             "spec": {
                 "slotsPerWorker": world.per_node,
                 "runPolicy": {"cleanPodPolicy": "Running"},
-                "mpiReplicaSpecs": {
-                    "Launcher": replicas(1, {"command": ["bash", "-c"], "args": [line], **_variables(job)}),
-                    "Worker": replicas(world.nodes, worker),
-                },
+                "mpiReplicaSpecs": {"Launcher": replicas(1, launcher), "Worker": replicas(world.nodes, worker)},
             },
         },
     ]
@@ -299,24 +216,14 @@ TARGETS = (
             Setting("compute", "gpu-cluster", "the name of the cluster"),
             Setting("image", "mcr.microsoft.com/azureml/openmpi5.0-ubuntu24.04:latest", "the image of the environment"),
             Setting("distribution", "", "pytorch, mpi or tensorflow (default: by the cells' frameworks)"),
-        ),
-    ),
-    Target(
-        "sagemaker",
-        "the script, and a program that starts it on SageMaker",
-        "_launch.py",
-        make_sagemaker,
-        (
-            Setting("instance", "ml.g5.12xlarge", "the type of the instances"),
-            Setting("image", "", "the training image (default: the variable TRAINING_IMAGE)"),
-            Setting("role", "", "the IAM role (default: the variable SAGEMAKER_ROLE)"),
+            inputs_like("azureml:digits:1"),
             Setting(
-                "distribution",
+                "outputs",
                 "",
-                "torch_distributed, smdistributed, mpi or parameter_server (default: by the cells' frameworks)",
+                "folders that the script writes, by its arguments, such as out or out=azureml://…, to keep (default: "
+                "the folder outputs)",
             ),
         ),
-        "sagemaker",
     ),
     Target(
         "kubernetes",
@@ -325,9 +232,12 @@ TARGETS = (
         make_kubernetes,
         (
             Setting("kind", "", "TrainJob or MPIJob (default: by the cells' frameworks)"),
-            Setting("image", "", "the image (default: that of the runtime)"),
+            Setting(
+                "image", "", "the image; an MPIJob needs one, with Python and Open MPI (default: a TrainJob's runtime)"
+            ),
             Setting("runtime", "torch-distributed", "the runtime of a TrainJob"),
-            Setting("install", "yes", "no: the image has all packages"),
+            Setting("install", "yes", "yes: pip installs what the cells import, on each node; no: the image has it"),
+            GPUS_OF_NODE,
         ),
     ),
 )

@@ -133,10 +133,11 @@ def _parser(arguments: Sequence[Argument], words: _Words) -> tuple[str, str]:
         '    """The values of the cells, unless the command line has others."""',
         "    parser = argparse.ArgumentParser()",
         *(f"    {one.call}" for one in arguments),
-        "    # Some launchers add it.",
+        "    # Some launchers add them.",
         '    parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)',
+        '    parser.add_argument("--mp_parameters", help=argparse.SUPPRESS)',
         "    found = parser.parse_args()",
-        "    del found.local_rank",
+        "    del found.local_rank, found.mp_parameters",
         "    return found",
     ]
     return "\n".join(lines), f"{words.arguments} = read_arguments()"

@@ -386,3 +386,52 @@ def test_losses_that_only_a_notebook_records_are_told_about(tmp_path):
 
     assert any("jupyter_dtrain.log(loss=loss)" in note for note in silent.notes)
     assert not any("jupyter_dtrain.log(loss=loss)" in note for note in logs.notes)
+
+
+@pytest.mark.parametrize(
+    ("code", "settings", "asked", "note"),
+    [
+        (
+            "import torch\nx = torch.device('cuda')",
+            {},
+            "--gpus-per-node=2",
+            "one for each rank; --gpus-per-node 0 asks",
+        ),
+        ("import torch\nx = torch.nn.Linear(1, 1).cuda()", {}, "--gpus-per-node=2", "The code names CUDA"),
+        ("import lightning\nlightning.Trainer(accelerator='gpu')", {}, "--gpus-per-node=2", "The code names CUDA"),
+        ("import torch\nx = 'cuda'", {"gpus_per_node": "0"}, "", ""),
+        ("import torch\nx = 'cuda'", {"gpus_per_node": "a100:8"}, "--gpus-per-node=a100:8", ""),
+        ("import torch\nx = 'cuda'", {"sbatch": "--gres gpu:4"}, "", ""),
+        ("import torch\nx = 'cpu'", {}, "", "The job asks for no GPUs, as the code does not name CUDA"),
+        ("import numpy", {}, "", ""),
+    ],
+)
+def test_a_job_in_slurm_asks_for_the_gpus_of_its_code_and_says_so(tmp_path, code, settings, asked, note):
+    cells = [ranks(1, code)]
+    made = export(tmp_path, *cells, target="slurm", file="train.sbatch", settings=settings)
+    text = (tmp_path / "train.sbatch").read_text()
+
+    assert re.findall(r"^#SBATCH (--gpus-per-node=.*)$", text, re.MULTILINE) == ([asked] if asked else [])
+    assert note in " ".join(made.notes)
+    assert bool(note) is any("GPU" in one for one in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        ({}, ["CPUs", "memory"]),
+        ({"cpus_per_task": "8"}, ["memory"]),
+        ({"cpus_per_task": "8", "mem": "64G"}, []),
+        ({"sbatch": "--exclusive --mem-per-cpu=4G"}, []),
+        ({"sbatch": "-c 4"}, ["memory"]),
+    ],
+)
+def test_what_a_job_leaves_to_slurm_is_said(tmp_path, settings, left):
+    """No rank has one CPU without a word: the script asks for a number, or the export tells that it does not."""
+    made = export(tmp_path, ranks(1, "1"), target="slurm", file="train.sbatch", settings=settings)
+    text = (tmp_path / "train.sbatch").read_text()
+    notes = [one for one in made.notes if one.startswith("Slurm's defaults")]
+
+    assert ("--cpus-per-task=8\n" in text) is ("cpus_per_task" in settings)
+    assert [word for word in ("CPUs", "memory") if any(word in one for one in notes)] == left
+    assert 'srun --kill-on-bad-exit=1 --cpus-per-task="$cpus"' in text

@@ -10,7 +10,7 @@ PATIENCE: Final = 40.0
 SETTINGS: Final = Settings(start_timeout=60)
 
 
-def start(nodes: int = 2, ntasks_per_node: int = 2, **options: Any) -> Session:
+def start(nodes: int = 2, ntasks_per_node: int | None = 2, **options: Any) -> Session:
     """A world in a job of its own."""
     settings = options.pop("settings", SETTINGS)
     return Session.start(slurm=True, nodes=nodes, ntasks_per_node=ntasks_per_node, settings=settings, **options)

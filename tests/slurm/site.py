@@ -34,6 +34,8 @@ from tests.hosts.network import Host, Network
 TOOLS: Final = ("slurmctld", "slurmd", "munged", "munge", "unmunge", "sbatch", "srun", "scontrol", "squeue", "scancel")
 CPUS: Final = 8
 """Processors that each node claims to have."""
+GPUS: Final = 4
+"""GPUs that each node claims to have: Slurm gives them to jobs, and each is /dev/null."""
 KILL_WAIT: Final = 30
 """Seconds from SIGTERM to SIGKILL when a job is cancelled: Slurm's default."""
 EMPTY: Final = 75.0
@@ -71,6 +73,7 @@ MessageTimeout=10
 KillWait={kill_wait}
 MinJobAge=60
 PropagateResourceLimits=NONE
+GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=ALL MaxTime=1 State=UP
@@ -105,8 +108,9 @@ class Site:
             munge_key = self.folder / "munge.key"
             munge_key.touch(mode=0o600)
             munge_key.write_bytes(secrets.token_bytes(128))
-            self.conf = self.folder / "slurm.conf"
+            self.conf, self._gpus = self.folder / "slurm.conf", self.folder / "gres.conf"
             self.conf.write_text(self._configuration())
+            self._gpus.write_text(f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n")
             daemons: list[subprocess.Popen[str]] = []
             stack.callback(self._end_daemons, daemons)
             stack.callback(self._end_daemons_there)
@@ -167,7 +171,8 @@ class Site:
             two.bind(("", 0))
             ports = one.getsockname()[1], two.getsockname()[1]
         nodes = "\n".join(
-            f"NodeName={host.name} NodeHostname={host.name} NodeAddr={host.address} CPUs={CPUS} RealMemory=1000"
+            f"NodeName={host.name} NodeHostname={host.name} NodeAddr={host.address} CPUs={CPUS} RealMemory=1000 "
+            f"Gres=gpu:{GPUS}"
             for host in self.network.hosts
         )
         return CONF.format(
@@ -201,6 +206,9 @@ class Site:
         text = base64.b64encode(munge_key.read_bytes()).decode()
         host.run(["sh", "-c", f"umask 077; base64 -d > {munge_key}"], input=text)
         host.run(["tee", str(self.conf)], input=self.conf.read_text())
+        host.run(["tee", str(self._gpus)], input=self._gpus.read_text())
+        for number in range(GPUS):
+            host.run(["ln", "-s", "/dev/null", f"{self.folder}/gpu{number}"])
         self._munged(host)
 
     def _serve(self, host: Host) -> None:

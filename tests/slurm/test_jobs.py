@@ -90,6 +90,16 @@ def test_a_world_uses_the_job_in_which_its_notebook_runs(site: Site, where: str)
     assert not os.environ.get("SLURM_JOB_ID")
 
 
+def test_the_gpus_of_a_job_are_those_that_its_ranks_see(site: Site) -> None:
+    """As many ranks as GPUs; each sees those of its node that Slurm gave the job, and no others."""
+    session = start(nodes=2, ntasks_per_node=None, gres="gpu:2")
+    run = session.run("import os\nos.environ['LOCAL_RANK'], os.environ.get('CUDA_VISIBLE_DEVICES')", view=None)
+    session.stop()
+
+    assert values(run) == {rank: (str(rank % 2), "0,1") for rank in range(4)}
+    site.check_empty()
+
+
 def test_processors_and_memory_of_a_job_are_those_asked_for(site: Site) -> None:
     """A rank has as many threads as its job has processors for it; a person's own number goes first."""
     session = start(nodes=1, cpus_per_task=3, sbatch="--mem=200")
