@@ -29,26 +29,26 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 TF_PROCESSES = [sys.executable, str(Path(__file__).with_name("tensorflow_processes.py"))]
 JAX_PROCESSES = [sys.executable, str(Path(__file__).with_name("jax_processes.py")), "2"]
 LAUNCHERS: dict[str, tuple[str, list[str]]] = {
-    "03_pytorch": ("torch", [*TORCHRUN, "4"]),
-    "04_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
-    "05_lightning": ("lightning", [*TORCHRUN, "2"]),
-    "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
-    "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
-    "08_tensorflow": ("tensorflow", [*TF_PROCESSES, "0", "2", "0"]),
-    "09_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
-    "10_keras": ("keras", JAX_PROCESSES),
-    "11_horovod": ("torch", [*TORCHRUN, "2"]),
-    "12_jax": ("flax", JAX_PROCESSES),
+    "06_five_ways": ("torch", [*TORCHRUN, "4"]),
+    "16_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
+    "08_lightning": ("lightning", [*TORCHRUN, "2"]),
+    "09_hugging_face": ("transformers", [*TORCHRUN, "2"]),
+    "10_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
+    "11_tensorflow": ("tensorflow", [*TF_PROCESSES, "0", "2", "0"]),
+    "12_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
+    "13_keras": ("keras", JAX_PROCESSES),
+    "15_horovod": ("torch", [*TORCHRUN, "2"]),
+    "14_jax": ("flax", JAX_PROCESSES),
 }
 """For each notebook: its requirements, and the launcher of its framework."""
 NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
-LOSSES = ROOT / "examples" / "02_losses.ipynb"
-JOB = ROOT / "examples" / "15_to_a_job.ipynb"
+LOSSES = ROOT / "examples" / "07_losses_compared.ipynb"
+JOB = ROOT / "examples" / "19_to_a_job.ipynb"
 FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
-ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
+ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("17_several_hosts", "18_slurm")]
 """Those that the tests of other hosts execute."""
-SCALING = ROOT / "examples" / "16_scaling_report.ipynb"
-DEATH = ROOT / "examples" / "17_when_a_rank_dies.ipynb"
+SCALING = ROOT / "examples" / "20_scaling_report.ipynb"
+DEATH = ROOT / "examples" / "02_when_a_rank_dies.ipynb"
 NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING, DEATH]
 PATIENCE = 300
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
@@ -171,7 +171,7 @@ def own_launcher(command, environ):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
+    [pytest.param(name, marks=[] if name == "16_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
 )
 def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
     """The notebook, exported as a script and run by the framework's own launcher, comes to the same numbers.
@@ -185,13 +185,13 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
     path = ROOT / "examples" / f"{name}.ipynb"
     environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     environ |= {f"{mpi}_ALLOW_RUN_AS_ROOT{sure}": "1" for mpi in ("OMPI", "PRTE") for sure in ("", "_CONFIRM")}
-    if name == "08_tensorflow":
+    if name == "11_tensorflow":
         environ["TF_USE_LEGACY_KERAS"] = "1"  # by itself Keras 3 cannot fit with the strategy
     without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
     script = tmp_path / "train.py"
     # TensorFlow by itself crashes in a MirroredStrategy between cells of a strategy of all workers; ranks do not.
-    jupyter_dtrain.export("script", script, path, cells="3,5-" if name == "08_tensorflow" else None)
-    if name == "07_deepspeed":
+    jupyter_dtrain.export("script", script, path, cells="3,5-" if name == "11_tensorflow" else None)
+    if name == "10_deepspeed":
         script.write_text(f"{without}\n\n{script.read_text()}")
 
     healthy = []

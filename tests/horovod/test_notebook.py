@@ -12,7 +12,7 @@ import pytest
 from tests.examples.test_notebooks import PATIENCE, ROOT, execute, results_in, script_of
 from tests.horovod.test_torch import pytestmark  # noqa: F401 — skipped where those are
 
-NOTEBOOK = ROOT / "examples" / "11_horovod.ipynb"
+NOTEBOOK = ROOT / "examples" / "15_horovod.ipynb"
 
 
 def test_the_example_does_in_cells_what_it_does_under_horovodrun(home, tmp_path):

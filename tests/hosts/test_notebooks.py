@@ -37,7 +37,7 @@ def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, t
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     line = 'hosts = "--hosts gpu1:2,gpu2:2"'
-    said = execute("13_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
+    said = execute("17_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
 
     assert "local rank 1 of 2 on gpu1" in said
     assert "local rank 0 of 2 on gpu2" in said
@@ -65,7 +65,7 @@ def test_the_first_notebook_learns_the_same_on_two_hosts(network: Network, home:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "package"), [("08_tensorflow", "tensorflow"), ("12_jax", "flax")])
+@pytest.mark.parametrize(("name", "package"), [("11_tensorflow", "tensorflow"), ("14_jax", "flax")])
 def test_a_framework_trains_on_two_hosts(network: Network, home: Path, tmp_path: Path, name: str, package: str) -> None:
     """The cells are those that run on one machine."""
     pytest.importorskip(package)

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from tests.kernels import ThisPython
 from tests.slurm.site import Site
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "14_slurm.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "18_slurm.ipynb"
 PATIENCE = 240
 
 
