@@ -53,12 +53,13 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
 NOTEBOOK = EXAMPLES / "01_first_world.ipynb"
 DEATH = EXAMPLES / "02_when_a_rank_dies.ipynb"
 LOSSES = EXAMPLES / "07_losses_compared.ipynb"
+IMAGES = EXAMPLES / "05_images_ddp.ipynb"
 JOB = EXAMPLES / "19_to_a_job.ipynb"
 SCALING = EXAMPLES / "20_scaling_report.ipynb"
 ELSEWHERE = [EXAMPLES / f"{name}.ipynb" for name in ("17_several_hosts", "18_slurm")]
 """Those that the tests of other hosts execute."""
 FRAMEWORKS = [EXAMPLES / f"{name}.ipynb" for name in LAUNCHERS]
-NOTEBOOKS = sorted([NOTEBOOK, DEATH, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING])
+NOTEBOOKS = sorted([NOTEBOOK, DEATH, LOSSES, IMAGES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING])
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 WITHOUT_PICTURES: set[str] = set()
 """Notebooks in which nothing is plotted."""
@@ -237,6 +238,8 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
     assert ours, said
     assert "widget-view" not in str(cells)
     assert healthy
+    if name == "06_five_ways":
+        only_copies_hold_everything(said)
     # Four ranks on two processors wait for each other's turn, in collectives: so all of a small model's time goes.
     crowded = {"communication"} if "4" in launcher and (os.cpu_count() or 1) < 4 else set()
     assert {kind for line in healthy for kind in ast.literal_eval(line.split("|")[1])} <= NOT_ITS_OWN | crowded
@@ -351,3 +354,43 @@ def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path, path):
     assert re.search(r"in cells ([0-9.]{11}), in the job \1\n", text)
     assert "#SBATCH --ntasks-per-node=8" in text
     assert "widget-view" not in str(cells)
+
+
+@pytest.mark.slow
+@one(IMAGES)
+def test_the_accuracy_of_images_over_ranks_is_that_of_one_process(home, tmp_path, path):
+    """A mean of the batches' means is another number: that is the point of the example."""
+    pytest.importorskip("matplotlib")
+    cells = execute(path, tmp_path)
+    text = said_in(cells)
+    said = {name: float(re.search(rf"{name} ([0-9.]+):", text)[1]) for name in ("wrong", "right", "alone")}
+
+    assert said["right"] == said["alone"] > 0.85
+    assert abs(said["wrong"] - said["right"]) > 0.001
+    assert "Global batch 128 = 2 replicas x 32 samples x 2 accumulated" in text
+    assert accuracy_in(text) == pytest.approx(said["right"], abs=0.05)
+    assert (tmp_path / "best.pt").exists()
+    assert len([output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the notebook tells what a script needs there")
+def test_the_example_of_images_is_plain_pytorch_too(tmp_path):
+    """Its cells under torchrun, for an epoch."""
+    ended = torchrun(IMAGES, tmp_path, lambda code: code.replace("EPOCHS, ACCUMULATE = 6", "EPOCHS, ACCUMULATE = 1"))
+
+    assert re.search(r"right ([0-9.]+):.*\nalone \1:", ended.stdout)
+
+
+def only_copies_hold_everything(text):
+    """What the example of five ways is for: one loss, a quarter of the memory, and a checkpoint that others read."""
+    rows = re.findall(r"^(DDP|FSDP2|tensor parallel|2-D mesh|pipeline) +([0-9. ]+)$", text, re.MULTILINE)
+    table = {way: [float(word) for word in numbers.split()] for way, numbers in rows}
+    saved, read = (float(re.search(rf"{words}: ([0-9.]+)", text)[1]) for words in ("next batch", "FSDP2's checkpoint"))
+
+    assert list(table) == ["DDP", "FSDP2", "tensor parallel", "2-D mesh", "pipeline"]
+    assert all(loss == pytest.approx(table["DDP"][0], abs=1e-4) for loss, *_ in table.values())
+    assert table["FSDP2"][1] == pytest.approx(table["DDP"][1] / 4, rel=0.01)
+    whole = table.pop("DDP")[4]
+    assert all(0.24 * whole < total < 0.3 * whole for *_, total in table.values())
+    assert read == pytest.approx(saved, abs=1e-5)
