@@ -65,7 +65,7 @@ def run(command: list[str | Path], *, check: bool = True, cwd: str | None = None
 
 def trial(wheel: Path, python: Path, *, plain: bool) -> str:
     """Return what the notebook showed with ``wheel`` under ``python``, in words. Raises :class:`RuntimeError`."""
-    notebook = EXAMPLES / ("04_mpi.ipynb" if plain else "01_first_world.ipynb")
+    notebook = EXAMPLES / ("16_mpi.ipynb" if plain else "01_first_world.ipynb")
     with tempfile.TemporaryDirectory(prefix="dtrain-wheel-") as folder:
         inside = Path(folder) / "venv" / "bin" / "python"
         run([python, "-m", "venv", Path(folder) / "venv"])

@@ -66,7 +66,7 @@ WATCH = r"""async () => {
     return seen;
 }"""
 """The panel in the cell and the sidebar at the same moments."""
-EXAMPLE = Path(__file__).parents[2] / "examples" / "02_losses.ipynb"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "07_losses_compared.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 OURS = "application/vnd.jupyter-dtrain.run+json"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import socket
@@ -13,45 +14,55 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
 import jupyter_dtrain
-from tests.kernels import ThisPython
+from tests.notebooks import (
+    EXAMPLES,
+    KEPT_BYTES,
+    MACHINE,
+    PATIENCE,
+    ROOT,
+    code_cells,
+    execute,
+    fingerprint,
+    keep,
+    said_in,
+)
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
     for name in ("torch", "sklearn")
 ]
 
-ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 TF_PROCESSES = [sys.executable, str(Path(__file__).with_name("tensorflow_processes.py"))]
 JAX_PROCESSES = [sys.executable, str(Path(__file__).with_name("jax_processes.py")), "2"]
 LAUNCHERS: dict[str, tuple[str, list[str]]] = {
-    "03_pytorch": ("torch", [*TORCHRUN, "4"]),
-    "04_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
-    "05_lightning": ("lightning", [*TORCHRUN, "2"]),
-    "06_hugging_face": ("transformers", [*TORCHRUN, "2"]),
-    "07_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
-    "08_tensorflow": ("tensorflow", [*TF_PROCESSES, "0", "2", "0"]),
-    "09_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
-    "10_keras": ("keras", JAX_PROCESSES),
-    "11_horovod": ("torch", [*TORCHRUN, "2"]),
-    "12_jax": ("flax", JAX_PROCESSES),
+    "06_five_ways": ("torch", [*TORCHRUN, "4"]),
+    "08_lightning": ("lightning", [*TORCHRUN, "2"]),
+    "09_hugging_face": ("transformers", [*TORCHRUN, "2"]),
+    "10_deepspeed": ("deepspeed", ["deepspeed", "--num_accelerators", "2", "--master_port", "0"]),
+    "11_tensorflow": ("tensorflow", [*TF_PROCESSES, "0", "2", "0"]),
+    "12_parameter_server": ("tf_keras", [*TF_PROCESSES, "1", "2", "1"]),
+    "13_keras": ("keras", JAX_PROCESSES),
+    "14_jax": ("flax", JAX_PROCESSES),
+    "15_horovod": ("torch", [*TORCHRUN, "2"]),
+    "16_mpi": ("mpi4py", ["mpiexec", "-n", "4", "--map-by", ":OVERSUBSCRIBE", sys.executable]),
 }
-"""For each notebook: its requirements, and the launcher of its framework."""
-NOTEBOOK = ROOT / "examples" / "01_first_world.ipynb"
-LOSSES = ROOT / "examples" / "02_losses.ipynb"
-JOB = ROOT / "examples" / "15_to_a_job.ipynb"
-FRAMEWORKS = [ROOT / "examples" / f"{name}.ipynb" for name in LAUNCHERS]
-ELSEWHERE = [ROOT / "examples" / f"{name}.ipynb" for name in ("13_several_hosts", "14_slurm")]
+"""For each notebook whose cells also run under a launcher of their own: its requirements, and the launcher."""
+NOTEBOOK = EXAMPLES / "01_first_world.ipynb"
+DEATH = EXAMPLES / "02_when_a_rank_dies.ipynb"
+LOSSES = EXAMPLES / "07_losses_compared.ipynb"
+IMAGES = EXAMPLES / "05_images_ddp.ipynb"
+JOB = EXAMPLES / "19_to_a_job.ipynb"
+SCALING = EXAMPLES / "20_scaling_report.ipynb"
+ELSEWHERE = [EXAMPLES / f"{name}.ipynb" for name in ("17_several_hosts", "18_slurm")]
 """Those that the tests of other hosts execute."""
-SCALING = ROOT / "examples" / "16_scaling_report.ipynb"
-DEATH = ROOT / "examples" / "17_when_a_rank_dies.ipynb"
-NOTEBOOKS = [NOTEBOOK, LOSSES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING, DEATH]
-PATIENCE = 300
+FRAMEWORKS = [EXAMPLES / f"{name}.ipynb" for name in LAUNCHERS]
+NOTEBOOKS = sorted([NOTEBOOK, DEATH, LOSSES, IMAGES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING])
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
+WITHOUT_PICTURES: set[str] = set()
+"""Notebooks in which nothing is plotted."""
 
 
 def accuracy_in(text):
@@ -59,19 +70,50 @@ def accuracy_in(text):
     return float(re.findall(r"test accuracy ([0-9.]+)", text, re.IGNORECASE)[-1])
 
 
+def one(path):
+    """The notebook that a test executes, by its name: ``pytest -k 07_losses``."""
+    return pytest.mark.parametrize("path", [pytest.param(path, id=path.stem)])
+
+
 def test_every_example_is_executed_by_a_test():
     """A person who adds a notebook adds its test."""
-    assert {path.name for path in (ROOT / "examples").glob("*.ipynb")} == {path.name for path in NOTEBOOKS}
+    assert {path.name for path in EXAMPLES.glob("*.ipynb")} == {path.name for path in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_examples_are_kept_without_outputs(path):
-    """A newcomer sees outputs of their own machine, and a diff shows changes of the cells alone."""
+def test_an_example_shows_what_its_code_does(path):
+    """Its outputs are those of this code, in order, of no machine, and small; its mistakes are meant.
+
+    ``make examples`` makes them.
+    """
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
+    cells = code_cells(notebook)
+    outputs = [output for cell in cells for output in cell.outputs]
+    kinds = {kind for output in outputs for kind in output.get("data", {})}
+    words = json.dumps(
+        [
+            {kind: value for kind, value in (output.get("data") or output).items() if not kind.startswith("image/")}
+            for output in outputs
+        ]
+    )
+    failed = [
+        cell.source
+        for cell in cells
+        if any(output.output_type == "error" for output in cell.outputs)
+        and "raises-exception" not in cell.metadata.get("tags", [])
+    ]
 
-    assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
-    assert all(cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
+    assert notebook.metadata["dtrain"]["executed"] == fingerprint(notebook), "run make examples"
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert failed == []
+    assert kinds <= {"text/plain", "text/html", "image/png"}
+    assert "image/png" in kinds or path.stem in WITHOUT_PICTURES
+    assert MACHINE.findall(words) == []
+    assert socket.gethostname() not in words
+    assert path.stat().st_size <= KEPT_BYTES
+    assert all(set(cell.metadata) <= {"tags"} for cell in notebook.cells)
+    assert set(notebook.metadata) == {"dtrain", "kernelspec", "language_info"}
 
 
 def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home, long_hold):
@@ -98,7 +140,8 @@ def test_the_demo_trains_and_leaves_the_executed_notebook_behind(home, long_hold
 
     executed = nbformat.read(made[0], as_version=4)
     page = made[1].read_text(encoding="utf-8")
-    code = [cell for cell in executed.cells if cell.cell_type == "code"]
+    code = code_cells(executed)
+    keep(NOTEBOOK, code, NOTEBOOK.parent)
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)
 
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -137,20 +180,6 @@ NOT_ITS_OWN = {"processors", "busy processor"}
 """Reasons for slow steps that lie with the machine of the tests: it has fewer processors than some examples' ranks."""
 
 
-def execute(path, folder, *, healthy=None):
-    """Run a notebook; its cells, with their outputs. ``healthy``: gets what its runs tell of slow steps."""
-    notebook = nbformat.read(path, as_version=4)
-    if healthy is not None:
-        notebook.cells = [nbformat.v4.new_code_cell(KEEP), *notebook.cells, nbformat.v4.new_code_cell(TELL)]
-    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
-    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
-    client.execute()
-    if healthy is not None:
-        healthy += "".join(output.get("text", "") for output in notebook.cells[-1].outputs).splitlines()
-        notebook.cells = notebook.cells[1:-1]
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
 def script_of(path):
     """The ``%%distributed`` cells of a notebook, one after the other."""
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
@@ -171,7 +200,7 @@ def own_launcher(command, environ):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name == "04_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
+    [pytest.param(name, marks=[] if name == "16_mpi" else [pytest.mark.slow]) for name in LAUNCHERS],
 )
 def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp_path, monkeypatch, name):
     """The notebook, exported as a script and run by the framework's own launcher, comes to the same numbers.
@@ -182,27 +211,25 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
     pytest.importorskip(package)
     # DeepSpeed compiles a part of itself where it can, for half a minute; that is another test's.
     monkeypatch.setenv("CXX", "no-such-compiler")
-    path = ROOT / "examples" / f"{name}.ipynb"
+    path = EXAMPLES / f"{name}.ipynb"
     environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     environ |= {f"{mpi}_ALLOW_RUN_AS_ROOT{sure}": "1" for mpi in ("OMPI", "PRTE") for sure in ("", "_CONFIRM")}
-    if name == "08_tensorflow":
+    if name == "11_tensorflow":
         environ["TF_USE_LEGACY_KERAS"] = "1"  # by itself Keras 3 cannot fit with the strategy
     without = 'import deepspeed\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False'
     script = tmp_path / "train.py"
     # TensorFlow by itself crashes in a MirroredStrategy between cells of a strategy of all workers; ranks do not.
-    jupyter_dtrain.export("script", script, path, cells="3,5-" if name == "08_tensorflow" else None)
-    if name == "07_deepspeed":
+    jupyter_dtrain.export("script", script, path, cells="3,5-" if name == "11_tensorflow" else None)
+    if name == "10_deepspeed":
         script.write_text(f"{without}\n\n{script.read_text()}")
 
-    healthy = []
-    cells = execute(path, tmp_path, healthy=healthy)
+    *cells, told = execute(path, tmp_path, around=(KEEP, TELL))
+    healthy = said_in([told]).splitlines()
     command = own_launcher(launcher, environ)
     ended = subprocess.run(
         [*command, script], check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path, env=environ
     )
-    said = "\n".join(
-        output.get("text", output.get("data", {}).get("text/plain", "")) for cell in cells for output in cell.outputs
-    )
+    said = said_in(cells)
     ours, theirs = results_in(said), results_in(ended.stdout)
     print(name, ours, theirs, *healthy, sep="\n")
 
@@ -211,6 +238,8 @@ def test_a_framework_does_in_cells_what_it_does_under_its_own_launcher(home, tmp
     assert ours, said
     assert "widget-view" not in str(cells)
     assert healthy
+    if name == "06_five_ways":
+        only_copies_hold_everything(said)
     # Four ranks on two processors wait for each other's turn, in collectives: so all of a small model's time goes.
     crowded = {"communication"} if "4" in launcher and (os.cpu_count() or 1) < 4 else set()
     assert {kind for line in healthy for kind in ast.literal_eval(line.split("|")[1])} <= NOT_ITS_OWN | crowded
@@ -255,10 +284,11 @@ def test_the_cells_run_unchanged_under_torchrun(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, tmp_path):
+@one(LOSSES)
+def test_the_losses_of_an_example_are_seen_without_a_line_of_code(home, tmp_path, path):
     """Both runs learn, are stored and compared; the notebook that is saved has their charts, and no widget."""
     pytest.importorskip("matplotlib")
-    cells = execute(LOSSES, tmp_path)
+    cells = execute(path, tmp_path)
     ends = re.findall(r"from ([0-9.]+) to ([0-9.]+)", str(cells[-4].outputs))
     charts = [
         [output for output in cell.outputs if RUN_TYPE in output.get("data", {})]
@@ -275,9 +305,10 @@ def test_the_losses_of_the_second_example_are_seen_without_a_line_of_code(home, 
 
 
 @pytest.mark.slow
-def test_the_scaling_report_measures_each_size_and_blames_slow_data(home, tmp_path):
+@one(SCALING)
+def test_the_scaling_report_measures_each_size_and_blames_slow_data(home, tmp_path, path):
     """Speed-ups are the machine's own; batches, steps and the cause of a cell made slow are the same everywhere."""
-    cells = execute(SCALING, tmp_path)
+    cells = execute(path, tmp_path)
     reports = [
         [output for output in cell.outputs if "application/vnd.jupyter-dtrain.scaling+json" in output.get("data", {})]
         for cell in cells
@@ -291,34 +322,75 @@ def test_the_scaling_report_measures_each_size_and_blames_slow_data(home, tmp_pa
     assert "fixed: 2 ranks, batch 32, 87 steps" in said
     assert "grown: 2 ranks, batch 64, 45 steps" in said
     slow = reports[2][0].data["text/plain"]
-    assert re.search(r"slow: 1 ranks, batch 64, 4 steps, .*, ([4-9][0-9]|100)% data", said), said
+    assert re.search(r"slow: 1 ranks, batch 64, 29 steps, .*, ([4-9][0-9]|100)% data", said), said
     assert "the cell failed" not in slow
 
 
 @pytest.mark.slow
-def test_the_second_example_is_plain_pytorch_too(tmp_path):
+def test_the_example_of_losses_is_plain_pytorch_too(tmp_path):
     """Its cells under torchrun, with a few steps."""
     torchrun(LOSSES, tmp_path, lambda code: code.replace("steps=300", "steps=3"))
 
 
 @pytest.mark.slow
-def test_a_training_that_was_healed_ends_like_one_that_was_not_disturbed(home, tmp_path):
+@one(DEATH)
+def test_a_training_with_a_rank_replaced_ends_like_one_that_was_not_disturbed(home, tmp_path, path):
     """A rank is killed, a new one takes its place, and the last loss is the same."""
-    cells = execute(DEATH, tmp_path)
-    text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
-    undisturbed, healed = (float(re.search(rf"{name}: ([0-9.]+)", text)[1]) for name in ("undisturbed", "healed"))
+    text = said_in(execute(path, tmp_path))
+    undisturbed, replaced = (float(re.search(rf"{name}: ([0-9.]+)", text)[1]) for name in ("undisturbed", "replaced"))
 
     assert "Rank 1 has a new process" in text
-    assert healed == pytest.approx(undisturbed, rel=1e-5)
+    assert replaced == pytest.approx(undisturbed, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):
+@one(JOB)
+def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path, path):
     """Cells and job stand side by side; its script is a newcomer's own training."""
-    cells = execute(JOB, tmp_path)
+    cells = execute(path, tmp_path)
     text = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
 
     assert "2 cells for script." in text
     assert re.search(r"in cells ([0-9.]{11}), in the job \1\n", text)
     assert "#SBATCH --ntasks-per-node=8" in text
     assert "widget-view" not in str(cells)
+
+
+@pytest.mark.slow
+@one(IMAGES)
+def test_the_accuracy_of_images_over_ranks_is_that_of_one_process(home, tmp_path, path):
+    """A mean of the batches' means is another number: that is the point of the example."""
+    pytest.importorskip("matplotlib")
+    cells = execute(path, tmp_path)
+    text = said_in(cells)
+    said = {name: float(re.search(rf"{name} ([0-9.]+):", text)[1]) for name in ("wrong", "right", "alone")}
+
+    assert said["right"] == said["alone"] > 0.85
+    assert abs(said["wrong"] - said["right"]) > 0.001
+    assert "Global batch 128 = 2 replicas x 32 samples x 2 accumulated" in text
+    assert accuracy_in(text) == pytest.approx(said["right"], abs=0.05)
+    assert (tmp_path / "best.pt").exists()
+    assert len([output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the notebook tells what a script needs there")
+def test_the_example_of_images_is_plain_pytorch_too(tmp_path):
+    """Its cells under torchrun, for an epoch."""
+    ended = torchrun(IMAGES, tmp_path, lambda code: code.replace("EPOCHS, ACCUMULATE = 6", "EPOCHS, ACCUMULATE = 1"))
+
+    assert re.search(r"right ([0-9.]+):.*\nalone \1:", ended.stdout)
+
+
+def only_copies_hold_everything(text):
+    """What the example of five ways is for: one loss, a quarter of the memory, and a checkpoint that others read."""
+    rows = re.findall(r"^(DDP|FSDP2|tensor parallel|2-D mesh|pipeline) +([0-9. ]+)$", text, re.MULTILINE)
+    table = {way: [float(word) for word in numbers.split()] for way, numbers in rows}
+    saved, read = (float(re.search(rf"{words}: ([0-9.]+)", text)[1]) for words in ("next batch", "FSDP2's checkpoint"))
+
+    assert list(table) == ["DDP", "FSDP2", "tensor parallel", "2-D mesh", "pipeline"]
+    assert all(loss == pytest.approx(table["DDP"][0], abs=1e-4) for loss, *_ in table.values())
+    assert table["FSDP2"][1] == pytest.approx(table["DDP"][1] / 4, rel=0.01)
+    whole = table.pop("DDP")[4]
+    assert all(0.24 * whole < total < 0.3 * whole for *_, total in table.values())
+    assert read == pytest.approx(saved, abs=1e-5)

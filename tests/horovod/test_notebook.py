@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_notebooks import PATIENCE, ROOT, execute, results_in, script_of
+from tests.examples.test_notebooks import results_in, script_of
 from tests.horovod.test_torch import pytestmark  # noqa: F401 — skipped where those are
+from tests.notebooks import EXAMPLES, PATIENCE, execute, said_in
 
-NOTEBOOK = ROOT / "examples" / "11_horovod.ipynb"
+NOTEBOOK = EXAMPLES / "15_horovod.ipynb"
 
 
 def test_the_example_does_in_cells_what_it_does_under_horovodrun(home, tmp_path):
@@ -33,9 +34,7 @@ def test_the_example_does_in_cells_what_it_does_under_horovodrun(home, tmp_path)
         cwd=tmp_path,
         env=environ,
     )
-    said = "\n".join(
-        output.get("text", output.get("data", {}).get("text/plain", "")) for cell in cells for output in cell.outputs
-    )
+    said = said_in(cells)
     ours, theirs = results_in(said), results_in(ended.stdout)
     print(ours, theirs)
 

@@ -7,28 +7,24 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
 from tests.hosts.launching import left
-from tests.hosts.network import ROOT, Network
-from tests.kernels import ThisPython
+from tests.hosts.network import Network
+from tests.notebooks import EXAMPLES, code_cells, execute, said_in
 from tests.steward.until import until
 
-PATIENCE = 300
 
-
-def execute(name: str, folder: Path, line: str, other: str) -> str:
+def executed(name: str, folder: Path, line: str, other: str) -> str:
     """Run a notebook in which a stranger has changed one line; everything that its cells print."""
-    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-    changed = [cell for cell in notebook.cells if cell.cell_type == "code" and line in cell.source]
-    assert len(changed) == 1, f"{name} has {line!r} {len(changed)} times"
-    changed[0].source = changed[0].source.replace(line, other)
-    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
-    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
-    client.execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return "\n".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs)
+    sources = [cell.source for cell in code_cells(nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4))]
+    assert sum(line in source for source in sources) == 1, f"{name} has not one {line!r}"
+    cells = execute(
+        EXAMPLES / f"{name}.ipynb",
+        folder,
+        change=lambda source: source.replace(line, other),
+        kept=name == "17_several_hosts",
+    )
+    return said_in(cells)
 
 
 @pytest.mark.slow
@@ -37,7 +33,7 @@ def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, t
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     line = 'hosts = "--hosts gpu1:2,gpu2:2"'
-    said = execute("13_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
+    said = executed("17_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
 
     assert "local rank 1 of 2 on gpu1" in said
     assert "local rank 0 of 2 on gpu2" in said
@@ -53,8 +49,8 @@ def test_the_first_notebook_learns_the_same_on_two_hosts(network: Network, home:
     pytest.importorskip("sklearn")
     line = "%distributed start -n 2"
     hosts = f"%distributed start --hosts gpu1:2,gpu2:2 --ssh-args='-F {network.ssh_config}'"
-    there = execute("01_first_world", tmp_path, line, hosts)
-    here = execute("01_first_world", tmp_path, line, "%distributed start -n 4")
+    there = executed("01_first_world", tmp_path, line, hosts)
+    here = executed("01_first_world", tmp_path, line, "%distributed start -n 4")
     losses, local = ({*re.findall(r"rank (\d) epoch (\d+) loss ([0-9.]+)", said)} for said in (there, here))
 
     assert len(losses) == 4 * 10
@@ -65,12 +61,12 @@ def test_the_first_notebook_learns_the_same_on_two_hosts(network: Network, home:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "package"), [("08_tensorflow", "tensorflow"), ("12_jax", "flax")])
+@pytest.mark.parametrize(("name", "package"), [("11_tensorflow", "tensorflow"), ("14_jax", "flax")])
 def test_a_framework_trains_on_two_hosts(network: Network, home: Path, tmp_path: Path, name: str, package: str) -> None:
     """The cells are those that run on one machine."""
     pytest.importorskip(package)
     hosts = f"--hosts gpu1:1,gpu2:1 --ssh-args='-F {network.ssh_config}'"
-    said = execute(name, tmp_path, "%distributed start -n 2", f"%distributed start {hosts}")
+    said = executed(name, tmp_path, "%distributed start -n 2", f"%distributed start {hosts}")
 
     print(said[-3000:])
     assert re.search(r"loss", said)

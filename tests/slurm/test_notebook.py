@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
-from tests.kernels import ThisPython
+from tests.notebooks import EXAMPLES, execute
 from tests.slurm.site import Site
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "14_slurm.ipynb"
-PATIENCE = 240
+NOTEBOOK = EXAMPLES / "18_slurm.ipynb"
 
 
 @pytest.mark.slow
@@ -22,11 +18,7 @@ def test_the_example_trains_on_two_nodes(site: Site, tmp_path: Path) -> None:
     """All ranks have the same model at the end, and nothing is left of the job."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}})
-    client.km = AsyncKernelManager(kernel_spec_manager=ThisPython())
-    client.execute()
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    code = execute(NOTEBOOK, tmp_path)
     text = ["".join(str(output.get("text", output.get("data", ""))) for output in cell.outputs) for cell in code]
 
     assert "This machine and 2 hosts: no errors" in text[1]
