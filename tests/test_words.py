@@ -21,6 +21,7 @@ WORDS = re.compile(
 ALLOWED = {
     r"NVIDIA drivers?|driver \d[\d.]+|the same driver on all hosts|than a driver knows": "NVIDIA calls it so",
     r"rpc agents?|the end of its agent|torch ends agents": "torch.distributed.rpc calls its object so",
+    r"AI agents?": "a program that works for a person",
     r"ssh-agent": "OpenSSH's program has this name",
     r"ResizeObserver": "a class of the browser",
     r"Run\.spool is called": "the former name",
