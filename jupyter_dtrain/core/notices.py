@@ -296,7 +296,7 @@ ENDS: Final = Group(
             "waiting ranks, an exception in the cell, and after 8 s the cell ends without the rest.",
             "The answers of each rank, and where its main thread is.",
             "Press Stop again to hurry, a third time to end the cell at once.",
-            said=("s after the interrupt.", "After the interrupt the cell was here", "Interrupted by "),
+            said=("s after the interrupt.", "After the interrupt the cell was here"),
         ),
         Notice(
             "Still busy",
@@ -683,7 +683,7 @@ def anchor_of_reason(reason: str) -> str:
 def pointer(anchors: Iterable[str]) -> str:
     """Lines of text with the addresses of these kinds; empty without any."""
     lines = [f"{ADDRESS}#{anchor}" for anchor in dict.fromkeys(filter(None, anchors))][:MOST]
-    return _LEAD + f"\n{' ' * len(_LEAD)}".join(lines) if lines else ""
+    return _LEAD + "\n".join(lines) if lines else ""
 
 
 def pointer_html(anchors: Iterable[str]) -> str:
