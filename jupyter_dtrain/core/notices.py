@@ -333,7 +333,7 @@ ENDS: Final = Group(
             "GPU lost to a rank",
             "A fault on the device (an illegal memory access, an assert) has ended the rank's CUDA context. Its "
             "tensors there are gone, and each later call fails.",
-            "The driver's words in the error.",
+            "What CUDA says in the error.",
             "`%distributed restart -r RANK` replaces the rank. A world started with `--env CUDA_LAUNCH_BLOCKING=1` "
             "stops at the line that did it.",
             said=("lost the GPU (",),
@@ -619,7 +619,7 @@ SLOW: Final = Group(
             (
                 "idle device",
                 "The GPU finishes faster than Python launches work.",
-                "The driver's utilisation while Python computes all the time.",
+                "The GPU's utilisation, as `nvidia-smi` tells it, while Python computes all the time.",
                 "A larger batch, `torch.compile` or CUDA graphs.",
             ),
             (
