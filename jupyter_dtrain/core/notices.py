@@ -296,7 +296,7 @@ ENDS: Final = Group(
             "waiting ranks, an exception in the cell, and after 8 s the cell ends without the rest.",
             "The answers of each rank, and where its main thread is.",
             "Press Stop again to hurry, a third time to end the cell at once.",
-            said=("s after the interrupt.", "After the interrupt the cell was here", "Interrupted by "),
+            said=("s after the interrupt.", "After the interrupt the cell was here"),
         ),
         Notice(
             "Still busy",
@@ -333,7 +333,7 @@ ENDS: Final = Group(
             "GPU lost to a rank",
             "A fault on the device (an illegal memory access, an assert) has ended the rank's CUDA context. Its "
             "tensors there are gone, and each later call fails.",
-            "The driver's words in the error.",
+            "What CUDA says in the error.",
             "`%distributed restart -r RANK` replaces the rank. A world started with `--env CUDA_LAUNCH_BLOCKING=1` "
             "stops at the line that did it.",
             said=("lost the GPU (",),
@@ -619,7 +619,7 @@ SLOW: Final = Group(
             (
                 "idle device",
                 "The GPU finishes faster than Python launches work.",
-                "The driver's utilisation while Python computes all the time.",
+                "The GPU's utilisation, as `nvidia-smi` tells it, while Python computes all the time.",
                 "A larger batch, `torch.compile` or CUDA graphs.",
             ),
             (
@@ -683,7 +683,7 @@ def anchor_of_reason(reason: str) -> str:
 def pointer(anchors: Iterable[str]) -> str:
     """Lines of text with the addresses of these kinds; empty without any."""
     lines = [f"{ADDRESS}#{anchor}" for anchor in dict.fromkeys(filter(None, anchors))][:MOST]
-    return _LEAD + f"\n{' ' * len(_LEAD)}".join(lines) if lines else ""
+    return _LEAD + "\n".join(lines) if lines else ""
 
 
 def pointer_html(anchors: Iterable[str]) -> str:

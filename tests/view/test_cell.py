@@ -8,10 +8,13 @@ import re
 import pytest
 
 from jupyter_dtrain.core.events import Batch, Display, Dropped, Error, Event, Finished, Frame, Output, Result, Started
+from jupyter_dtrain.core.notices import ADDRESS
 from jupyter_dtrain.view.cell import LINE, SETTLING, SILENT
 from jupyter_dtrain.view.lines import HOLD
 from jupyter_dtrain.view.pace import Pace
 from tests.view.conftest import png
+
+KINDS = ("rank-killed", "replaced-while-others-go-on", "not-logged")
 
 
 def test_a_line_that_all_ranks_print_comes_once_with_their_numbers(scene):
@@ -216,3 +219,20 @@ def test_the_order_of_a_rank_is_kept_through_everything(scene):
                 seen.append((int(n[0]), ["line", "display"].index(kind)))
         assert seen == sorted(seen)
         assert len(seen) > 70
+
+
+def test_a_notice_says_once_where_to_read_on(scene, recorder):
+    """In a notebook by a small link; where nothing can be redrawn, by the address below it."""
+    page, file = scene(2), scene(2, painter=recorder(live=False, erases=False))
+    for one in (page, file):
+        one.view.note("Rank 1 was killed (SIGKILL). This cell goes on without it.", one.now)
+        one.view.note("Rank 0 was killed (SIGKILL). This cell goes on without it.", one.now)
+        one.say(0, Output("stderr", "[jupyter-dtrain] log(): 'a' is left out: it is no number\n"))
+        one.say(0, Output("stderr", "log(): mine\n"))
+        one.wait(2 * HOLD)
+        one.close()
+    pointers = [call[1] for call in page.painter.calls if call[0] == "display"]
+
+    assert [1, 1, 1] == [file.painter.text().count(f"{ADDRESS}#{one}\n") for one in KINDS]
+    assert ADDRESS not in page.painter.text()
+    assert [[one in words for one in KINDS] for words in pointers] == [[True, True, False], [False, False, True]]
