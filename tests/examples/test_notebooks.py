@@ -227,7 +227,7 @@ os._exit(0)
 """
 
 
-def torchrun(path, folder, change=lambda code: code):
+def torchrun(path, folder, change=lambda code: code, cells=5):
     """Run the ``%%distributed`` cells of a notebook as a script on two processes."""
     bodies = script_of(path)
     script = folder / "train.py"
@@ -240,7 +240,7 @@ def torchrun(path, folder, change=lambda code: code):
         timeout=PATIENCE,
         cwd=folder,
     )
-    assert len(bodies) >= 5
+    assert len(bodies) >= cells
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended
 
@@ -322,3 +322,53 @@ def test_the_example_of_a_job_ends_with_equal_losses(home, tmp_path):
     assert re.search(r"in cells ([0-9.]{11}), in the job \1\n", text)
     assert "#SBATCH --ntasks-per-node=8" in text
     assert "widget-view" not in str(cells)
+
+
+GPT = ROOT / "examples" / "03_gpt_fsdp2.ipynb"
+LORA = ROOT / "examples" / "04_lora.ipynb"
+NOTEBOOKS += [GPT, LORA]
+
+
+def said_by(cells):
+    """What the cells have printed."""
+    return "".join(
+        output.get("text", output.get("data", {}).get("text/plain", "")) for c in cells for output in c.outputs
+    )
+
+
+@pytest.mark.slow
+def test_a_sharded_gpt_goes_on_in_a_larger_world_with_the_same_loss(home, long_hold, tmp_path):
+    """Two ranks save, four load: the loss is equal at once and in the end, in bf16, and each has half as much."""
+    pytest.importorskip("torch")
+    said = said_by(execute(GPT, tmp_path))
+    saved, whole, loaded, resumed = (
+        float(re.search(rf"after \d+ steps{words}: ([0-9.]+)", said)[1])
+        for words in ("", ", not interrupted", ", loaded", ", resumed")
+    )
+    held = [float(size) for size in re.findall(r"([0-9.]+) MB of (?:them|the weights) on this rank", said)]
+
+    assert whole < saved < 4.5  # each byte at random: 5.5
+    assert loaded == pytest.approx(saved, abs=2e-3)
+    assert resumed == pytest.approx(whole, abs=1e-2)
+    assert min(held) == pytest.approx(max(held) / 2, rel=0.02)
+
+
+@pytest.mark.slow
+def test_lora_trains_the_adapters_alone_and_equally_under_torchrun(home, long_hold, tmp_path, monkeypatch):
+    """The loss on the other text falls; the same cells under torchrun come to the same losses."""
+    pytest.importorskip("peft")
+    losses = re.compile(r"loss on English before: ([0-9.]+), after: ([0-9.]+)")
+    said = said_by(execute(LORA, tmp_path))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    theirs = losses.search(torchrun(LORA, tmp_path, cells=3).stdout)
+    before, after = map(float, losses.search(said).groups())
+    trained, total = (
+        int(number.replace(",", ""))
+        for number in re.search(r"([0-9,]+) of ([0-9,]+) parameters are trained", said).groups()
+    )
+
+    assert after < before - 0.1
+    assert [before, after] == pytest.approx([float(loss) for loss in theirs.groups()], abs=2e-3)
+    assert trained == 163_840
+    assert trained < total / 7
+    assert "with LoRA, merged" in said
