@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from IPython.core import display_functions
@@ -14,6 +14,7 @@ from jupyter_dtrain.client.cells import check_syntax, current_cell, script_cell,
 from jupyter_dtrain.client.resuming import NONE
 from jupyter_dtrain.core.errors import BadRequest, DtrainError, NoWorld
 from jupyter_dtrain.core.gpus import count_gpus
+from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.world import parse_ranks, quantity
 from jupyter_dtrain.launch.options import check
 from jupyter_dtrain.scaling import Speedup, speedup
@@ -33,9 +34,6 @@ from .worlds import (
     start_world,
 )
 
-if TYPE_CHECKING:
-    from jupyter_dtrain.core.run import Run
-
 
 def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     """Run ``cell`` with ``args``, which :func:`cell_arguments` defines. ``namespace``: the notebook's."""
@@ -46,6 +44,8 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     # The session checks as well, but a cell that cannot run must not start a world.
     check_syntax(cell, current_cell(cell).above)
     inputs = _inputs(args.inputs, namespace)
+    if isinstance(held := namespace.get(args.resume), Run):
+        args.resume = f"{held.world_id}/{held.number}"
     if args.resume.strip().lower() not in ("", NONE):
         Store.open().run(args.resume)
     session = _session(args.ranks, inputs, start_options(args, FIRST))
@@ -215,8 +215,9 @@ def cell_arguments(parser: MagicParser) -> None:
         "--resume",
         default="",
         metavar="RUN",
-        help="go on with the training of this run, as WORLD/RUN or its number: the metrics go on from its last step; "
-        "none begins anew (default: the run that trained the snapshot that was loaded last, until a cell has trained)",
+        help="go on with the training of this run, as WORLD/RUN, its number or a variable of -o: the metrics go on "
+        "from its last step; none begins anew (default: the run that trained the snapshot that was loaded last, until "
+        "a cell has trained)",
     )
     parser.add_argument("--no-wait", action="store_true", help="return at once; later cells wait for this one in order")
     parser.add_argument(
@@ -254,7 +255,7 @@ def cell_arguments(parser: MagicParser) -> None:
         "--replay",
         default="",
         metavar="RUNS",
-        help="with --elastic: runs whose cells a new rank runs first, such as 1,3-5",
+        help="with --elastic: runs whose cells a new rank runs first, such as 1,3-5 or variables of -o",
     )
     parser.add_argument(
         "--record-memory",

@@ -50,7 +50,8 @@ def heal_arguments(parser: MagicParser) -> None:
         "--replay",
         default="",
         metavar="RUNS",
-        help="runs whose cells the new ranks run again first, such as 1,3-5; the other ranks do not run them",
+        help="runs whose cells the new ranks run again first, such as 1,3-5 or variables of -o; the other ranks do "
+        "not run them",
     )
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
 
 from jupyter_dtrain.core.errors import BadRequest
+from jupyter_dtrain.core.run import Run
 from jupyter_dtrain.core.run_names import check_run_name
 from jupyter_dtrain.plugins.patches import Patch
 
@@ -299,9 +301,17 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def run_numbers(text: str) -> list[int]:
-    """The numbers in a list such as ``1,3-5``. Raises :class:`BadRequest`."""
+    """The numbers in a list such as ``1,3-5,run``; ``run`` is a variable of the notebook that holds a run.
+
+    Raises :class:`BadRequest`.
+    """
     found: list[int] = []
+    shell = get_ipython()
     for part in filter(None, map(str.strip, text.split(","))):
+        held = shell.user_ns.get(part) if shell is not None else None
+        if isinstance(held, Run):
+            found.append(held.number)
+            continue
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         if match is None or int(match[2] or match[1]) - int(match[1]) not in range(1000):
             raise BadRequest(f"{part!r} names no runs. Use for example 3, 1,3 or 1,3-5.")

@@ -307,7 +307,7 @@ def restart_arguments(parser: MagicParser) -> None:
         metavar="RUNS",
         nargs="+",
         default=[],
-        help="run these runs' cells again first, such as 1,3-5; with -r on the fresh ranks alone",
+        help="run these runs' cells again first, such as 1,3-5 or variables of -o; with -r on the fresh ranks alone",
     )
 
 

@@ -213,8 +213,8 @@ class Store(StoreFile):
         found = _NAME.match(str(name).strip())
         if found is None:
             raise BadRequest(
-                f"{name!r} names no run. Give WORLD/RUN from %distributed runs (world/3), or the number of the run "
-                f"alone (3).{self._suggest(str(name))}"
+                f"{name!r} names no run. Give WORLD/RUN from %distributed runs (world/3), or the number alone (3), of "
+                f"a run in the store{self._suggest(str(name))}"
             )
         _bring_up_to_date()
         number, world = int(found["number"]), found["world"]

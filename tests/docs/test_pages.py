@@ -27,7 +27,7 @@ NUMBER = re.compile(r"[0-9]+(?:[.,:][0-9]+)*(?:e[-+]?[0-9]+)?(?: (?:[kMG]?B|µs|
 BEGIN = ("%load_ext jupyter_dtrain", "%distributed start -n 2")
 START = "%%distributed -n "
 END = "%distributed stop"
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds for a block; starting and importing PyTorch are the longest, on a busy machine."""
 
 

@@ -52,6 +52,8 @@ LAUNCHERS: dict[str, tuple[str, list[str]]] = {
 """For each notebook whose cells also run under a launcher of their own: its requirements, and the launcher."""
 NOTEBOOK = EXAMPLES / "01_first_world.ipynb"
 DEATH = EXAMPLES / "02_when_a_rank_dies.ipynb"
+GPT = EXAMPLES / "03_gpt_fsdp2.ipynb"
+LORA = EXAMPLES / "04_lora.ipynb"
 LOSSES = EXAMPLES / "07_losses_compared.ipynb"
 IMAGES = EXAMPLES / "05_images_ddp.ipynb"
 JOB = EXAMPLES / "19_to_a_job.ipynb"
@@ -59,7 +61,7 @@ SCALING = EXAMPLES / "20_scaling_report.ipynb"
 ELSEWHERE = [EXAMPLES / f"{name}.ipynb" for name in ("17_several_hosts", "18_slurm")]
 """Those that the tests of other hosts execute."""
 FRAMEWORKS = [EXAMPLES / f"{name}.ipynb" for name in LAUNCHERS]
-NOTEBOOKS = sorted([NOTEBOOK, DEATH, LOSSES, IMAGES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING])
+NOTEBOOKS = sorted([NOTEBOOK, DEATH, GPT, LORA, LOSSES, IMAGES, *FRAMEWORKS, *ELSEWHERE, JOB, SCALING])
 RUN_TYPE = "application/vnd.jupyter-dtrain.run+json"
 WITHOUT_PICTURES: set[str] = set()
 """Notebooks in which nothing is plotted."""
@@ -256,7 +258,7 @@ os._exit(0)
 """
 
 
-def torchrun(path, folder, change=lambda code: code):
+def torchrun(path, folder, change=lambda code: code, cells=5):
     """Run the ``%%distributed`` cells of a notebook as a script on two processes."""
     bodies = script_of(path)
     script = folder / "train.py"
@@ -269,7 +271,7 @@ def torchrun(path, folder, change=lambda code: code):
         timeout=PATIENCE,
         cwd=folder,
     )
-    assert len(bodies) >= 5
+    assert len(bodies) >= cells
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended
 
@@ -394,3 +396,43 @@ def only_copies_hold_everything(text):
     whole = table.pop("DDP")[4]
     assert all(0.24 * whole < total < 0.3 * whole for *_, total in table.values())
     assert read == pytest.approx(saved, abs=1e-5)
+
+
+@pytest.mark.slow
+@one(GPT)
+def test_a_sharded_gpt_goes_on_in_a_larger_world_with_the_same_loss(home, long_hold, tmp_path, path):
+    """Two ranks save, four load: the loss is equal at once and in the end, in bf16, and each has half as much."""
+    pytest.importorskip("torch")
+    said = said_in(execute(path, tmp_path))
+    saved, whole, loaded, resumed = (
+        float(re.search(rf"after \d+ steps{words}: ([0-9.]+)", said)[1])
+        for words in ("", ", not interrupted", ", loaded", ", resumed")
+    )
+    held = [float(size) for size in re.findall(r"([0-9.]+) MB of (?:them|the weights) on this rank", said)]
+
+    assert whole < saved < 4.5  # each byte at random: 5.5
+    assert loaded == pytest.approx(saved, abs=2e-3)
+    assert resumed == pytest.approx(whole, abs=1e-2)
+    assert min(held) == pytest.approx(max(held) / 2, rel=0.02)
+
+
+@pytest.mark.slow
+@one(LORA)
+def test_lora_trains_the_adapters_alone_and_equally_under_torchrun(home, long_hold, tmp_path, monkeypatch, path):
+    """The loss on the other text falls; the same cells under torchrun come to the same losses."""
+    pytest.importorskip("peft")
+    losses = re.compile(r"loss on English before: ([0-9.]+), after: ([0-9.]+)")
+    said = said_in(execute(path, tmp_path))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    theirs = losses.search(torchrun(path, tmp_path, cells=3).stdout)
+    before, after = map(float, losses.search(said).groups())
+    trained, total = (
+        int(number.replace(",", ""))
+        for number in re.search(r"([0-9,]+) of ([0-9,]+) parameters are trained", said).groups()
+    )
+
+    assert after < before - 0.1
+    assert [before, after] == pytest.approx([float(loss) for loss in theirs.groups()], abs=2e-3)
+    assert trained == 163_840
+    assert trained < total / 7
+    assert "with LoRA, merged" in said

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-FIRST = "%%distributed --group sweep\nimport jupyter_dtrain\nfor turn in range(3):\n    jupyter_dtrain.log(loss=turn)"
-SECOND = "%%distributed --resume 1\nfor turn in range(2):\n    jupyter_dtrain.log(loss=turn)"
+FIRST = "%%distributed --group sweep -o base\n"
+FIRST += "import jupyter_dtrain\nfor turn in range(3):\n    jupyter_dtrain.log(loss=turn)"
+SECOND = "%%distributed --resume base\nfor turn in range(2):\n    jupyter_dtrain.log(loss=turn)"
 
 
 def test_a_run_has_the_notebook_and_the_heading_of_its_cell_its_group_and_what_it_resumes(open_notebook, tmp_path):

@@ -108,9 +108,9 @@ def test_a_snapshot_is_shown_and_deleted(trained):
 
 def test_one_rank_restarts_and_the_others_keep_everything(trained):
     """What ``kill 1`` and ``heal`` did; with the cells that make its variables."""
-    before = trained.ok("%%distributed\nimport os\nmine = os.getpid()\nmine").display_texts
+    before = trained.ok("%%distributed -o made\nimport os\nmine = os.getpid()\nmine").display_texts
     number = trained.value("__import__('jupyter_dtrain').current().last_run.number")
-    told = trained.ok(f"%distributed restart -r 1 --replay {number}")
+    told = trained.ok("%distributed restart -r 1 --replay made")
     after = trained.ok("%%distributed\nmine").display_texts
 
     assert "Rank 1 has a new process" in told.display_texts[-1]
