@@ -101,7 +101,11 @@ class Training:
 def close(found, wanted):
     return len(found) == len(wanted) and all(abs(a - b) < 1e-5 for a, b in zip(found, wanted, strict=True))
 """
-KINDS = ["fsdp", "hybrid", "tensor", "fsdp over tensor", "pipeline"]
+KINDS = [
+    "fsdp over tensor",
+    "pipeline",
+    *(pytest.param(one, marks=pytest.mark.slow) for one in ("fsdp", "hybrid", "tensor")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +140,7 @@ def test_a_step_that_was_stopped_is_repeated(four):
     assert values(run(four, "trip = ''\nfound += one.train(2)\nclose(found, wanted)")) == same(True, 4)
 
 
+@pytest.mark.slow
 def test_an_error_in_forward_on_all_ranks_at_once(four):
     """No rank waits, so no group is made again; but the models must leave the step in which they are."""
     run(four, "wanted = Training('fsdp').train(4)\none = Training('fsdp')\nfound = one.train(2)")
@@ -145,6 +150,7 @@ def test_an_error_in_forward_on_all_ranks_at_once(four):
     assert values(run(four, "found += one.train(2)\nclose(found, wanted)")) == same(True, 4)
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_model_that_has_recovered(four, tmp_path):
     """It is saved and loaded as before."""
     run(four, "one = Training('fsdp over tensor')\nmodel, optimizer = one.model, one.optimizer\none.train(2)")
@@ -156,6 +162,7 @@ def test_a_snapshot_of_a_model_that_has_recovered(four, tmp_path):
     assert values(run(four, "one.done = 2\nclose(one.train(2), wanted)")) == same(True, 4)
 
 
+@pytest.mark.slow
 def test_a_mesh_that_a_rank_lacks_is_named(four):
     """The others cannot make its groups again without it."""
     run(four, "mesh = two('a', 'b')")
