@@ -75,7 +75,7 @@ _GONE = (
     "{}: made with a DeviceMesh or group of the old process group, and cannot go on ({}). Run the cells that make it "
     "again, on all ranks; then `%distributed load NAME` gives it the state of a snapshot."
 )
-_DROPPED = "{}: gradients are dropped, since ranks may have different ones. Repeat the step that has failed."
+_DROPPED = "{}: gradients are dropped, since ranks may have different ones. Repeat the failed step."
 _INITIALIZED = (
     "_stage_forward_initialized",
     "_stage_backward_initialized",
