@@ -549,7 +549,10 @@ def _apart(run: Run) -> str:
             ahead = min(counts[max(counts)])
             variable = "OPTIMIZER" if " " in name else name
             line = f"%distributed broadcast --from {ahead} {variable} MODEL"
-            return f"{told}: {line} gives all ranks the state of rank {ahead}."
+            return (
+                f"{told}: {line} gives all ranks the state of rank {ahead}, and %distributed load NAME gives a sharded "
+                "model that of a snapshot."
+            )
     return ""
 
 

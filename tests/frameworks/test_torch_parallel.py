@@ -101,14 +101,13 @@ found
 
 
 def test_a_failure_within_tensor_parallel_layers(pair):
-    """Their collectives are operators, and ranks that wait in one are seen, too; a message says what to make again."""
+    """Their collectives are operators, and ranks that wait in one are seen, too; the layers go on."""
     run(pair, TENSORS + "model = in_parts(init_device_mesh('cpu', (2,)))")
     assert values(run(pair, "train(model) == train(plain())")) == same(True, 2)
     failed = fail(pair, FAIL + "model(torch.ones(2, 6)).sum().backward()")
     assert (failed.errors[0].waited, failed.errors[1].ename) == ("wait_tensor", "ValueError")
-    anew = run(pair, "model = in_parts(init_device_mesh('cpu', (2,)))\ntrain(model) == train(plain())")
-    assert values(anew) == same(True, 2)
-    assert "make them again with init_device_mesh()" in texts(anew)[0]
+    run(pair, "model.load_state_dict(in_parts(init_device_mesh('cpu', (2,))).state_dict())")
+    assert values(run(pair, "train(model) == train(plain())")) == same(True, 2)
     run(pair, "del model")
 
 
@@ -201,22 +200,3 @@ def test_workers_of_a_loop_that_is_interrupted(pair):
     run(pair, "gc.collect()")
     until(lambda: all(set(psutil.Process(pid).children()) <= before[rank] for rank, pid in pids(pair).items()))
     assert values(run(pair, SUM)) == same(2.0, 2)
-
-
-@pytest.mark.slow
-def test_two_dimensions(launch):
-    """FSDP2 over tensor parallel, on four ranks: the losses are those of one process; and again after a failure."""
-    session = launch(n=4)
-    make = """
-mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-model = in_parts(mesh["tensor"])
-fully_shard(model, mesh=mesh["data"])
-"""
-    run(session, DEFINE + TENSORS + "from torch.distributed.fsdp import fully_shard\ndist.init_process_group()" + make)
-    assert values(run(session, "train(model) == train(plain())")) == same(True, 4)
-    failed = fail(session, FAIL + "train(model)")
-    assert all(failed.errors[rank].waited for rank in (0, 2, 3))
-    anew = run(session, make + "train(model) == train(plain())")
-    assert values(anew) == same(True, 4)
-    assert "make them again with init_device_mesh()" in texts(anew)[0]
-    session.stop()

@@ -43,6 +43,7 @@ from jupyter_dtrain.rank.sockets import connected_to, end_connections, epolls, r
 
 from .backends import Backends
 from .flight_recorder import is_pending
+from .meshes import NO_GROUP, SHARDED, Holders, instances, settle
 from .rendezvous import Address, Meeting, meet, meeting_at, reach
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ class TorchGroups:
         self._half_made = False
         self._released = False
         self._arriving = False
+        self._failed = False
+        """Whether the last cell has failed in this rank."""
         self._healed = False
         """Whether ranks were replaced, or their number has changed, since the default group was made."""
         self._loops: set[int] = set()
@@ -223,7 +226,18 @@ class TorchGroups:
             self._generation = generation
             self._attempts = 0
             self._meetings = {}
+        elif self._failed:
+            try:
+                settle()
+            except Exception as error:  # noqa: BLE001 — whatever another version of torch has otherwise
+                SHARDED.failed("reset_iter_state", error)
+        self._failed = False
         self._half_made = self._released = False
+
+    def end_cell(self, *, failed: bool) -> None:
+        """Note how a cell has ended."""
+        self._failed = failed
+        self.let_go()
 
     # Setting up.
 
@@ -450,7 +464,11 @@ class TorchGroups:
         mine = "none"
         if dist.is_initialized() or (self._healed and self._set_up is not None):
             mine = (self._set_up and self._set_up.again) or "unknown"
-        plans = self._agree(dist, mine)
+        holders = None
+        if dist.is_initialized() and mine != "unknown":
+            gc.collect()  # drops models that are no longer referenced
+            holders = Holders(dist, [one.process_group for one in _ddp_modules()], whole=not self._healed)
+        plans, held = self._agree(dist, mine, holders.plan if holders else NO_GROUP)
         if mine == "none" and set(plans.values()) == {"none"}:
             return []
         if len(set(plans.values())) > 1 or mine == "unknown":
@@ -464,45 +482,44 @@ class TorchGroups:
                 else "ranks made it differently, or in a way that cannot be repeated"
             )
             return [f"torch's process group is gone ({why}): call init_process_group() on all ranks."]
-        return self._make_again(dist, bound)
+        return self._make_again(dist, bound, holders, held)
 
-    def _agree(self, dist: Any, mine: str) -> dict[int, str]:
-        """Exchange the plans for the new default group; return each rank's plan, by rank."""
+    def _agree(self, dist: Any, mine: str, held: str) -> tuple[dict[int, str], list[str]]:
+        """Exchange the plans for the new groups; return each rank's for the default group, and those for meshes."""
         client = reach("init_process_group", dist, self._address, timedelta(seconds=RECOVER_PATIENCE), lambda: False)
         store = dist.PrefixStore(f"generation-{self._generation}/recover", client)
-        store.set(f"{self._place.rank}", json.dumps(mine))
-        found = {self._place.rank: mine}
-        missing = [rank for rank in range(self._place.size) if rank != self._place.rank]
+        store.set(f"{self._place.rank}", json.dumps([mine, held]))
+        others = [rank for rank in range(self._place.size) if rank != self._place.rank]
+        missing = others
         deadline = time.monotonic() + RECOVER_PATIENCE
         while missing := [rank for rank in missing if not store.check([f"{rank}"])]:
             # Whatever the others had, this rank has nothing to make again: it waits for nobody.
             if mine == "none":
-                return {self._place.rank: "none"}
+                return {self._place.rank: "none"}, []
             if time.monotonic() > deadline:
-                return found | dict.fromkeys(missing, "none")
+                return {self._place.rank: mine} | dict.fromkeys(missing, "none"), []
             time.sleep(ARRIVAL_POLL / 4)
-        return found | {r: json.loads(store.get(f"{r}")) for r in range(self._place.size) if r != self._place.rank}
+        found = {self._place.rank: [mine, held]} | {rank: json.loads(store.get(f"{rank}")) for rank in others}
+        return {rank: plan for rank, (plan, _) in found.items()}, [found[rank][1] for rank in sorted(found)]
 
-    def _make_again(self, dist: Any, bound: frozenset[str]) -> list[str]:
+    def _make_again(self, dist: Any, bound: frozenset[str], holders: Holders | None, held: list[str]) -> list[str]:
         assert self._set_up is not None
         old = dist.group.WORLD
-        gc.collect()  # drops modules that are no longer referenced
-        modules = _instances("torch.nn.parallel.distributed", "DistributedDataParallel")
-        # An interrupted constructor leaves a half-made module behind, which cannot take a group.
-        modules = [module for module in modules if "reducer" in vars(module)]
-        meshes = _instances("torch.distributed.device_mesh", "DeviceMesh")
-        sharded = _instances("torch.distributed.fsdp", "FullyShardedDataParallel")
+        modules = _ddp_modules()
+        sharded = instances("torch.distributed.fsdp", "FullyShardedDataParallel")
         backend, init_method, args, *_ = self._set_up
         kwargs = self._set_up.at(self._place)
         # Before the set-up, which takes the old groups off torch's list.
         living = set(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 — torch has no public list of its groups
         dist.init_process_group(backend, init_method, *args, **kwargs)  # it leaves the old group first
-        notes = []
+        made = holders.revive(held) if holders else {}
+        notes = holders.begin_anew() if holders else []
         strangers: list[Any] = []
         orphans: list[Any] = []
         for module in modules:
-            if module.process_group is old:
-                module._update_process_group(dist.group.WORLD)  # noqa: SLF001 — torch has no public way
+            if module.process_group is old or module.process_group in made:
+                group = made.get(module.process_group, dist.group.WORLD)
+                module._update_process_group(group)  # noqa: SLF001 — torch has no public way
                 if self._healed:
                     begin_anew(module)
             else:
@@ -521,18 +538,15 @@ class TorchGroups:
             )
         groups = [(name, value) for name, value in user_names() if issubclass(type(value), dist.ProcessGroup)]
         if own := sorted(name for name, group in groups if group in living - {old} and name not in bound):
-            notes.append(f"{', '.join(own)}: this process group is gone. Make it again with new_group().")
+            in_mesh = holders is not None and all(holders.in_mesh(group) for name, group in groups if name in own)
+            again = "Take it from its mesh again, with get_group()" if in_mesh else "Make it again with new_group()"
+            notes.append(f"{', '.join(own)}: this process group is gone. {again}.")
         if sharded:
             # Interrupted in forward or backward, it has parts of its parameters in the wrong place: no new group helps.
             names = sorted(name for name, value in user_names() if any(value is one for one in sharded))
             notes.append(
                 f"{', '.join(names) or 'a module'}: this FullyShardedDataParallel belongs to the old process group and "
                 f"cannot go on. Make the model again and wrap it in FullyShardedDataParallel again."
-            )
-        if meshes:
-            notes.append(
-                "DeviceMesh, and everything made with it (fully_shard, DTensor, parallelize_module), belongs to the "
-                "old process group: make them again with init_device_mesh()."
             )
         self._healed = False
         return notes
@@ -544,13 +558,10 @@ def _first(source: Iterator[Any]) -> Any:
     return next(source)
 
 
-def _instances(module: str, name: str) -> list[Any]:
-    """All living objects of a class whose module is imported. Slow: it looks at every object in the process."""
-    kind = getattr(sys.modules.get(module), name, None)
-    if kind is None:
-        return []
-    # By ``type``: asking a proxy for ``__class__`` may run foreign code.
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+def _ddp_modules() -> list[Any]:
+    modules = instances("torch.nn.parallel.distributed", "DistributedDataParallel")
+    # An interrupted constructor leaves a half-made module behind, which cannot take a group.
+    return [module for module in modules if "reducer" in vars(module)]
 
 
 def _same_backend(dist: ModuleType, backend: str | None) -> bool:

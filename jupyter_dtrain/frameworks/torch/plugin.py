@@ -108,11 +108,11 @@ class Torch(Framework):
         self._pipelines.begin(on=watch.metrics)
         self._groups.begin_cell(generation)
 
-    def after_cell(self) -> None:
+    def after_cell(self, *, failed: bool) -> None:
         """Record the losses that wait for their optimizer step, and report the last steps of pipelines."""
         self._pipelines.end()
         self._metrics.end()
-        self._groups.let_go()
+        self._groups.end_cell(failed=failed)
 
     def children_ended(self, pids: set[int]) -> None:
         """Data loaders whose persistent workers were ended, or do not come free, start new ones."""
