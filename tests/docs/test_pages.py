@@ -93,7 +93,8 @@ def test_the_code_of_a_page_runs(notebook, page):
     said, cells = None, []
     for block in found:
         if block.meanwhile:
-            cells[-1].wait_for(lambda _, text=block.text: any(not missing(text, ever(one), True) for one in cells), PATIENCE)
+            text = block.text
+            cells[-1].wait_for(lambda _, text=text: any(not missing(text, ever(one), True) for one in cells), PATIENCE)
             continue
         if block.language == "text":
             assert said is not None
