@@ -43,6 +43,8 @@ FINE = 2
 SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|tmp|var|work|mnt|opt|usr|private|dev/shm)\b[^\s'\"]*")
 """A path that says where somebody's files are."""
+NO_COMPILER = re.compile(r"^\[[\d,-]+\] W\d{4} .*cpp_extension\.py.*\n", re.MULTILINE)
+"""What PyTorch says of the compiler that a test takes away from DeepSpeed."""
 OUTPUTS = "DTRAIN_OUTPUTS"
 
 
@@ -132,10 +134,11 @@ def _outputs(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
         if output.output_type == "error":
             kept.append(output)
         elif output.output_type == "stream":
+            text = NO_COMPILER.sub("", output.text)
             if kept and kept[-1].output_type == "stream" and kept[-1].name == output.name:
-                kept[-1].text += output.text
-            else:
-                kept.append(nbformat.v4.new_output("stream", name=output.name, text=output.text))
+                kept[-1].text += text
+            elif text:
+                kept.append(nbformat.v4.new_output("stream", name=output.name, text=text))
         else:
             kept += _displays(output)
     return kept

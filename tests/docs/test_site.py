@@ -32,7 +32,7 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=500,
     )
 
     assert built.returncode == 0, built.stderr
