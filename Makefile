@@ -65,7 +65,7 @@ ROOT_OK := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv front-end demo lab check test test-all test-hosts faults storm fuzz mutants soak mpi4py horovod bare oldest newest lint typescript
-.PHONY: dist docs jobs pictures gpu wheelhouse bench race clean
+.PHONY: dist docs jobs pictures examples gpu wheelhouse bench race clean
 .DELETE_ON_ERROR:
 
 help: ## say what can be made (this)
@@ -155,6 +155,11 @@ docs: $(VENV)/installed ## build the documentation into build/docs; a warning fa
 
 pictures: $(VENV)/installed $(VENV)/chromium ## take the pictures of README and the documentation again, in headless Chromium
 	@DTRAIN_PICTURES=docs/images $(PY) -m pytest -q -s tests/browser/test_first_picture.py tests/browser/test_stranger.py
+
+# Those on several hosts and in Slurm need root, for network namespaces, and are left as they are without it.
+examples: $(VENV)/installed $(VENV)/chromium ## run the notebooks of examples/ and keep their outputs there, on a quiet machine (ONLY=07_losses: this one)
+	@DTRAIN_OUTPUTS=examples $(PY) -m pytest -q $(if $(ONLY),-k $(ONLY)) \
+	  tests/hosts/test_notebooks.py tests/slurm/test_notebook.py tests/examples
 
 # The environment is that of PYTHON: PyTorch for CUDA is the machine's own, and none is installed here.
 gpu: ## run the tests and the measurement that need a CUDA device, with the PyTorch of PYTHON, in 8 minutes

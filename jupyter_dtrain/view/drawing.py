@@ -142,7 +142,7 @@ def _fill(
     rows = math.ceil(len(metrics) / columns)
     lanes = [_fitting(one, _BOXES // len(timelines)) for one in timelines]
     below = [0.3 * len(few) + 0.9 for few in lanes]
-    bars = 0.0 if spent is None else 0.24 * len(packed(spent).rows) + 1.2
+    bars = 0.0 if spent is None else 0.24 * len(packed(spent).rows) + 1.4
     width, height = 4.6 * columns + 0.8, 2.5 * rows + 0.2 + sum(below) + bars
     figure.set_size_inches(width, height)
     if rows:
@@ -164,7 +164,7 @@ def _fill(
             ax.remove()
     foot = sum(below)
     if spent is not None:
-        ax = figure.add_axes((1.1 / width, (foot + 0.8) / height, 1 - 1.25 / width, (bars - 1.1) / height))
+        ax = figure.add_axes((1.1 / width, (foot + 1) / height, 1 - 1.25 / width, (bars - 1.3) / height))
         _step_time(ax, spent)
     for timeline, few, part in zip(timelines, lanes, below, strict=True):
         foot -= part
@@ -194,8 +194,8 @@ def _step_time(ax: Any, spent: StepSummary) -> None:
     ax.set_xlabel("ms", fontsize=8)
     ax.tick_params(labelsize=8)
     ax.set_title("Time of a step" + (", by the host's clock" if found.on_host else ""), fontsize=10, loc="left")
-    low = -0.3 / (0.24 * len(found.rows) + 0.1)
-    columns = max(4, round(ax.figure.get_figwidth() / 1.4))
+    low = -0.42 / (0.24 * len(found.rows) + 0.1)  # inches below the bars: under the axis and its unit
+    columns = max(3, int((ax.figure.get_figwidth() - 1.1) / 1.35))
     ax.legend(fontsize=7, frameon=False, ncols=columns, loc="upper left", bbox_to_anchor=(0, low), borderpad=0)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

@@ -32,12 +32,15 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=500,
     )
 
     assert built.returncode == 0, built.stderr
     assert "losses of" in (tmp_path / "guide" / "losses.html").read_text()
     assert "Session.start" in (tmp_path / "reference" / "api.html").read_text()
+    notebook = (tmp_path / "examples" / "02_when_a_rank_dies.html").read_text()
+    assert "[0-3] undisturbed" in notebook
+    assert re.search(r'<img[^>]*\.png"', notebook)
 
 
 @pytest.mark.parametrize("script", ["scripts/reference_pages.py", "scripts/start_options.py"])

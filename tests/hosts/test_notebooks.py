@@ -10,8 +10,10 @@ import pytest
 
 from tests.hosts.launching import left
 from tests.hosts.network import Network
-from tests.notebooks import EXAMPLES, code_cells, execute, said_in
+from tests.notebooks import EXAMPLES, code_cells, execute, one, said_in
 from tests.steward.until import until
+
+HOSTS = EXAMPLES / "17_several_hosts.ipynb"
 
 
 def executed(name: str, folder: Path, line: str, other: str) -> str:
@@ -22,18 +24,19 @@ def executed(name: str, folder: Path, line: str, other: str) -> str:
         EXAMPLES / f"{name}.ipynb",
         folder,
         change=lambda source: source.replace(line, other),
-        kept=name == "17_several_hosts",
+        kept=name == HOSTS.stem,
     )
     return said_in(cells)
 
 
 @pytest.mark.slow
-def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, tmp_path: Path) -> None:
+@one(HOSTS)
+def test_the_notebook_about_hosts_trains_on_both(network: Network, home: Path, tmp_path: Path, path: Path) -> None:
     """It examines them, trains, and leaves nothing of the world there."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     line = 'hosts = "--hosts gpu1:2,gpu2:2"'
-    said = executed("17_several_hosts", tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
+    said = executed(path.stem, tmp_path, line, f"{line[:-1]} --ssh-args='-F {network.ssh_config}'\"")
 
     assert "local rank 1 of 2 on gpu1" in said
     assert "local rank 0 of 2 on gpu2" in said

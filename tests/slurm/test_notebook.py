@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebooks import EXAMPLES, execute
+from tests.notebooks import EXAMPLES, execute, one
 from tests.slurm.site import Site
 
 NOTEBOOK = EXAMPLES / "18_slurm.ipynb"
 
 
 @pytest.mark.slow
-def test_the_example_trains_on_two_nodes(site: Site, tmp_path: Path) -> None:
+@one(NOTEBOOK)
+def test_the_example_trains_on_two_nodes(site: Site, tmp_path: Path, path: Path) -> None:
     """All ranks have the same model at the end, and nothing is left of the job."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    code = execute(NOTEBOOK, tmp_path)
+    code = execute(path, tmp_path)
     text = ["".join(str(output.get("text", output.get("data", ""))) for output in cell.outputs) for cell in code]
 
     assert "This machine and 2 hosts: no errors" in text[1]

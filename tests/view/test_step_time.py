@@ -14,6 +14,7 @@ from jupyter_dtrain.core.step_summary import POINTS, Course, summarise
 from jupyter_dtrain.view import drawing, saved, step_time
 from jupyter_dtrain.view.document import MIME, SAVED_BYTES, document, status
 from jupyter_dtrain.view.run_state import RunState
+from tests.view.test_saved import columns
 
 EACH = 10
 """Steps of a report of one second."""
@@ -157,6 +158,32 @@ def test_the_picture_has_the_bars():
     assert "Time of a step" in drawn
     assert "\N{BLACK UP-POINTING TRIANGLE} rank 2" in drawn
     assert "backward pass" in drawn
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("names", [1, 3], ids=["one chart", "two columns"])
+def test_the_names_of_the_parts_stand_below_the_unit_and_within_the_picture(count, names):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    parts = {**USUAL, "copy": 0.1, "optimizer": 0.1}
+    state = RunState(1, range(count), count)
+    for rank in range(count):
+        # Rows that are alike would be one.
+        for event in [*reports(rank, parts, 12), Event(1, rank, 50, 200.0, Finished("ok", 12.0 + rank))]:
+            state.take(event)
+    found = state.picture("ok")
+    figure = figure_module.Figure()
+    FigureCanvasAgg(figure)
+    metrics = {f"metric {number}": {0: columns([1.0, 2.0])} for number in range(names)}
+    drawing._fill(figure, metrics, [], 4, [], found.step_time)
+    figure.canvas.draw()
+    (ax,) = [ax for ax in figure.axes if ax.get_legend() is not None and ax.get_xlabel() == "ms"]
+    legend, unit = (part.get_window_extent() for part in (ax.get_legend(), ax.xaxis.label))
+
+    assert legend.y1 <= unit.y0 + 1
+    assert legend.y0 >= 0
+    assert legend.x1 <= figure.bbox.x1
 
 
 def test_batches_of_a_step_are_told():
