@@ -167,7 +167,7 @@ NOTICES = """# What a notice means
 
 Each notice and error of jupyter-dtrain that has more to tell ends with “What this means” and the address of its heading
 here: what it means, what it rests on, and what helps. An error of your own code has none. [What happens when something
-fails](failures.md) lists situations; [why steps are slow](reference/slow-steps.md) has the exact rules of the last section.
+fails](failures.md) lists situations; [why steps are slow](reference/slow-steps.md) has the rules of the last section.
 """
 
 SHARED = {"E": ERROR_REPORTED, "X": EXIT_SEEN, "L": LOST, "R": RELEASE, "N": STILL, "H": TELL_HANG}

@@ -170,7 +170,7 @@ def test_the_files_that_jupyterlab_loads_are_small():
     styles = {script for script in scripts if 'createElement("style")' in script.read_text()}
     assert len(styles) == 1
     assert sum(style.stat().st_size for style in styles) < 30_000
-    assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 185_000
+    assert 50_000 < sum(script.stat().st_size for script in scripts - styles) < 188_000
     assert 10_000 < sum(script.stat().st_size for script in tab) < 140_000, (
         "the Runs tab, which loads when it is opened"
     )
@@ -289,7 +289,7 @@ def test_the_core_names_no_framework():
     Targets of an export are launchers and platforms, each with a module that writes its words.
     """
     package = Path(jupyter_dtrain.__file__).parent
-    targets = {package / "jobs" / f"{name}.py" for name in ("deepspeed", "launchers", "platforms", "exporting")}
+    targets = {package / "jobs" / f"{name}.py" for name in ("deepspeed", "launchers", "platforms", "sagemaker", "exporting")}
     targets.add(package / "launch" / "start_options.py")  # made of what the frameworks declare
     files = [file for file in package.rglob("*.py") if package / "frameworks" not in file.parents]
     files = [file for file in files if file not in targets]

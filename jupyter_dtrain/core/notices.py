@@ -620,7 +620,7 @@ SLOW: Final = Group(
                 "idle device",
                 "The GPU finishes faster than Python launches work.",
                 "The GPU's utilisation, as `nvidia-smi` tells it, while Python computes all the time.",
-                "A larger batch, `torch.compile` or CUDA graphs.",
+                "A larger batch, a compiled model or CUDA graphs.",
             ),
             (
                 "communication",

@@ -147,7 +147,7 @@ def gpus_of_node(job: Job) -> tuple[str, list[str]]:
 def _names_cuda(tree: ast.AST) -> bool:
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if text in ("cuda", "nccl") or text.startswith("cuda:"):
+            case ast.Constant(value=str(text)) if text == "cuda" or text.startswith("cuda:"):
                 return True
             case ast.Attribute(attr="cuda" | "accelerator") | ast.keyword(arg="accelerator", value=ast.Constant("gpu")):
                 return True
