@@ -289,7 +289,9 @@ def test_the_core_names_no_framework():
     Targets of an export are launchers and platforms, each with a module that writes its words.
     """
     package = Path(jupyter_dtrain.__file__).parent
-    targets = {package / "jobs" / f"{name}.py" for name in ("deepspeed", "launchers", "platforms", "sagemaker", "exporting")}
+    targets = {
+        package / "jobs" / f"{name}.py" for name in ("deepspeed", "launchers", "platforms", "sagemaker", "exporting")
+    }
     targets.add(package / "launch" / "start_options.py")  # made of what the frameworks declare
     files = [file for file in package.rglob("*.py") if package / "frameworks" not in file.parents]
     files = [file for file in files if file not in targets]
