@@ -118,7 +118,7 @@ def test_a_block_of_python_is_python(block):
     ids=lambda block: block.text.splitlines()[0][:40],
 )
 def test_the_magics_in_a_block_have_these_options(block):
-    for magic, line in LINES.findall(block.text):
+    for magic, line in LINES.findall(re.sub(r"\\\n *", "", block.text)):
         parser = {"%distributed": verb_parser, "%%distributed": cell_parser, "%%rank": rank_parser}.get(magic)
         if parser is not None:
             parser().parse_line(line or "status" if magic == "%distributed" else line)
