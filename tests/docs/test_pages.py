@@ -74,22 +74,8 @@ def ever(cell):
     return "\n".join(map(plain, [*texts, cell.said]))
 
 
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
-def test_the_code_of_a_page_runs(notebook, page):
-    """A block that raises on purpose fails, and one below ``<!-- fails -->``, all others do not.
-
-    A block of ``text`` is what the one before it prints.
-
-    A line ``…`` in such a text stands for lines that are left out. A text below ``<!-- shown meanwhile -->`` is one
-    that a cell above it shows while it runs, or has shown. A block of a shell runs where a comment above it says so,
-    without its prompts.
-    """
-    found = [block for block in blocks(ROOT / page) if not block.alone]
-    found = [block for block in found if block.language in {"python", "text"} or block.runs]
-    assert any(block.language != "text" for block in found)
-    if not any("%distributed start" in block.text for block in found):
-        # README's first cell starts its world.
-        notebook.ok("\n".join(BEGIN[: 1 if START in found[0].text else 2]), PATIENCE)
+def play(notebook, found):
+    """Run the blocks of a page, and compare what they show."""
     said, cells = None, []
     for block in found:
         if block.meanwhile:
@@ -109,4 +95,25 @@ def test_the_code_of_a_page_runs(notebook, page):
         cells.append(cell)
         said = cell.said
         assert cell.reply["status"] == ("error" if block.fails or "raise " in block.text else "ok"), said
-    notebook.run(END, PATIENCE)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES])
+def test_the_code_of_a_page_runs(notebook, page):
+    """A block that raises on purpose fails, and one below ``<!-- fails -->``, all others do not.
+
+    A block of ``text`` is what the one before it prints.
+
+    A line ``…`` in such a text stands for lines that are left out. A text below ``<!-- shown meanwhile -->`` is one
+    that a cell above it shows while it runs, or has shown. A block of a shell runs where a comment above it says so,
+    without its prompts.
+    """
+    found = [block for block in blocks(ROOT / page) if not block.alone]
+    found = [block for block in found if block.language in {"python", "text"} or block.runs]
+    assert any(block.language != "text" for block in found)
+    if not any("%distributed start" in block.text for block in found):
+        # README's first cell starts its world.
+        notebook.ok("\n".join(BEGIN[: 1 if START in found[0].text else 2]), PATIENCE)
+    try:
+        play(notebook, found)
+    finally:
+        notebook.run(END, PATIENCE)
