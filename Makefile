@@ -147,6 +147,7 @@ jobs: $(PLATFORMS)/installed $(SAGEMAKER_2)/installed ## check exported jobs wit
 dist: $(VENV)/installed ## build wheel and sdist into dist/, from what git has, and try the wheel with each Python of this machine
 	@rm -rf dist build/dist && mkdir -p build/dist && git archive HEAD | tar -x -C build/dist
 	@$(PY) -m build --outdir dist build/dist
+	@$(PY) -m twine check --strict dist/*
 	@$(PY) scripts/try_wheel.py dist/*.whl
 
 docs: $(VENV)/installed ## build the documentation into build/docs; a warning fails it
