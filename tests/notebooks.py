@@ -41,7 +41,9 @@ WIDTH = 1200
 FINE = 2
 """Pixels of a picture for each of these."""
 SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-MACHINE = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|tmp|var|work|mnt|opt|usr(?!/bin/env)|private|dev/shm(?=/))\b[^\s'\"]*")
+MACHINE = re.compile(
+    r"(?<![\w.:/~-])/(?:home|root|Users|tmp|var|work|mnt|opt|usr(?!/bin/env)|private|dev/shm(?=/))\b[^\s'\"]*"
+)
 """A path that says where somebody's files are."""
 NO_COMPILER = re.compile(r"^\[[\d,-]+\] W\d{4} .*cpp_extension\.py.*\n", re.MULTILINE)
 """What PyTorch says of the compiler that a test takes away from DeepSpeed."""
