@@ -40,10 +40,10 @@ HEAD = """# What happens when something fails
 Find the situation, read the row. Quoted words are what the cell shows, and link to their meaning in the [index of
 notices](notices.md). Times and mechanisms stand in the [annex](#annex-steps-and-times).
 
-Two things end only when you end them. Ranks in different collectives, or beside one that never comes, are named after
-`hang_notice` (30 s) and wait until Stop or `--timeout`. A rank in an endless loop of Python code brings no notice. Stop
-ends the *cell* within 10 s, whatever its code does; a rank that is blocked in native code may stay busy after it, until
-that code returns or you kill the rank.
+These go on until you press Stop, or until `--timeout`: ranks in different collectives or beside one that never comes, a
+rank that is stopped or blocked in native code, an open prompt, and an endless loop of Python code. All but the prompt
+and the loop are named after `hang_notice` (30 s). Stop ends the *cell* within 10 s, whatever its code does; a rank that
+is blocked in native code may stay busy after it, until that code returns or you kill the rank.
 
 After a cell that failed, all ranks keep their variables. After a death the *other* ranks keep theirs: they take cells
 (`-r`), and `%distributed replace` brings a new process in the dead rank's place; `%distributed restart` starts fresh
@@ -59,7 +59,8 @@ ANNEX = """
 A world has a main process, on each host a parent process of the ranks there, and in each rank a monitor, which is a
 thread beside the cell. All act whether or not a notebook is open, and rank 0 is no exception. Times count from the
 moment when the situation arises. Names of times, such as `release_grace`, are settings (`JUPYTER_DTRAIN_…`), with their
-defaults in brackets. `make faults` plays every row (see `CONTRIBUTING.md`).
+defaults in brackets. Tests cause each of these situations on purpose: `CONTRIBUTING.md` says how to run
+them.
 
 ### Stop, `%distributed interrupt`, `--timeout`
 

@@ -317,8 +317,8 @@ ENDS: Final = Group(
             "Steps differ",
             "Ranks have made different numbers of optimizer steps in the cell that ended, so their states may differ.",
             "The steps that each optimizer has made on each rank.",
-            "`%distributed broadcast --from RANK OPTIMIZER MODEL` gives all ranks the state of one, or run the cell "
-            "again from a snapshot.",
+            "`%distributed broadcast --from RANK OPTIMIZER MODEL` gives all ranks the state of one; a sharded model "
+            "needs `%distributed load` of a snapshot.",
             said=("The states of these ranks may differ now",),
         ),
         Notice(

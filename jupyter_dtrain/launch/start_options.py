@@ -38,8 +38,8 @@ class StartOptions(TypedDict, total=False):
 
     track: str | None
     """Trackers that get the runs as well, such as wandb:PROJECT mlflow:http://host:5000 trackio:PROJECT; with
-    ?ranks behind one, also the points of each rank (default: what the variable JUPYTER_DTRAIN_TRACK says, else
-    none)."""
+    ?ranks behind one, also the points of each rank, and with ?offline behind W&B's project a folder for wandb sync
+    (default: what the variable JUPYTER_DTRAIN_TRACK says, else none)."""
 
     snapshot_every: str | None
     """Save variables between steps of cells, such as 10m model opt (default: none)."""

@@ -190,7 +190,7 @@ def track_arguments(parser: MagicParser) -> None:
         "target",
         metavar="TRACKER[:TARGET]",
         help="such as wandb:PROJECT, mlflow:http://host:5000, trackio:PROJECT or tensorboard:DIR; with ?ranks behind "
-        "it, also the points of each rank",
+        "it, also the points of each rank; ?offline behind W&B's project writes a folder for wandb sync",
     )
 
 

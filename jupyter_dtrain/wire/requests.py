@@ -159,7 +159,8 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             title="Trackers",
             description="trackers that get the runs as well, such as wandb:PROJECT mlflow:http://host:5000 "
-            "trackio:PROJECT; with ?ranks behind one, also the points of each rank (default: what the variable "
+            "trackio:PROJECT; with ?ranks behind one, also the points of each rank, and with ?offline behind W&B's "
+            "project a folder for wandb sync (default: what the variable "
             "JUPYTER_DTRAIN_TRACK says, else none)",
             extra_json_schema={"metavar": "TRACKER[:TARGET] …", "words": True},
         ),
