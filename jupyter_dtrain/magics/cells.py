@@ -44,10 +44,10 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
     # The session checks as well, but a cell that cannot run must not start a world.
     check_syntax(cell, current_cell(cell).above)
     inputs = _inputs(args.inputs, namespace)
-    if isinstance(held := namespace.get(args.resume), Run):
-        args.resume = f"{held.world_id}/{held.number}"
-    if args.resume.strip().lower() not in ("", NONE):
-        Store.open().run(args.resume)
+    held = namespace.get(args.resume)
+    resume = f"{held.world_id}/{held.number}" if isinstance(held, Run) else args.resume
+    if resume.strip().lower() not in ("", NONE):
+        Store.open().run(resume)
     session = _session(args.ranks, inputs, start_options(args, FIRST))
     before = session.last_run
     usual = msgspec.structs.asdict(session.request.cells)
@@ -64,7 +64,7 @@ def run_cell(args: Parsed, cell: str, namespace: dict[str, Any]) -> None:
             ring=args.ring,
             name=args.run_name,
             group=args.group,
-            resume=args.resume,
+            resume=resume,
             elastic=args.elastic,
             replay=run_numbers(args.replay),
         )

@@ -23,7 +23,9 @@ def library(file: str, line: int = 10, function: str = "forward") -> Frame:
 
 
 def plain(run) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(blocks(run)))
+    """The words, without the addresses of what they mean."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(blocks(run)))
+    return re.sub(r"\s*^What this means: \S+$", "", text, flags=re.MULTILINE)
 
 
 def value_error(**more) -> Error:

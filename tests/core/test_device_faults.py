@@ -35,7 +35,8 @@ def test_faults_that_last_are_told_from_other_errors(text, fault):
 
 
 def plain(run) -> list[str]:
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(blocks(run))).splitlines()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(blocks(run)))
+    return re.sub(r"\s*^What this means: \S+$", "", text, flags=re.MULTILINE).splitlines()
 
 
 def test_the_rank_is_named_with_what_replaces_it(ended_run):

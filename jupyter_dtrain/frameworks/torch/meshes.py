@@ -48,6 +48,7 @@ SHARDED = Patch(
         "_reduce_scatter_comm",
         "_state_ctx",
         "_unsharded_param",
+        "unsharded_accumulated_grad",
     ),
     why="A model of FSDP2 keeps its process groups, and stays in the middle of a step that an error has ended.",
     lost="FSDP2's models must be made again after an error in the middle of a step",
