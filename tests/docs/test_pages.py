@@ -55,7 +55,7 @@ def marked(page):
 def shown(text, varies):
     """The text without spaces at its lines' ends, and without its numbers where they vary."""
     lines = (re.sub(r" {2,}|[─━]+", " ", NUMBER.sub("#", line)) if varies else line for line in text.splitlines())
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.strip() if varies else line.rstrip() for line in lines)
 
 
 def missing(text, said, varies):
