@@ -42,7 +42,7 @@ FINE = 2
 """Pixels of a picture for each of these."""
 SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 MACHINE = re.compile(
-    r"(?<![\w.:/~-])/(?:home|root|Users|tmp|var|work|mnt|opt|usr(?!/bin/env)|private|dev/shm(?=/))\b[^\s'\"]*"
+    r"(?<![\w.:/~])/(?:home|root|Users|tmp|var|work|mnt|opt|usr(?!/bin/env)|private|dev/shm(?=/))\b[^\s'\"]*"
 )
 """A path that says where somebody's files are."""
 NO_COMPILER = re.compile(r"^\[[\d,-]+\] W\d{4} .*cpp_extension\.py.*\n", re.MULTILINE)
@@ -209,7 +209,9 @@ def _without_places(output: NotebookNode, folder: Path) -> NotebookNode:
             host = socket.gethostname()
             value = value.replace(f"{host}  ", f"{'laptop':{len(host)}}  ")  # in a column
             for place, word in places.items():
-                value = re.sub(rf"(?<![\w-]){re.escape(place)}(?![\w-])", word, value)
+                # A path may follow a dash, as in ${PYTHON:-/usr/bin/python}; in a word, a host's name is another's.
+                before = r"\w" if place.startswith("/") else r"\w-"
+                value = re.sub(rf"(?<![{before}]){re.escape(place)}(?![\w-])", word, value)
             return value
         if isinstance(value, list):
             return [told(one) for one in value]
